@@ -1,0 +1,1 @@
+"""Policies for GUI environments: model text <-> typed actions, prompts, engines. Imports dart_gym only."""

@@ -1,0 +1,105 @@
+"""The protocol of an engine: token ids and images in, token ids and log-probabilities out.
+
+Invariants:
+    - A prompt is token ids plus images, never a string: what was sampled is what is trained, nothing is
+      re-tokenised. `Prompt.token_ids` already holds one `<|image_pad|>` per merged patch of each image.
+    - Log-probabilities are those of the distribution that was sampled from at temperature 1 with special tokens
+      suppressed exactly as the trainer suppresses them (`Sampling.suppressed_ids`).
+    - Sampling that biases log-probabilities is refused for training: there is no top_p, top_k or penalty here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EngineError(Exception):
+    """The engine cannot answer now; another replica, or a later try, may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What goes into a model.
+
+    Attributes:
+        token_ids: the prompt, image pads expanded.
+        images: (H, W, 3) uint8 frames in the order of their pads, already resized to multiples of the patch grid.
+    """
+
+    token_ids: tuple[int, ...]
+    images: tuple[NDArray[np.uint8], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample.
+
+    Attributes:
+        max_tokens: at most so many new tokens, the end token included.
+        temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
+        seed: of this one request; None for the engine's own stream.
+        stop_ids: tokens that end the response (kept in the output).
+        suppressed_ids: tokens never sampled and left out of the softmax.
+    """
+
+    max_tokens: int = 32
+    temperature: float = 1.0
+    seed: int | None = None
+    stop_ids: tuple[int, ...] = ()
+    suppressed_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What came out.
+
+    Attributes:
+        text: decoded without special tokens.
+        token_ids: sampled ids, the stop token included.
+        logprobs: natural log-probability of each id, same length.
+        version: (oldest, newest) version of the weights that served it.
+        finish_reason: "stop" or "length".
+        engine: which replica.
+        seconds: (queued, computed).
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    version: tuple[int, int]
+    finish_reason: str
+    engine: str = ""
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine serves and how loaded it is."""
+
+    name: str
+    model: str
+    version: int
+    in_flight: int = 0
+    busy_s: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+
+
+class Engine(Protocol):
+    """Who generates. Safe for many concurrent `generate` calls (they are batched)."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Sample one response. Raises `EngineError`."""
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load the weights of a checkpoint directory between two batches; later results carry `version`."""
+
+    async def info(self) -> EngineInfo:
+        """Current state."""
+
+    async def close(self) -> None:
+        """Let go of resources."""

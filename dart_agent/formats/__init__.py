@@ -1,0 +1,1 @@
+"""Action formats: how models of each family write actions."""

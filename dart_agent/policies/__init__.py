@@ -1,0 +1,1 @@
+"""Policies: anything that turns observations into actions."""

@@ -1,0 +1,55 @@
+"""The protocol of a policy. Twenty lines suffice for an own one: see `examples/`.
+
+One policy object plays one episode at a time; `begin` starts the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dart_agent.engines.base import Generation, Prompt
+from dart_gym.actions import Action
+from dart_gym.outcomes import Observation, TerminalState
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What a policy is told at the start."""
+
+    task_id: str
+    instruction: str
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy decided.
+
+    Attributes:
+        actions: to be carried out in order; empty only if `terminal` is set.
+        text: what the model wrote; "" for policies without a model.
+        thought: the part of it that is not the action.
+        error: why nothing could be parsed.
+        terminal: PARSE_ERROR or MODEL_ERROR end the episode.
+        prompt: the model's input, for training.
+        generation: the model's output, for training.
+    """
+
+    actions: tuple[Action, ...] = ()
+    text: str = ""
+    thought: str = ""
+    error: str = ""
+    terminal: TerminalState | None = None
+    prompt: Prompt | None = None
+    generation: Generation | None = None
+
+
+class Policy(Protocol):
+    """Turns observations into decisions."""
+
+    def begin(self, episode: Episode) -> None:
+        """A new episode starts; forget the last one."""
+
+    async def act(self, observation: Observation) -> Decision:
+        """Decide what to do next."""

@@ -1,0 +1,54 @@
+"""Errors that a person must act on. Each message names the cause and the next step.
+
+What a policy or a trainer must go on with is a value instead: see `dart_gym.outcomes`.
+"""
+
+from __future__ import annotations
+
+
+class DartGymError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(DartGymError):
+    """A setting is wrong: unknown key, wrong type, impossible combination."""
+
+
+class MissingDependencyError(DartGymError):
+    """A program or a right that the machine lacks. `dart-gym doctor` lists them all."""
+
+
+class DesktopError(DartGymError):
+    """A desktop did not start, died, or stopped answering. The episode is lost, the next reset gets a fresh one."""
+
+
+class DesktopTimeoutError(DesktopError):
+    """A desktop did not do something within its deadline."""
+
+
+class TaskError(DartGymError):
+    """A task is malformed, unknown, or its set-up failed."""
+
+
+class UnknownTaskError(TaskError):
+    """No such task; the message suggests near names."""
+
+
+class EvaluationFailure(DartGymError):
+    """The evaluator itself failed: there is no score. Becomes `Evaluation(status=EVALUATION_ERROR)`, never a 0."""
+
+
+class ProtocolError(DartGymError):
+    """A frame that does not follow the protocol."""
+
+
+class ClusterError(DartGymError):
+    """The cluster answered with an error, or cannot be reached.
+
+    Attributes:
+        code: one of the closed set `dart_gym.cluster.protocol.ErrorCode`.
+    """
+
+    def __init__(self, message: str, code: str = "internal") -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,1 @@
+"""Tasks: what is asked, how a desktop is prepared for it, and how the outcome is scored."""

@@ -1,0 +1,1 @@
+"""The decoupled trainer of DART: rollout service, data manager and trainer beside the environment cluster."""
