@@ -1,6 +1,7 @@
 """A scenario is a task in action on one desktop: it prepares, watches, scores, and may know the way.
 
-`Session` drives it and knows nothing of suites. One instance serves one desktop, episode after episode.
+`Session` drives it and knows nothing of suites. One instance serves one desktop and one suite, episode after
+episode; `dart_gym.tasks.registry.make_scenario` creates it.
 
 Invariants:
     - `prepare` leaves the desktop in the state that (task, seed) define, and returns when the first screenshot
@@ -16,6 +17,7 @@ from typing import Protocol
 from dart_gym.actions import Action
 from dart_gym.desktops.base import Desktop, SettlePolicy
 from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Prepared:
 class Scenario(Protocol):
     """How one suite's tasks run on a desktop."""
 
-    async def prepare(self, desktop: Desktop, seed: int) -> Prepared:
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Bring the desktop into the task's initial state. Raises `TaskError` or `DesktopError`."""
 
     async def after_action(self, desktop: Desktop) -> bool:
