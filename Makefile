@@ -1,0 +1,37 @@
+# Two commands do everything: `make quickstart` and `make test`. Each sets the machine up first, where needed.
+SHELL := /bin/bash
+BIN := .venv/bin
+CONFIG ?= configs/quickstart.yaml
+.DEFAULT_GOAL := help
+
+.PHONY: help setup quickstart controls test test-unit test-slow lint format clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup:  ## install what is missing: Debian packages and .venv
+	@scripts/setup.sh
+
+quickstart: setup  ## train a tiny vision-language model on real desktops, asynchronously, on the CPU
+	@$(BIN)/dart-train run $(CONFIG)
+
+controls: setup  ## the honest controls of the quick start: shuffled rewards, supervised training only
+	@$(BIN)/dart-train controls $(CONFIG)
+
+lint: setup  ## ruff and the type checker
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+test: setup lint  ## everything but the tests that take many minutes
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-unit: setup  ## tests without desktops, models and processes: under a minute
+	@$(BIN)/python -m pytest -m "not desktop and not train and not e2e and not slow"
+
+test-slow: setup  ## the tests that take many minutes: learning on three seeds, the controls
+	@$(BIN)/python -m pytest -m slow --timeout 7200
+
+format: setup  ## format the code
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+clean:  ## remove what the targets made (runs, caches, .venv)
+	rm -rf runs .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Set up everything that `make quickstart` and `make test` need: Debian packages (only those missing) and a .venv.
+# Idempotent: a finished set-up is stamped with a hash of what it was made from, and then this returns at once,
+# without touching the network. An interrupted one is simply continued.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+VENV=.venv
+TORCH=${DART_TORCH:-torch==2.13.0}   # first and alone: a looser range would pull a newer build with gigabytes of CUDA
+APT_PACKAGES=(
+  xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
+  zenity mousepad galculator
+)
+
+say()  { printf '\033[1m%s\033[0m\n' "$*" >&2; }
+die()  { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; do printf '  %s\n' "$line" >&2; done; exit 1; }
+
+installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+browser() {  # a Chromium that is a program of its own; Ubuntu's `chromium` is a snap, which no sandbox can start
+  local name
+  for name in "${DART_GYM_CHROMIUM:-}" chromium google-chrome-stable google-chrome; do
+    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && ! readlink -f "$(command -v "$name")" | grep -q snap && return 0
+  done
+  return 1
+}
+
+apt_install() {
+  local missing=() package sudo=()
+  for package in "${APT_PACKAGES[@]}"; do installed "$package" || missing+=("$package"); done
+  if ! browser; then
+    if grep -qs '^ID=ubuntu' /etc/os-release; then
+      die "this machine has no Chromium that can run in a sandbox (Ubuntu ships it as a snap)" \
+          "install Google Chrome's .deb, or any Chromium build, and run again;" \
+          "DART_GYM_CHROMIUM=/path/to/chrome names one that is not on the PATH"
+    fi
+    missing+=(chromium)
+  fi
+  "$PYTHON" -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+  [ ${#missing[@]} -eq 0 ] && return 0
+  command -v apt-get >/dev/null || die "missing programs, and this is no Debian or Ubuntu: ${missing[*]}" \
+    "install their like with your package manager and run again"
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "missing Debian packages, and neither root nor sudo is at hand" \
+      "ask an administrator to run: apt-get install --no-install-recommends ${missing[*]}" "then run this again"
+    sudo=(sudo)
+  fi
+  say "Installing Debian packages: ${missing[*]}"
+  local install=(env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+  "${sudo[@]}" dpkg --configure -a >/dev/null 2>&1 || true   # a package manager that was interrupted the last time
+  if ! "${sudo[@]}" "${install[@]}" >"$LOG" 2>&1; then
+    "${sudo[@]}" apt-get update -qq >"$LOG" 2>&1 && "${sudo[@]}" "${install[@]}" >>"$LOG" 2>&1 ||
+      { tail -5 "$LOG" >&2; die "apt could not install: ${missing[*]}" "its last words are above; mend that and run again"; }
+  fi
+}
+
+find_python() {
+  local name
+  for name in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
+    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 &&
+      "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2])' 2>/dev/null && { PYTHON=$name; return 0; }
+  done
+  die "no Python 3.11 or newer found" "install it (Debian 12: apt-get install python3 python3-venv) and run again"
+}
+
+pip_install() {
+  "$VENV/bin/python" -m pip install --disable-pip-version-check -q "$@" >"$LOG" 2>&1 ||
+    { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
+}
+
+main() {
+  local stamp free
+  stamp="$VENV/.dart-setup-$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
+  LOG=$(mktemp)
+  trap 'rm -f "$LOG"' EXIT
+  find_python
+  apt_install                                              # a look at dpkg's data base when nothing is missing
+  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && return 0
+  free=$(df -Pk . | awk 'NR==2 {print int($4/1024)}')
+  [ "$free" -ge 3000 ] || die "only ${free} MiB are free here; the Python packages need about 3 GiB" "free some space and run again"
+  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    say "Making $VENV"
+    "$PYTHON" -m venv --clear "$VENV"
+  fi
+  if ! "$VENV/bin/python" -c 'import torch' >/dev/null 2>&1; then
+    say "Installing $TORCH"
+    pip_install "$TORCH"
+  fi
+  say "Installing the Python packages"
+  pip_install -e '.[train,dev]'
+  rm -f "$VENV"/.dart-setup-*
+  touch "$stamp"
+  say "Set-up done"
+}
+main
