@@ -1,0 +1,43 @@
+"""Child processes that cannot outlive their parent.
+
+Linux only, like the desktops: `PR_SET_PDEATHSIG` makes the kernel signal a child when its parent dies, however
+that happens, `kill -9` included.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
+    """Return a `preexec_fn` for `subprocess.Popen` that ties the child's life to the calling process.
+
+    The kernel watches the *thread* that forked: start such children from a thread that lives on.
+    """
+    parent = os.getpid()
+
+    def tie() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
+        if os.getppid() != parent:  # the parent died between fork and here
+            os._exit(1)
+
+    return tie
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot; None if there is no such process (or it is a zombie).
+
+    (pid, start time) names a process for good, while a pid alone is reused.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
