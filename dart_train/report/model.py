@@ -1,0 +1,148 @@
+"""What a report says, as values: no files, no plots, no HTML."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+BOOTSTRAP_SAMPLES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A success rate with its 95 % confidence interval."""
+
+    rate: float
+    low: float
+    high: float
+    episodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """One task before and after, and what it is compared with. None: not measured."""
+
+    task_id: str
+    trained: bool
+    before: Rate | None = None
+    after: Rate | None = None
+    greedy_before: Rate | None = None
+    greedy_after: Rate | None = None
+    constant_click: float | None = None
+    supervised: Rate | None = None
+    shuffled: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Success of one task while it was trained.
+
+    Attributes:
+        rollouts: (K,) rollouts of the run so far at each point.
+        success: (K,) mean reward of the task's rollouts around that point.
+    """
+
+    task_id: str
+    rollouts: NDArray[np.float64]
+    success: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSeries:
+    """Named shares in [0, 1] over the seconds of the training phase."""
+
+    seconds: NDArray[np.float64]
+    values: dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One step of a sample trajectory: the screenshot that the policy saw and what it did there."""
+
+    image: NDArray[np.uint8]
+    actions: tuple[dict[str, object], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A trajectory to look at."""
+
+    task_id: str
+    seed: int
+    instruction: str
+    reward: float | None
+    terminal: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(slots=True)
+class ReportData:
+    """Everything that a report says."""
+
+    name: str
+    description: str
+    machine: str
+    phases: list[tuple[str, float]]
+    tasks: list[TaskFigures]
+    figures: dict[str, float | int | str | None]
+    curves: list[Curve] = field(default_factory=list)
+    utilisation: TimeSeries | None = None
+    staleness: dict[int, int] = field(default_factory=dict)
+    samples_before: list[Sample] = field(default_factory=list)
+    samples_after: list[Sample] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    config_yaml: str = ""
+
+
+def mean_rate(successes: Sequence[Sequence[float]], seed: int = 0) -> Rate:
+    """Mean over tasks of the success rate, with a 95 % bootstrap interval (episodes resampled within each task).
+
+    Args:
+        successes: per task, the score of each episode.
+        seed: of the bootstrap.
+
+    Raises:
+        ValueError: no task, or a task without episodes.
+    """
+    if not successes or not all(successes):
+        raise ValueError("need at least one episode of at least one task")
+    rng = np.random.default_rng(seed)
+    means = np.zeros(BOOTSTRAP_SAMPLES)
+    for scores in successes:
+        values = np.asarray(scores, dtype=np.float64)
+        picks = rng.integers(0, len(values), (BOOTSTRAP_SAMPLES, len(values)))
+        means += values[picks].mean(axis=1)
+    means /= len(successes)
+    rate = float(np.mean([np.mean(scores) for scores in successes]))
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Rate(rate, float(low), float(high), sum(map(len, successes)))
+
+
+def smooth(positions: Sequence[float], rewards: Sequence[float], window: int) -> tuple[list[float], list[float]]:
+    """Moving average over `window` rollouts, one point every quarter of a window."""
+    xs, ys = [], []
+    step = max(1, window // 4)
+    for end in range(min(window, len(rewards)), len(rewards) + 1, step):
+        start = max(0, end - window)
+        if end == start:
+            continue
+        xs.append(float(np.mean(positions[start:end])))
+        ys.append(float(np.mean(rewards[start:end])))
+    return xs, ys
+
+
+def pick_samples(samples: Sequence[Sample], per_task: int, seed: int = 0) -> list[Sample]:
+    """At most `per_task` of each task, chosen by chance, not by outcome: the report must not flatter."""
+    by_task: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_task.setdefault(sample.task_id, []).append(sample)
+    rng = random.Random(seed)
+    picked = []
+    for task_samples in by_task.values():
+        picked += rng.sample(task_samples, min(per_task, len(task_samples)))
+    return picked

@@ -1,0 +1,210 @@
+"""The directory of one run: its paths, its lock, and how far it has come.
+
+Invariants:
+    - One launcher at a time holds the lock; the kernel frees it when that process ends, however it ends.
+    - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
+      everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
+    - A run is defined by its resolved configuration; another one under the same name is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dart_train.errors import DartTrainError
+
+MAX_SOCKET_PATH = 100
+"""Bytes that a Unix socket's path may have (the kernel takes 107)."""
+
+
+class RunDirectoryError(DartTrainError):
+    """The run's directory cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths inside `runs/<name>`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, which the modules read."""
+        return self.root / "config.yaml"
+
+    @property
+    def data(self) -> Path:
+        """Trajectories, screenshots and the data base."""
+        return self.root / "data"
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy URL of the run's own data base."""
+        return f"sqlite:///{(self.data / 'dart.sqlite').resolve()}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Published weights, one plain Hugging Face directory per version."""
+        return self.root / "checkpoints"
+
+    def checkpoint(self, version: int) -> Path:
+        """Directory of one published version."""
+        return self.checkpoints / f"v{version:06d}"
+
+    @property
+    def trainer(self) -> Path:
+        """Resume state of the trainer."""
+        return self.root / "trainer"
+
+    @property
+    def logs(self) -> Path:
+        """What the modules print."""
+        return self.root / "logs"
+
+    def metrics(self, module: str) -> Path:
+        """JSON lines of one module."""
+        return self.root / "metrics" / f"{module}.jsonl"
+
+    def evaluation(self, label: str) -> Path:
+        """Result of one evaluation."""
+        return self.root / "eval" / f"{label}.json"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.root / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """The same for programs."""
+        return self.root / "report.json"
+
+    def create(self) -> None:
+        """Make the directories.
+
+        Raises:
+            RunDirectoryError: the disk is full or read-only.
+        """
+        try:
+            for path in (
+                self.data,
+                self.checkpoints,
+                self.trainer,
+                self.logs,
+                self.root / "metrics",
+                self.root / "eval",
+            ):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.root) from error
+
+
+def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
+    """A file system's error in words, with the next step."""
+    remedies = {
+        errno.ENOSPC: "the disk is full; free some space and run the same command again, it goes on where it was",
+        errno.EROFS: "the file system is read-only; choose another place with --runs-dir",
+        errno.EACCES: "no right to write there; choose another place with --runs-dir",
+        errno.EPERM: "no right to write there; choose another place with --runs-dir",
+    }
+    remedy = remedies.get(error.errno or 0, "mend that and run the same command again")
+    return RunDirectoryError(f"cannot write to {path}: {error.strerror}; {remedy}")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            json.dump(value, file, indent=1)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+class RunState:
+    """How far a run has come: which phases have started and finished, and when."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values: dict[str, Any] = {"phases": {}, "lives": 0}
+        if path.exists():
+            try:
+                self.values = json.loads(path.read_text())
+                self.values["phases"], self.values["lives"]  # noqa: B018  both must be there
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunDirectoryError(
+                    f"{path} is damaged ({error}); remove {path.parent} to start this run afresh"
+                ) from error
+
+    def finished(self, phase: str) -> bool:
+        """Whether a phase is over."""
+        return "finished" in self.values["phases"].get(phase, {})
+
+    def begin(self, phase: str) -> None:
+        """A phase starts, or goes on after a break."""
+        entry = self.values["phases"].setdefault(phase, {"spans": []})
+        entry["spans"].append([time.time(), None])
+        self.save()
+
+    def touch(self, phase: str) -> None:
+        """The phase is still going on: its last span reaches until now (so a kill loses only seconds of it)."""
+        self.values["phases"][phase]["spans"][-1][1] = time.time()
+        self.save()
+
+    def finish(self, phase: str, **facts: Any) -> None:
+        """A phase is over; `facts` are kept with it."""
+        self.touch(phase)
+        self.values["phases"][phase].update(facts, finished=time.time())
+        self.save()
+
+    def fact(self, phase: str, name: str, default: Any = None) -> Any:
+        """A fact that `finish` was given."""
+        return self.values["phases"].get(phase, {}).get(name, default)
+
+    def seconds(self, phase: str) -> float:
+        """Wall-clock seconds spent in a phase, breaks left out."""
+        spans = self.values["phases"].get(phase, {}).get("spans", [])
+        return sum(end - start for start, end in spans if end is not None)
+
+    def save(self) -> None:
+        """Write it down."""
+        write_json(self.path, self.values)
+
+
+class RunLock:
+    """Exclusive use of a run directory."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.root / "run.lock"
+        self._file: IO[str] | None = None
+
+    def __enter__(self) -> RunLock:
+        file = self._path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise RunDirectoryError(
+                f"{self._path.parent} is in use by process {holder}; wait for it, stop it, or choose another --name"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
