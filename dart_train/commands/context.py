@@ -1,0 +1,86 @@
+"""What every module of a run starts from: the configuration, the run's directory, the data manager, progress."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from dart_gym.errors import ConfigurationError
+from dart_train.config import RunConfig
+from dart_train.data.manager import DataManager
+from dart_train.metrics import MetricsLog
+from dart_train.rundir import RunDirectory
+
+PROGRESS_INTERVAL_S = 0.2
+
+
+class Progress:
+    """Tells the panel how far a phase is, a few times a second at most."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._log = MetricsLog(run.metrics("progress"))
+        self._said = 0.0
+
+    def say(self, done: float, total: float, detail: str = "") -> None:
+        """Write down `done` of `total`; the last one is never left out."""
+        now = time.monotonic()
+        if done >= total or now - self._said > PROGRESS_INTERVAL_S:
+            self._said = now
+            self._log.write(done=done, total=total, detail=detail)
+
+
+@dataclass(slots=True)
+class ModuleContext:
+    """One module's view of its run."""
+
+    config: RunConfig
+    run: RunDirectory
+    cluster_url: str | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def open_data(self) -> DataManager:
+        """The run's data manager."""
+        return open_data(self.config, self.run)
+
+    def progress(self) -> Progress:
+        """The run's progress log."""
+        return Progress(self.run)
+
+    @property
+    def url(self) -> str:
+        """URL of the environment cluster.
+
+        Raises:
+            ConfigurationError: none was given.
+        """
+        url = self.cluster_url or self.config.cluster.url
+        if url is None:
+            raise ConfigurationError(
+                "this module needs desktops: start `dart-gym serve --listen URL` and pass --cluster URL, "
+                "or use `dart-train run`, which starts them"
+            )
+        return url
+
+    def catch_signals(self) -> None:
+        """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""
+
+        def handler(signum: int, frame: FrameType | None) -> None:
+            self.stop.set()
+
+        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGINT, handler)
+
+
+def open_data(config: RunConfig, run: RunDirectory) -> DataManager:
+    """Open a run's data manager with the run's settings."""
+    return DataManager.open(
+        url=config.data.url or run.database_url,
+        root=Path(run.data),
+        run_id=config.name,
+        group_size=config.rollout.group_size,
+        max_staleness=config.data.max_staleness,
+    )

@@ -1,0 +1,212 @@
+"""The phases of a run, one after the other, each in processes of its own: what `dart-train run` does.
+
+    prepare -> demonstrate -> warmup -> before -> rl -> after -> [supervised control] -> report
+
+Invariants:
+    - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
+      killed run goes on with the same command at the phase where it was.
+    - The environment cluster runs from the first phase that needs desktops to the last; everything else only
+      for its phase. Whatever ends the launcher ends all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from dart_train.config import RunConfig, dump_config
+from dart_train.errors import DartTrainError
+from dart_train.panel import Panel
+from dart_train.rundir import MAX_SOCKET_PATH, RunDirectory, RunDirectoryError, RunLock, RunState
+from dart_train.supervisor import ModuleSpec, Supervisor, python_module
+
+TICK_S = 0.25
+WARM_VERSION = 1
+"""Version of the weights with which the reinforcement learning starts; 0 is the model as built or loaded."""
+
+
+class Interrupted(DartTrainError):
+    """Ctrl-C or SIGTERM."""
+
+
+class Pipeline:
+    """Runs all phases of one run.
+
+    Args:
+        config: the run.
+        run: its directory.
+        panel: shows what goes on.
+    """
+
+    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel) -> None:
+        self.config, self.run, self.panel = config, run, panel
+        self.state = RunState(run.root / "state.json")
+        self.supervisor = Supervisor(run.logs)
+        self._stop = threading.Event()
+        self._sockets: Path | None = None
+        self._cluster_url = config.cluster.url
+
+    def __enter__(self) -> Pipeline:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.supervisor.stop_all()
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self._stop.set()
+
+    # --- the phases ---------------------------------------------------------------------------------------------
+
+    def phases(self) -> list[tuple[str, str, Callable[[], None]]]:
+        """(name, title, function) of every phase of this configuration, in order."""
+        config = self.config
+        listed = [("prepare", "model", self._prepare)]
+        if config.demonstrations.per_task:
+            listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
+        if config.warmup.max_steps:
+            listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
+        listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
+        listed.append(("rl", "training", self._train))
+        listed.append(("after", "test after", lambda: self._evaluate("after", None)))
+        if config.controls.constant_click:
+            listed.append(("constant", "constant click", lambda: self._module("constant-click", desktops=True)))
+        if config.controls.supervised:
+            listed.append(("supervised", "supervised only", self._supervised_control))
+        listed.append(("report", "report", lambda: self._module("report")))
+        return listed
+
+    def execute(self) -> None:
+        """Run every phase that is not finished yet.
+
+        Raises:
+            Interrupted: a signal asked to stop; the same command goes on later.
+            DartTrainError: a module crashed for good, or the directory cannot be used.
+        """
+        self.state.values["lives"] += 1
+        self.state.save()
+        phases = self.phases()
+        self.panel.set_phases([(name, title, self.state.finished(name)) for name, title, _ in phases])
+        for name, _, function in phases:
+            if self.state.finished(name):
+                continue
+            self.state.begin(name)
+            self.panel.begin(name)
+            function()
+            self.state.finish(name)
+            self.panel.finish(name)
+
+    def _prepare(self) -> None:
+        self._module("prepare")
+
+    def _train(self) -> None:
+        """The four modules of DART beside one another."""
+        self._start_cluster()
+        cluster = ("--cluster", str(self._cluster_url))
+        self._start("data")
+        self._start("rollout", *cluster)
+        self._start("learn")
+        self._until_finished("rl", "rollout", "learn")
+        self.supervisor.stop("data")
+
+    def _evaluate(self, label: str, version: int | None) -> None:
+        which = () if version is None else ("--version", str(version))
+        self._module("evaluate", "--label", label, *which, desktops=True, phase=label)
+
+    def _supervised_control(self) -> None:
+        """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""
+        seconds = f"{self.state.seconds('rl'):.0f}"
+        target = self.run.root / "controls" / "supervised"
+        if not (target / "config.json").exists():
+            self._module("warmup", "--continue-to", str(target), "--seconds", seconds, phase="supervised")
+        arguments = ("--label", "supervised", "--model", str(target), "--trained-only")
+        self._module("evaluate", *arguments, desktops=True, phase="supervised")
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _module(
+        self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None, threads: int = 1
+    ) -> None:
+        if desktops:
+            self._start_cluster()
+            arguments += ("--cluster", str(self._cluster_url))
+        self._start(command, *arguments, threads=threads)
+        self._until_finished(phase or command, command)
+
+    def _start(self, command: str, *arguments: str, threads: int = 1) -> None:
+        common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent))
+        self.supervisor.start(python_module(command, "dart_train", *common, *arguments, threads=threads))
+
+    def _start_cluster(self) -> None:
+        if self._cluster_url is not None:
+            return
+        path = self.run.root.resolve() / "cluster.sock"
+        if len(bytes(path)) > MAX_SOCKET_PATH:
+            self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
+            path = self._sockets / "cluster.sock"
+        self._cluster_url = f"ws+unix://{path}"
+        self.supervisor.start(cluster_server(self._cluster_url, self.config))
+
+    def _until_finished(self, phase: str, *names: str) -> None:
+        """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
+        touched = time.monotonic()
+        while not all(self.supervisor.modules[name].finished for name in names):
+            if self._stop.wait(TICK_S):
+                raise Interrupted("stopped; the same command goes on where it was")
+            self.supervisor.check()
+            self.panel.refresh(self.supervisor)
+            if time.monotonic() - touched > 2.0:
+                self._touch(phase)
+                touched = time.monotonic()
+        for name in names:
+            del self.supervisor.modules[name]
+
+    def _touch(self, phase: str) -> None:
+        known = self.state.values["phases"]
+        self.state.touch(phase if phase in known else next(reversed(known)))
+
+
+def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
+    """The environment cluster of the run as a module."""
+    arguments = ("serve", "--listen", url, "--desktops", str(config.cluster.desktops))
+    return python_module("cluster", "dart_gym", *arguments, "--sandbox", config.cluster.sandbox)
+
+
+def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
+    """Make or reopen the directory of a run.
+
+    Raises:
+        RunDirectoryError: it belongs to another configuration, or cannot be written.
+    """
+    run = RunDirectory(runs_dir / config.name)
+    run.create()
+    text = dump_config(config)
+    if run.config.exists() and run.config.read_text() != text:
+        raise RunDirectoryError(
+            f"{run.root} was made by another configuration; remove it to start afresh, or choose another --name "
+            f"(difference: diff {run.config} with `--dry-run`)"
+        )
+    if not run.config.exists():
+        temporary = run.config.with_suffix(".tmp")
+        temporary.write_text(text)
+        temporary.replace(run.config)
+    return run
+
+
+def execute(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirectory:
+    """Run, or go on with, everything that a configuration describes."""
+    run = open_run(config, runs_dir)
+    with RunLock(run), Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel) as pipeline:
+        pipeline.execute()
+    return run
