@@ -1,0 +1,221 @@
+"""Deals out rollouts to desktop slots, one by one: whoever is free gets the next, nobody waits for a batch or a task.
+
+Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
+
+Invariants:
+    - A group is `group_size` rollouts of one task and one seed. Each member is dealt once, and again when it was lost
+      (at most `max_attempts` times), so every opened group terminates: each member ends as completed or given up.
+    - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
+    - Fairness: with v(task) = rollouts dealt / weight, a new group is opened, or a member is dealt for the first time,
+      only for the task with the smallest v or for the slot's present task while that is at most
+      `stay_groups * group_size` ahead. Finishing what is open, when no new group is admitted, is exempt.
+    - Members of an open group go before a new group of the same task.
+    - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dart_train.rollout.config import FIRST_TRAINING_SEED, TaskEntry
+
+SEED_RANGE = (1 << 31) - FIRST_TRAINING_SEED
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to play.
+
+    Attributes:
+        task_id: the task.
+        seed: of the environment, shared by the group.
+        group_key: names the group; unique over the lives of a run.
+        n: which member of the group, from 0.
+        attempt: how often this member was dealt before.
+        sampling_seed: of the policy; differs between all members and attempts.
+        max_steps: step limit, None for the task's own.
+    """
+
+    task_id: str
+    seed: int
+    group_key: str
+    n: int
+    attempt: int
+    sampling_seed: int
+    max_steps: int | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    key: str
+    task: _Task
+    seed: int
+    to_deal: deque[tuple[int, int]]  # (member, attempt)
+    unfinished: int
+
+
+@dataclass(slots=True)
+class _Task:
+    entry: TaskEntry
+    order: int
+    opened: int = 0
+    dealt: int = 0
+    groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
+
+    @property
+    def served(self) -> float:
+        return self.dealt / self.entry.weight
+
+
+class Scheduler:
+    """Decides what each free slot plays next.
+
+    Args:
+        tasks: the training set.
+        group_size: rollouts per group.
+        seed: of the stream of seeds.
+        budget: rollouts of the whole run, former lives included; None for no limit.
+        completed: rollouts recorded in former lives of the run.
+        life: names this life of the service, so that its groups are never taken for those of an earlier one.
+        max_steps: step limit of tasks without one of their own.
+        stay_groups: how many groups a task may be ahead before a slot leaves it.
+        max_attempts: how often one member is dealt at most.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskEntry],
+        *,
+        group_size: int = 8,
+        seed: int = 0,
+        budget: int | None = None,
+        completed: int = 0,
+        life: str = "0",
+        max_steps: int | None = None,
+        stay_groups: float = 2.0,
+        max_attempts: int = 5,
+    ) -> None:
+        self.group_size = group_size
+        self.budget = budget
+        self.completed = completed
+        self.lost = 0
+        self.given_up = 0
+        self.running = 0
+        self._tasks = {entry.id: _Task(entry, order) for order, entry in enumerate(tasks)}
+        self._groups: dict[str, _Group] = {}
+        self._unfinished = 0  # members of all open groups
+        self._slot_task: dict[int, _Task] = {}
+        self._origin = f"{seed}/{completed}"
+        self._life = life
+        self._max_steps = max_steps
+        self._slack = stay_groups * group_size
+        self._max_attempts = max_attempts
+
+    def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
+        """Return what the slot plays next, or None when there is nothing to do for it now.
+
+        Args:
+            slot: the free desktop slot.
+            admitted: whether the data manager takes another group; open groups are dealt out in any case.
+        """
+        task = self._choose(self._slot_task.get(slot))
+        if not task.groups:
+            if admitted and self._fits():
+                self._open(task)
+            else:
+                waiting = [other for other in self._tasks.values() if other.groups]
+                if not waiting:
+                    return None
+                present = self._slot_task.get(slot)
+                task = present if present in waiting else min(waiting, key=lambda other: (other.served, other.order))
+        self._slot_task[slot] = task
+        return self._deal(task)
+
+    def complete(self, assignment: Assignment) -> None:
+        """The rollout was played and recorded."""
+        self.running -= 1
+        self.completed += 1
+        self._finish_member(assignment)
+
+    def lose(self, assignment: Assignment) -> bool:
+        """The rollout broke off without a trajectory that may be trained on.
+
+        Returns:
+            Whether it will be dealt again; False once it has been tried `max_attempts` times.
+        """
+        self.running -= 1
+        self.lost += 1
+        group = self._groups[assignment.group_key]
+        if assignment.attempt + 1 >= self._max_attempts:
+            self.given_up += 1
+            self._finish_member(assignment)
+            return False
+        if not group.to_deal:
+            group.task.groups.appendleft(group)
+        group.to_deal.append((assignment.n, assignment.attempt + 1))
+        return True
+
+    @property
+    def open_groups(self) -> int:
+        """Groups with members that are running or not dealt yet."""
+        return len(self._groups)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget allows no further group and all opened ones have ended."""
+        return not self._groups and not self._fits()
+
+    def dealt(self) -> dict[str, int]:
+        """Rollouts dealt by task in this life, repeats not counted."""
+        return {task_id: task.dealt for task_id, task in self._tasks.items()}
+
+    def _choose(self, present: _Task | None) -> _Task:
+        least = min(self._tasks.values(), key=lambda task: (task.served, task.order))
+        if present is not None and present.served - least.served <= self._slack:
+            return present
+        return least
+
+    def _fits(self) -> bool:
+        if self.budget is None:
+            return True
+        return self.completed + self._unfinished + self.group_size <= self.budget
+
+    def _open(self, task: _Task) -> None:
+        digest = hashlib.blake2b(f"{self._origin}/{task.entry.id}/{task.opened}".encode(), digest_size=8).digest()
+        seed = FIRST_TRAINING_SEED + int.from_bytes(digest) % SEED_RANGE
+        key = f"{task.entry.id}@{seed}#{self._life}.{task.opened}"
+        members = deque((n, 0) for n in range(self.group_size))
+        group = _Group(key, task, seed, members, unfinished=self.group_size)
+        task.opened += 1
+        task.groups.append(group)
+        self._groups[key] = group
+        self._unfinished += self.group_size
+
+    def _deal(self, task: _Task) -> Assignment:
+        group = task.groups[0]
+        n, attempt = group.to_deal.popleft()
+        if not group.to_deal:
+            task.groups.popleft()
+        if attempt == 0:
+            task.dealt += 1
+        self.running += 1
+        digest = hashlib.blake2b(f"{group.key}/{n}/{attempt}".encode(), digest_size=4).digest()
+        return Assignment(
+            task_id=task.entry.id,
+            seed=group.seed,
+            group_key=group.key,
+            n=n,
+            attempt=attempt,
+            sampling_seed=int.from_bytes(digest) & 0x7FFFFFFF,
+            max_steps=task.entry.max_steps or self._max_steps,
+        )
+
+    def _finish_member(self, assignment: Assignment) -> None:
+        group = self._groups[assignment.group_key]
+        group.unfinished -= 1
+        self._unfinished -= 1
+        if group.unfinished == 0:
+            del self._groups[group.key]

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dart_train.rollout.config import FIRST_TRAINING_SEED, TaskEntry
+from dart_train.rollout.scheduler import Assignment, Scheduler
+
+weights = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
+
+
+def entries(weights: list[float]) -> list[TaskEntry]:
+    return [TaskEntry(id=f"fake/t{i}", weight=weight) for i, weight in enumerate(weights)]
+
+
+def play(
+    scheduler: Scheduler, events: list[tuple[int, int]], slots: int
+) -> tuple[list[tuple[int, Assignment]], list[Assignment]]:
+    """Drive a scheduler by (slot, outcome) events: outcome 0 is a loss, 9 refuses admission, else a completion.
+
+    Returns what was dealt, and what still runs at the end.
+    """
+    running: dict[int, Assignment] = {}
+    dealt = []
+    for event, outcome in events:
+        slot = event % slots
+        assignment = running.pop(slot, None)
+        if assignment is not None:
+            if outcome == 0:
+                scheduler.lose(assignment)
+            else:
+                scheduler.complete(assignment)
+        new = scheduler.next(slot, admitted=outcome != 9)
+        if new is not None:
+            running[slot] = new
+            dealt.append((slot, new))
+    return dealt, list(running.values())
+
+
+events = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9)), max_size=300)
+
+
+@given(weights, events, st.integers(1, 8), st.integers(1, 6), st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_same_trace_gives_the_same_answers(weights, events, slots, group_size, seed):
+    runs = [play(Scheduler(entries(weights), group_size=group_size, seed=seed), events, slots) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+@given(weights, events, st.integers(1, 8), st.integers(1, 6))
+@settings(max_examples=100, deadline=None)
+def test_groups_hold_one_task_and_one_training_seed_and_each_member_once_per_attempt(
+    weights, events, slots, group_size
+):
+    scheduler = Scheduler(entries(weights), group_size=group_size)
+    groups = defaultdict(list)
+    for _, assignment in play(scheduler, events, slots)[0]:
+        groups[assignment.group_key].append(assignment)
+    for members in groups.values():
+        assert len({(a.task_id, a.seed) for a in members}) == 1
+        assert members[0].seed >= FIRST_TRAINING_SEED
+        assert max(Counter((a.n, a.attempt) for a in members).values()) == 1
+        assert {a.n for a in members} <= set(range(group_size))
+        assert len({a.sampling_seed for a in members}) == len(members)
+    seeds = {members[0].seed for members in groups.values()}
+    assert len(seeds) == len(groups)
+
+
+@given(weights, events, st.integers(1, 8), st.integers(1, 6), st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_budget_is_never_exceeded_and_everything_opened_ends(weights, events, slots, group_size, budget):
+    scheduler = Scheduler(entries(weights), group_size=group_size, budget=budget, max_attempts=3)
+    dealt, running = play(scheduler, events, slots)
+    assert scheduler.completed <= budget
+    open_at_most = {a.group_key for _, a in dealt}
+    for assignment in running:
+        scheduler.complete(assignment)
+    while (assignment := scheduler.next(0, admitted=False)) is not None:
+        open_at_most.add(assignment.group_key)
+        scheduler.complete(assignment)
+    assert scheduler.open_groups == 0 and scheduler.running == 0
+    assert scheduler.completed + scheduler.given_up == group_size * len(open_at_most)
+    assert scheduler.completed <= budget
+    while (assignment := scheduler.next(0)) is not None:
+        scheduler.complete(assignment)
+    assert scheduler.exhausted
+    assert budget - group_size < scheduler.completed + scheduler.given_up
+
+
+@given(weights, st.lists(st.integers(0, 7), min_size=50, max_size=400), st.integers(1, 8), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_no_task_runs_ahead_of_another_by_more_than_the_slack(weights, order, slots, group_size):
+    tasks = entries(weights)
+    scheduler = Scheduler(tasks, group_size=group_size, stay_groups=2.0)
+    by_id = {entry.id: entry.weight for entry in tasks}
+    for i in range(len(order)):
+        play_one(scheduler, order[i] % slots)
+        served = [count / by_id[task_id] for task_id, count in scheduler.dealt().items()]
+        assert max(served) - min(served) <= 2.0 * group_size + 1 / min(weights) + 1e-9
+
+
+def play_one(scheduler: Scheduler, slot: int) -> Assignment:
+    assignment = scheduler.next(slot)
+    assert assignment is not None
+    scheduler.complete(assignment)
+    return assignment
+
+
+def test_a_slot_stays_on_its_task_for_whole_stretches():
+    scheduler = Scheduler(entries([1.0, 1.0, 1.0]), group_size=8, stay_groups=2.0)
+    changes, last = 0, [""] * 2
+    for i in range(960):
+        task = play_one(scheduler, i % 2).task_id
+        changes += last[i % 2] != task
+        last[i % 2] = task
+    assert changes <= 2 + 960 // 8
+    assert set(scheduler.dealt().values()) <= set(range(300, 341))
+
+
+def test_a_lost_rollout_is_dealt_again_with_the_same_seed_and_given_up_at_last():
+    scheduler = Scheduler(entries([1.0]), group_size=2, max_attempts=2)
+    first = scheduler.next(0)
+    assert first and scheduler.lose(first)
+    other = scheduler.next(0)
+    assert other and other.n == 1
+    again = scheduler.next(1, admitted=False)
+    assert again and (again.group_key, again.seed, again.n, again.attempt) == (first.group_key, first.seed, 0, 1)
+    assert again.sampling_seed != first.sampling_seed
+    assert not scheduler.lose(again)
+    scheduler.complete(other)
+    assert scheduler.open_groups == 0 and scheduler.given_up == 1
+
+
+def test_nothing_new_is_opened_without_admission():
+    scheduler = Scheduler(entries([1.0, 1.0]), group_size=2)
+    assert scheduler.next(0, admitted=False) is None
+    first = scheduler.next(0)
+    second = scheduler.next(1, admitted=False)
+    assert first and second and first.group_key == second.group_key
+    assert scheduler.next(2, admitted=False) is None
+
+
+def test_a_new_life_continues_the_count_with_new_seeds_and_keys():
+    old = Scheduler(entries([1.0]), group_size=4, life="a")
+    new = Scheduler(entries([1.0]), group_size=4, life="b", completed=10, budget=16)
+    first, second = old.next(0), new.next(0)
+    assert first and second and first.seed != second.seed and first.group_key != second.group_key
+    assert not new.exhausted
+    new.complete(second)
+    while assignment := new.next(0):
+        new.complete(assignment)
+    assert new.completed == 14 and new.exhausted
+
+
+def test_step_caps_of_a_task_go_before_the_service_wide_one():
+    tasks = [TaskEntry(id="fake/a", max_steps=3), TaskEntry(id="fake/b")]
+    scheduler = Scheduler(tasks, group_size=1, max_steps=7, stay_groups=0)
+    assert {a.task_id: a.max_steps for a in (scheduler.next(0), scheduler.next(1)) if a} == {"fake/a": 3, "fake/b": 7}
