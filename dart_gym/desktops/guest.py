@@ -1,0 +1,257 @@
+"""The first program inside a sandbox: starts the display, runs commands, reads and writes files, relays ports.
+
+It is run by the system's Python (`/usr/bin/python3 -I -S guest.py PLAN`), so it uses the standard library only and
+imports nothing of this package. The other side is `dart_gym.desktops.relay`.
+
+Invariants:
+    - It lives exactly as long as the desktop: when it ends, everything that it started ends too (the sandbox's pid
+      namespace does that; without a sandbox, it kills its descendants itself).
+    - The sockets that it listens on were bound by the host and came as file descriptors, so that no program inside
+      can make the host open another path.
+    - One connection is one request: a line of JSON and `body` bytes each way. A command whose connection closes is
+      killed, so that deadlines and cancellation need no messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+MAX_HEADER = 1 << 20
+CHUNK = 1 << 16
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class Guest:
+    """The programs of one desktop, and the requests about them."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.env = dict(os.environ)
+        self.home = self.env["HOME"]
+
+    def boot(self):
+        """Start display server and message bus together, then the window manager; return the display number."""
+        display_fd = self._start_announcing("xvfb", self.plan["display_server"])
+        bus_fd = self._start_announcing("dbus", self.plan["message_bus"])
+        number = _read_line(display_fd)
+        if not number:
+            raise RuntimeError("Xvfb ended before it was ready")
+        self.env["DISPLAY"] = ":" + number
+        address = _read_line(bus_fd)
+        if not address:
+            raise RuntimeError("dbus-daemon ended before it was ready")
+        self.env["DBUS_SESSION_BUS_ADDRESS"] = address
+        self.spawn("openbox", self.plan["window_manager"], essential=True)
+        return int(number)
+
+    def _start_announcing(self, name, command):
+        """Start a program that writes one line to the descriptor in its last argument as soon as it is ready."""
+        read_end, write_end = os.pipe()
+        self.spawn(name, [*command, str(write_end)], essential=True, pass_fds=[write_end])
+        os.close(write_end)
+        return read_end
+
+    def spawn(self, name, command, essential=False, env=None, pass_fds=()):
+        """Start a program in the background with its output in a log; the desktop ends when an essential one does."""
+        with open(os.path.join(self.plan["log_dir"], name + ".log"), "ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                env={**self.env, **(env or {})},
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._watch, args=(name, process, essential), daemon=True).start()
+
+    def _watch(self, name, process, essential):
+        code = process.wait()
+        if essential:
+            print(f"{name} ended with status {code}, which ends the desktop", file=sys.stderr, flush=True)
+            self.end(70)
+
+    def end(self, code):
+        """End this program and with it the desktop."""
+        if self.plan["kill_descendants"]:
+            kill_descendants()
+        os._exit(code)
+
+    def serve(self, listener):
+        """Answer requests, one thread each, until killed."""
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection):
+        with connection:
+            try:
+                request, body, fds = receive(connection)
+                reply, content = getattr(self, "do_" + request["op"])(connection, request, body, fds)
+            except OSError as error:
+                reply, content = {"error": type(error).__name__, "message": str(error)}, b""
+            except Exception as error:
+                reply, content = {"error": "Failure", "message": f"{type(error).__name__}: {error}"}, b""
+            try:
+                connection.sendall(json.dumps({**reply, "body": len(content)}).encode() + b"\n" + content)
+            except OSError:
+                pass  # the host no longer wants the answer
+
+    def do_boot(self, connection, request, body, fds):
+        return {"display": self.boot()}, b""
+
+    def do_launch(self, connection, request, body, fds):
+        self.spawn(request["name"], request["command"], request["essential"], request["env"])
+        return {}, b""
+
+    def do_run(self, connection, request, body, fds):
+        try:
+            process = subprocess.Popen(
+                request["command"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self.home,
+                env={**self.env, **request["env"]},
+                start_new_session=True,
+            )
+        except OSError as error:  # as a shell reports it
+            return {"returncode": 127, "stdout": 0}, str(error).encode()
+        threading.Thread(target=_kill_when_closed, args=(connection, process), daemon=True).start()
+        stdout, stderr = process.communicate(body)
+        return {"returncode": process.returncode, "stdout": len(stdout)}, stdout + stderr
+
+    def do_read(self, connection, request, body, fds):
+        with open(self._path(request["path"]), "rb") as file:
+            return {}, file.read()
+
+    def do_write(self, connection, request, body, fds):
+        path = self._path(request["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(body)
+        return {}, b""
+
+    def _path(self, path):
+        """The path as programs here see it; `/home/user` stands for the home directory also without a sandbox."""
+        if path == "/home/user" or path.startswith("/home/user/"):
+            path = self.home + path[len("/home/user") :]
+        return os.path.join(self.home, os.path.expanduser(path))
+
+    def do_listen(self, connection, request, body, fds):
+        listener = socket.socket(fileno=fds[0])
+        threading.Thread(target=_relay, args=(listener, request["port"]), daemon=True).start()
+        return {}, b""
+
+
+def _read_line(fd):
+    with os.fdopen(fd, "r") as file:
+        return file.readline().strip()
+
+
+def receive(connection):
+    """Read a request: its header, its body, and the file descriptors that came with it."""
+    data, fds, _, _ = socket.recv_fds(connection, CHUNK, 1)
+    while b"\n" not in data:
+        chunk = connection.recv(CHUNK)
+        if not chunk or len(data) > MAX_HEADER:
+            raise ConnectionError("incomplete request")
+        data += chunk
+    head, _, rest = data.partition(b"\n")
+    header = json.loads(head)
+    body = bytearray(rest)
+    while len(body) < header["body"]:
+        chunk = connection.recv(CHUNK)
+        if not chunk:
+            raise ConnectionError("incomplete request")
+        body += chunk
+    return header, bytes(body), fds
+
+
+def _kill_when_closed(connection, process):
+    """Kill a command and its process group when the host closes its connection before the end."""
+    try:
+        gone = connection.recv(1) == b""
+    except OSError:
+        return  # closed on this side: the command has ended and was answered
+    if gone and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _relay(listener, port):
+    """Connect each client of a Unix socket to a TCP port of this loopback."""
+    while True:
+        client, _ = listener.accept()
+        try:
+            server = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            client.close()  # the host sees a closed connection: nothing listens on that port
+            continue
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=_pump, args=(client, server), daemon=True).start()
+        threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+
+
+def _pump(source, sink):
+    try:
+        while data := source.recv(CHUNK):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+        sink.close()
+
+
+def die_with_parent():
+    """Have the kernel end this program when the host process dies, and adopt what its children leave behind."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    parent = os.getppid()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if os.getppid() != parent:
+        sys.exit(71)
+
+
+def kill_descendants():
+    """Kill all processes below this one, also those that detached themselves."""
+    while children := _children(os.getpid()):
+        for pid in children:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for pid in children:
+            try:
+                os.waitpid(pid, 0)  # its children become ours: the loop goes on with them
+            except ChildProcessError:
+                continue  # reaped by the thread that watches it
+
+
+def _children(pid):
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as file:
+            found += map(int, file.read().split())
+    return found
+
+
+def main():
+    plan = json.loads(sys.argv[1])
+    guest = Guest(plan)
+    if plan["kill_descendants"]:
+        die_with_parent()
+        signal.signal(signal.SIGTERM, lambda *_: guest.end(0))
+    guest.serve(socket.socket(fileno=plan["listen_fd"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+"""One desktop's own little machine: a bubblewrap sandbox, or plain processes where the user asked for that.
+
+Inside a sandbox are an own user, pid, network, IPC and mount namespace: `/usr` and `/etc` are read-only, `/home/user`,
+`/tmp` and `/run` belong to the desktop, so two desktops can use the same ports and paths.
+
+Invariants:
+    - Everything on the host lies below one directory `<runtime_dir>/<pid>-<n>`, which names its owner.
+    - Nothing outlives the owner: the kernel kills the sandbox when the thread that started it ends (also by kill -9);
+      the directory of a dead owner is removed by `clean_leftovers`, which each process calls before its first sandbox.
+    - The host never opens a path that a program inside could have replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dart_gym.errors import DesktopError, MissingDependencyError
+
+GUEST_PYTHON = "/usr/bin/python3"
+_GUEST = Path(__file__).with_name("guest.py")
+_INSIDE = "/run/desktop"
+_PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
+_MAX_SOCKET_PATH = 107
+_LOG_TAIL = 2000
+_counter = itertools.count(1)
+_cleaned = False
+
+# Secrets of the host that its own root user could otherwise read inside.
+_MASKED_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab")
+_MASKED_DIRS = ("/etc/ssl/private", "/etc/ssh", "/etc/sudoers.d", "/etc/letsencrypt", "/etc/NetworkManager")
+
+
+def runtime_dir() -> Path:
+    """The directory of this user's desktops on this machine; created, private to the user."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    if len(base) > 60 or not os.access(base, os.W_OK):
+        base = "/tmp"  # paths of Unix sockets must stay below 108 bytes
+    path = Path(base) / f"dart-gym-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise DesktopError(f"{path} belongs to another user; remove it or set XDG_RUNTIME_DIR to a directory of yours")
+    return path
+
+
+def clean_leftovers() -> list[Path]:
+    """Remove the directories of desktops whose owner is dead, and return them."""
+    removed = []
+    for path in runtime_dir().iterdir():
+        if path.is_dir() and _owner_is_dead(path):
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path)
+    return removed
+
+
+def _owner_is_dead(path: Path) -> bool:
+    try:
+        owner = json.loads((path / "owner").read_text())
+    except FileNotFoundError:
+        return False  # being made right now
+    if owner["pid_namespace"] != os.readlink("/proc/self/ns/pid"):
+        return False  # of another container that shares the directory
+    return _start_time(owner["pid"]) != owner["start_time"]
+
+
+def _start_time(pid: int) -> int | None:
+    """When a process was started (clock ticks since boot), which tells it from a later one of the same pid."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def check_sandbox() -> str | None:
+    """Why sandboxes do not work on this machine, with the next step; None when they do."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed; next step: apt-get install bubblewrap (or choose sandbox: none)"
+    command = ["bwrap", *_namespaces(), *_file_system(), GUEST_PYTHON, "-I", "-S", "-c", ""]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return "bwrap did not start a program within 20 s; next step: run it by hand, the machine may be overloaded"
+    return None if result.returncode == 0 else _explain(result.stderr.strip())
+
+
+def _explain(message: str) -> str:
+    """Find out which setting of the machine forbids sandboxes."""
+    text = f"bwrap cannot make a sandbox: {message or 'no message'}; next step: "
+    for setting, allowed in (
+        ("kernel.unprivileged_userns_clone", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+    ):
+        file = Path("/proc/sys") / setting.replace(".", "/")
+        if os.getuid() != 0 and file.exists() and file.read_text().strip() != allowed:
+            return text + f"sudo sysctl -w {setting}={allowed} (or choose sandbox: none)"
+    limit = Path("/proc/sys/user/max_user_namespaces")
+    if limit.exists() and limit.read_text().strip() == "0":
+        return text + "sudo sysctl -w user.max_user_namespaces=10000 (or choose sandbox: none)"
+    if GUEST_PYTHON in message:
+        return text + "apt-get install python3 (the desktop's helper runs on the system's Python)"
+    return text + (
+        "in a container, start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        "--security-opt systempaths=unconfined; or choose sandbox: none"
+    )
+
+
+def missing_programs() -> dict[str, str]:
+    """The programs that a bare desktop needs and this machine lacks, with the Debian package of each."""
+    return {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
+
+
+def _namespaces() -> list[str]:
+    return ["--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent"]
+
+
+def _file_system() -> list[str]:
+    args = ["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/", name)
+        if path.is_symlink():
+            args += ["--symlink", os.readlink(path), str(path)]
+        elif path.exists():
+            args += ["--ro-bind", str(path), str(path)]
+    args += ["--ro-bind-try", "/opt", "/opt", "--proc", "/proc", "--dev", "/dev"]
+    args += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/var/tmp"]
+    args += ["--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"]
+    args += ["--perms", "0700", "--dir", "/run/user/1000"]
+    for file in _MASKED_FILES:
+        args += ["--ro-bind", "/dev/null", file] if os.path.exists(file) else []
+    for directory in _MASKED_DIRS:
+        args += ["--tmpfs", directory] if os.path.isdir(directory) else []
+    return args
+
+
+class Sandbox:
+    """The namespaces, processes and files of one desktop.
+
+    Must be made in a thread that lives at least as long as the desktop: the kernel ties the two together.
+
+    Args:
+        kind: "bwrap" or "none".
+        screen: width and height in pixels.
+        env: extra environment variables of the programs inside.
+
+    Raises:
+        MissingDependencyError: a program or a right is missing.
+
+    Attributes:
+        directory: where the host keeps what belongs to this desktop.
+        shared: the part of it that programs inside see (as `inside`): framebuffer and logs.
+        guest_socket: where `guest.py` answers.
+    """
+
+    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str]) -> None:
+        self.kind = kind
+        self.isolated = kind == "bwrap"
+        self._check_programs()
+        self.directory = _make_directory()
+        try:
+            self._lay_out()
+            self._process, self._info_fd = self._spawn(screen, env)
+        except BaseException:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
+        args = (os.getpid(), self._process, self._info_fd, self.directory)
+        self._finalizer = weakref.finalize(self, _destroy, *args)
+
+    def _check_programs(self) -> None:
+        if missing := missing_programs():
+            packages = " ".join(sorted(set(missing.values())))
+            raise MissingDependencyError(f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}")
+        if not os.path.exists(GUEST_PYTHON):
+            raise MissingDependencyError(f"a desktop needs {GUEST_PYTHON}; next step: apt-get install python3")
+        if self.isolated and shutil.which("bwrap") is None:
+            raise MissingDependencyError(str(check_sandbox()))
+
+    def _lay_out(self) -> None:
+        self.shared = self.directory / "shared"
+        self.log_dir = self.shared / "log"
+        self.home = self.directory / "home"
+        self.x11 = self.directory / "x11"
+        self.guest_socket = self.directory / "guest.sock"
+        self.inside = _INSIDE if self.isolated else str(self.shared)
+        for path in (self.log_dir, self.home, self.x11):
+            path.mkdir(parents=True)
+        self.x11.chmod(0o1777)
+        (self.shared / "openbox.xml").write_text(_OPENBOX)
+        (self.directory / "passwd").write_text(
+            "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
+        )
+        (self.directory / "group").write_text("root:x:0:\nuser:x:1000:\n")
+        (self.directory / "machine-id").write_text(secrets.token_hex(16) + "\n")
+
+    def _spawn(self, screen: tuple[int, int], env: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(str(self.guest_socket))
+            listener.listen(128)  # from here on the host can connect: there is nothing to wait for
+            info_read, info_write = os.pipe()
+            stack.callback(os.close, info_write)
+            log = stack.enter_context(open(self.log_dir / "guest.log", "ab"))
+            plan = self._plan(screen, listener.fileno())
+            guest = "/run/guest.py" if self.isolated else str(_GUEST)
+            command = [GUEST_PYTHON, "-I", "-S", guest, json.dumps(plan)]
+            if self.isolated:
+                command = [*self._bwrap(info_write), *command]
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env=self._environment(env),
+                    pass_fds=(listener.fileno(), info_write),
+                    start_new_session=True,
+                )
+            except BaseException:
+                os.close(info_read)
+                raise
+        return process, info_read
+
+    def _bwrap(self, info_fd: int) -> list[str]:
+        machine_id = "/etc/machine-id" if os.path.exists("/etc/machine-id") else "/var/lib/dbus/machine-id"
+        return [
+            *("bwrap", *_namespaces(), "--info-fd", str(info_fd), *_file_system()),
+            *("--ro-bind", str(self.directory / "passwd"), "/etc/passwd"),
+            *("--ro-bind", str(self.directory / "group"), "/etc/group"),
+            *("--ro-bind", str(self.directory / "machine-id"), machine_id),
+            *("--bind", str(self.home), "/home/user", "--bind", str(self.shared), _INSIDE),
+            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py", "--"),
+        ]
+
+    def _plan(self, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
+        """What `guest.py` is to start."""
+        width, height = screen
+        display = [":0"] if self.isolated else []
+        return {
+            "listen_fd": listen_fd,
+            "kill_descendants": not self.isolated,
+            "log_dir": f"{self.inside}/log",
+            "display_server": [
+                *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
+                *("-nolisten", "tcp", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
+            ],
+            "message_bus": ["dbus-daemon", "--session", "--nofork", "--nopidfile", "--nosyslog", "--print-address"],
+            "window_manager": ["openbox", "--sm-disable", "--config-file", f"{self.inside}/openbox.xml"],
+        }
+
+    def _environment(self, extra: dict[str, str]) -> dict[str, str]:
+        """Environment of everything inside: nothing of the host's (which may hold secrets) but the search path."""
+        home = "/home/user" if self.isolated else str(self.home)
+        return {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/games",
+            "HOME": home,
+            "USER": "user",
+            "LOGNAME": "user",
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",
+            "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
+            "XDG_SESSION_TYPE": "x11",
+            "XDG_CURRENT_DESKTOP": "GNOME",
+            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; `env` can switch it on
+            **extra,
+        }
+
+    @property
+    def alive(self) -> bool:
+        """Whether the sandbox still runs."""
+        return self._finalizer.alive and self._process.poll() is None
+
+    def display_socket(self, number: int) -> Path:
+        """Where the X server listens, seen from the host."""
+        return (self.x11 if self.isolated else Path("/tmp/.X11-unix")) / f"X{number}"
+
+    @contextlib.contextmanager
+    def listener(self, name: str) -> Iterator[tuple[Path, socket.socket]]:
+        """A listening Unix socket of this desktop, bound by the host; closed here after the guest has taken it over."""
+        path = self.directory / name
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen(128)
+            yield path, listener
+
+    def log_tail(self, *names: str) -> str:
+        """The last lines of logs, for an error message; "" when they are empty."""
+        parts = []
+        for name in names:
+            text = _read_tail(self.log_dir / f"{name}.log")
+            if text:
+                parts.append(f"\n--- end of {name}.log:\n{text}")
+        return "".join(parts)
+
+    def destroy(self) -> None:
+        """Kill everything inside, wait until it is gone, remove the directory. Idempotent; blocks some 10 ms."""
+        self._finalizer()
+
+
+def _make_directory() -> Path:
+    global _cleaned
+    if not _cleaned:
+        _cleaned = True
+        clean_leftovers()
+    path = runtime_dir() / f"{os.getpid()}-{next(_counter)}"
+    path.mkdir(mode=0o700)
+    owner = {"pid": os.getpid(), "start_time": _start_time(os.getpid())}
+    owner_file = path / "owner.new"
+    owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
+    owner_file.rename(path / "owner")
+    if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
+        raise DesktopError(f"the path {path} is too long for sockets; set XDG_RUNTIME_DIR to a shorter one")
+    return path
+
+
+def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path) -> None:
+    """Kill a sandbox and remove its directory.
+
+    The init process inside is killed rather than bwrap outside: the kernel ends it only after all others of its pid
+    namespace are gone, and bwrap ends after it, so that nothing writes to the directory any more.
+    """
+    if os.getpid() != owner:
+        return  # a forked child that runs its parent's finalizers
+    os.set_blocking(info_fd, False)
+    with open(info_fd, "rb") as info:
+        data = info.read()
+    if process.poll() is None:
+        inner = json.loads(data)["child-pid"] if data else None
+        with contextlib.suppress(ProcessLookupError):
+            if inner is not None:
+                os.kill(inner, signal.SIGKILL)
+            else:
+                process.terminate()  # no sandbox: the guest kills what it started
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_tail(path: Path) -> str:
+    try:
+        fd = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW
+        )  # the desktop may have replaced it by a link to the host's files
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LOG_TAIL))
+        return file.read().decode(errors="replace").strip()
+
+
+# Windows keep their decorations; no key and no click on the empty screen does anything of its own.
+_OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
+<openbox_config xmlns="http://openbox.org/3.4/rc">
+  <focus><focusNew>yes</focusNew><followMouse>no</followMouse><raiseOnFocus>no</raiseOnFocus></focus>
+  <placement><policy>Smart</policy><center>yes</center></placement>
+  <theme><name>Clearlooks</name><titleLayout>LIMC</titleLayout><animateIconify>no</animateIconify></theme>
+  <desktops><number>1</number><popupTime>0</popupTime></desktops>
+  <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
+  <keyboard>
+    <keybind key="A-F4"><action name="Close"/></keybind>
+    <keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
+  </keyboard>
+  <mouse>
+    <dragThreshold>3</dragThreshold><doubleClickTime>400</doubleClickTime>
+    <context name="Titlebar">
+      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Left" action="Drag"><action name="Move"/></mousebind>
+      <mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
+    </context>
+    <context name="Client">
+      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Middle" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+      <mousebind button="Right" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
+    </context>
+    <context name="Bottom"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+    <context name="BRCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+    <context name="BLCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+    <context name="Left"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+    <context name="Right"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
+    <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
+    <context name="Maximize"><mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind></context>
+    <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
+  </mouse>
+  <menu><hideDelay>0</hideDelay></menu>
+</openbox_config>
+"""

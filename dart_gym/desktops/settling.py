@@ -1,0 +1,76 @@
+"""When has a screen settled? A pure state machine, and the loop that feeds it frames.
+
+The screen is settled when it has not changed for `quiet_ms`, after at least `min_ms`; the wait is capped by `max_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.desktops.base import SettlePolicy, SettleResult
+from dart_gym.desktops.framebuffer import Framebuffer
+
+FIRST_PERIOD_MS = 2.0
+LONGEST_PERIOD_MS = 16.0
+_GROWTH = 1.25
+_MAX_LOAD = 0.2  # share of the time that may go into comparing frames
+
+
+@dataclass(slots=True)
+class Settling:
+    """Decides after each look at the screen whether to go on waiting. All times in ms since the start.
+
+    Attributes:
+        policy: when a screen counts as settled.
+        last_change_ms: when the screen was last seen to change.
+        period_ms: how long to wait until the next look; grows while nothing changes.
+    """
+
+    policy: SettlePolicy
+    last_change_ms: float = 0.0
+    period_ms: float = FIRST_PERIOD_MS
+
+    def observe(self, now_ms: float, changed: bool) -> bool | None:
+        """Take in a look at the screen; True: settled, False: gave up at the cap, None: look again."""
+        if changed:
+            self.last_change_ms, self.period_ms = now_ms, FIRST_PERIOD_MS
+        else:
+            self.period_ms = min(self.period_ms * _GROWTH, LONGEST_PERIOD_MS)
+        if now_ms >= self.policy.min_ms and now_ms - self.last_change_ms >= self.policy.quiet_ms:
+            return True
+        return False if now_ms >= self.policy.max_ms else None
+
+    def next_look_ms(self, now_ms: float, cost_ms: float = 0.0) -> float:
+        """How long to wait: the period, more if looking is costly, but not beyond the moment of a decision."""
+        period = max(self.period_ms, cost_ms / _MAX_LOAD)
+        settled_at = max(self.last_change_ms + self.policy.quiet_ms, self.policy.min_ms)
+        return max(0.0, min(period, settled_at - now_ms, self.policy.max_ms - now_ms))
+
+
+async def settle(framebuffer: Framebuffer, policy: SettlePolicy) -> SettleResult:
+    """Wait until the screen stands still or the cap is reached."""
+    state = Settling(policy)
+    previous = framebuffer.raw.copy()
+    frames, start = 1, time.perf_counter()
+    while True:
+        looked = time.perf_counter()
+        changed = frames > 1 and differs(framebuffer.raw, previous)
+        now = time.perf_counter()
+        verdict = state.observe(1e3 * (now - start), changed)
+        if verdict is not None:
+            return SettleResult(verdict, time.perf_counter() - start, frames)
+        await asyncio.sleep(1e-3 * state.next_look_ms(1e3 * (now - start), 1e3 * (now - looked)))
+        frames += 1
+
+
+def differs(screen: NDArray[np.generic], previous: NDArray[np.generic]) -> bool:
+    """Whether the screen differs from `previous`, which is brought up to date."""
+    if np.array_equal(screen, previous):
+        return False
+    np.copyto(previous, screen)
+    return True

@@ -1,0 +1,146 @@
+"""A connection to the X server of one desktop, through a socket at any path, by python-xlib in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from Xlib import X, Xatom
+from Xlib import display as xdisplay
+from Xlib import error as xerror
+from Xlib.ext import xfixes
+from Xlib.protocol import rq
+from Xlib.support import connect
+
+from dart_gym.desktops.framebuffer import Cursor
+from dart_gym.errors import DesktopError
+
+
+class _SocketName(str):
+    """A display name that carries the path of its socket."""
+
+    path: Path
+
+
+_get_socket, _get_auth = connect.get_socket, connect.get_auth
+
+
+def _socket_of(name: str, protocol: str | None, host: str, number: int) -> socket.socket:
+    if not isinstance(name, _SocketName):
+        return _get_socket(name, protocol, host, number)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(name.path))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _auth_of(sock: socket.socket, name: str, protocol: str | None, host: str, number: int) -> tuple[bytes, bytes]:
+    return (b"", b"") if isinstance(name, _SocketName) else _get_auth(sock, name, protocol, host, number)
+
+
+# python-xlib connects to /tmp/.X11-unix only and offers no other hook; names of other types keep their old way.
+connect.get_socket, connect.get_auth = _socket_of, _auth_of
+
+
+class _GetCursorImage(rq.ReplyRequest):
+    """XFixes GetCursorImage whose pixels stay bytes (python-xlib's own makes a list of integers)."""
+
+    _request = rq.Struct(rq.Card8("opcode"), rq.Opcode(4), rq.RequestLength())
+    _reply = rq.Struct(
+        rq.ReplyCode(),
+        rq.Pad(1),
+        rq.Card16("sequence_number"),
+        rq.ReplyLength(),
+        rq.Int16("x"),
+        rq.Int16("y"),
+        rq.Card16("width"),
+        rq.Card16("height"),
+        rq.Card16("xhot"),
+        rq.Card16("yhot"),
+        rq.Card32("serial"),
+        rq.Pad(8),
+        rq.Binary("pixels"),
+    )
+
+
+class XConnection:
+    """The host's connection to a desktop's X server.
+
+    Args:
+        path: the server's socket.
+
+    Attributes:
+        display: python-xlib's display, for requests that have no method here.
+        root: the root window.
+    """
+
+    def __init__(self, path: Path) -> None:
+        name = _SocketName("unix:0")
+        name.path = path
+        with translated_errors():
+            self.display: Any = xdisplay.Display(name)
+            self.root: Any = self.display.screen().root
+            self.display.xfixes_query_version()
+        self._xfixes = self.display.display.get_extension_major(xfixes.extname)
+        self._pixels: tuple[int, Any] = (-1, None)
+
+    def cursor(self) -> Cursor:
+        """Where the pointer is and what it looks like, in one round trip."""
+        with translated_errors():
+            reply = _GetCursorImage(display=self.display.display, opcode=self._xfixes)
+        count = reply.width * reply.height * 4
+        pixels = np.frombuffer(reply.pixels, np.uint8, count).reshape(reply.height, reply.width, 4)
+        return Cursor(reply.x - reply.xhot, reply.y - reply.yhot, pixels)
+
+    def pointer(self) -> tuple[int, int]:
+        """Where the pointer is."""
+        with translated_errors():
+            reply = self.root.query_pointer()
+        return reply.root_x, reply.root_y
+
+    def has_window_manager(self) -> bool:
+        """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
+        with translated_errors():
+            atom = self.display.intern_atom("_NET_SUPPORTING_WM_CHECK")
+            return self.root.get_full_property(atom, Xatom.WINDOW) is not None
+
+    def covered_by_window(self, width: int, height: int) -> bool:
+        """Whether a mapped window of at least the given size lies on the screen."""
+        with translated_errors():
+            for window in self.root.query_tree().children:
+                try:
+                    geometry = window.get_geometry()
+                    viewable = window.get_attributes().map_state == X.IsViewable
+                except (xerror.BadWindow, xerror.BadDrawable):
+                    continue  # gone in between
+                if viewable and geometry.width >= width and geometry.height >= height:
+                    return True
+        return False
+
+    def paint_root(self, color: int) -> None:
+        """Fill the empty screen with a colour (0xRRGGBB)."""
+        with translated_errors():
+            self.root.change_attributes(background_pixel=color)
+            self.root.clear_area()
+            self.display.sync()
+
+    def close(self) -> None:
+        """End the connection, also one that is broken already."""
+        with contextlib.suppress(xerror.ConnectionClosedError, OSError):
+            self.display.close()
+
+
+@contextlib.contextmanager
+def translated_errors() -> Iterator[None]:
+    """Make a broken connection a `DesktopError`."""
+    try:
+        yield
+    except (xerror.ConnectionClosedError, xerror.DisplayConnectionError, OSError) as error:
+        raise DesktopError(f"the desktop's X server does not answer: {error}") from error

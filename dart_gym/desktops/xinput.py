@@ -1,0 +1,234 @@
+"""Carries out actions with pointer and keyboard through the XTEST extension.
+
+Invariants:
+    - What an action presses it releases, also when it fails in the middle or is cancelled; only KeyDown and MouseDown
+      leave something held, until KeyUp, MouseUp or `release_all`.
+    - An action that cannot be carried out raises `ActionError` before anything is pressed.
+    - When `perform` returns, the server has processed all of its events (the programs may not have).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from Xlib import X
+
+from dart_gym.actions import Action, Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
+from dart_gym.desktops.base import ActionError
+from dart_gym.desktops.keyboard import Batch, Keyboard, Stroke, keysym_of
+from dart_gym.desktops.xconnection import XConnection, translated_errors
+
+_BUTTONS = {"left": 1, "middle": 2, "right": 3}
+_UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
+_STROKES_IN_A_GO = 64
+_DRAG_STEP_PX = 12
+_DRAG_PERIOD_S = 0.004  # a hand is slow: programs ignore drags whose motions all have one time stamp
+
+
+class XInput:
+    """Pointer and keyboard of one desktop.
+
+    Args:
+        connection: to its X server.
+        catch_up: waits until programs have handled the keys so far (called only when a text needs more foreign
+            characters than there are spare keycodes).
+    """
+
+    def __init__(self, connection: XConnection, catch_up: Callable[[], Awaitable[object]]) -> None:
+        self._connection = connection
+        self._display = connection.display
+        self._catch_up = catch_up
+        screen = self._display.screen()
+        self._size = (screen.width_in_pixels, screen.height_in_pixels)
+        info = self._display.display.info
+        first, count = info.min_keycode, info.max_keycode - info.min_keycode + 1
+        with translated_errors():
+            self._keyboard = Keyboard(self._display.get_keyboard_mapping(first, count), first)
+        self._shift = self._single(keysym_of("shift")).keycode
+        self._held_keys: dict[int, bool] = {}
+        self._held_buttons: set[int] = set()
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action; Done, Fail and AskUser do nothing."""
+        with translated_errors():
+            match action:
+                case Click():
+                    self._click(action)
+                case Move():
+                    self._move(action.x, action.y)
+                case Drag():
+                    await self._drag(action)
+                case Scroll():
+                    self._scroll(action)
+                case Type():
+                    await self._type(action.text)
+                case Press():
+                    self._press(action.keys)
+                case KeyDown() | KeyUp():
+                    self._hold_key(action)
+                case MouseDown() | MouseUp():
+                    self._hold_button(action)
+                case Wait():
+                    await asyncio.sleep(action.seconds)
+            self._display.sync()
+
+    def release_all(self) -> None:
+        """Release what KeyDown and MouseDown left held."""
+        with translated_errors():
+            for keycode in self._held_keys:
+                self._event(X.KeyRelease, keycode)
+            for button in self._held_buttons:
+                self._event(X.ButtonRelease, button)
+            self._held_keys.clear()
+            self._held_buttons.clear()
+            self._display.sync()
+
+    # Pointer
+
+    def _click(self, action: Click) -> None:
+        self._check(action.x, action.y)
+        with self._keys(self._strokes(action.modifiers)):
+            self._move(action.x, action.y)
+            for _ in range(action.count):
+                with self._button(_BUTTONS[action.button]):
+                    pass
+
+    async def _drag(self, action: Drag) -> None:
+        for x, y in action.path:
+            self._check(x, y)
+        self._move(*action.path[0])
+        with self._button(_BUTTONS[action.button]):
+            for x, y in _points_between(action.path):
+                await self._pace()
+                self._move(x, y)
+            await self._pace()
+
+    async def _pace(self) -> None:
+        self._display.flush()
+        await asyncio.sleep(_DRAG_PERIOD_S)
+
+    def _scroll(self, action: Scroll) -> None:
+        self._check(action.x, action.y)
+        self._move(action.x, action.y)
+        for amount, forth, back in ((action.dy, _DOWN, _UP), (action.dx, _RIGHT, _LEFT)):
+            for _ in range(abs(amount)):
+                with self._button(forth if amount > 0 else back):
+                    pass
+
+    def _hold_button(self, action: MouseDown | MouseUp) -> None:
+        button = _BUTTONS[action.button]
+        if isinstance(action, MouseDown):
+            self._held_buttons.add(button)
+            self._event(X.ButtonPress, button)
+        else:
+            self._held_buttons.discard(button)
+            self._event(X.ButtonRelease, button)
+
+    def _check(self, x: int | None, y: int | None) -> None:
+        width, height = self._size
+        if x is None or y is None or (0 <= x < width and 0 <= y < height):
+            return
+        raise ActionError(f"the point ({x}, {y}) is off the screen, which is {width} x {height} pixels")
+
+    def _move(self, x: int | None, y: int | None) -> None:
+        if x is None or y is None:
+            return
+        self._check(x, y)
+        self._display.xtest_fake_input(X.MotionNotify, x=x, y=y)
+
+    # Keyboard
+
+    async def _type(self, text: str) -> None:
+        text = text.replace("\r\n", "\n")
+        try:
+            keysyms = [keysym_of(character) for character in text]
+        except ValueError as error:
+            raise ActionError(str(error)) from None
+        for index, batch in enumerate(self._keyboard.plan(keysyms)):
+            if index:
+                self._display.sync()
+                await self._catch_up()
+            self._remap(batch)
+            await self._strike(batch.strokes)
+
+    async def _strike(self, strokes: Sequence[Stroke]) -> None:
+        for start in range(0, len(strokes), _STROKES_IN_A_GO):
+            if start:
+                self._display.sync()
+                await asyncio.sleep(0)  # a long text leaves room for others
+            for stroke in strokes[start : start + _STROKES_IN_A_GO]:
+                with self._keys([stroke]):
+                    pass
+
+    def _press(self, keys: Sequence[str]) -> None:
+        with self._keys(self._strokes(keys)):
+            pass
+
+    def _hold_key(self, action: KeyDown | KeyUp) -> None:
+        stroke = self._strokes([action.key])[0]
+        if isinstance(action, KeyDown):
+            self._held_keys[stroke.keycode] = True
+            self._event(X.KeyPress, stroke.keycode)
+        else:
+            self._held_keys.pop(stroke.keycode, None)
+            self._event(X.KeyRelease, stroke.keycode)
+
+    def _strokes(self, keys: Sequence[str]) -> list[Stroke]:
+        """Strokes of named keys, mapped if need be."""
+        try:
+            return [self._single(keysym_of(key)) for key in keys]
+        except ValueError as error:
+            raise ActionError(str(error)) from None
+
+    def _single(self, keysym: int) -> Stroke:
+        batch = self._keyboard.plan([keysym])[0]
+        self._remap(batch)
+        return batch.strokes[0]
+
+    def _remap(self, batch: Batch) -> None:
+        """Give spare keycodes their meaning; programs hear of it before the events that follow."""
+        for keycode, keysym in batch.remap.items():
+            self._display.change_keyboard_mapping(keycode, [(keysym, keysym)])
+        if batch.remap:
+            self._display.sync()
+
+    # Events
+
+    @contextmanager
+    def _keys(self, strokes: Sequence[Stroke]) -> Iterator[None]:
+        """Hold keys, with Shift before the first that needs it; release in reverse order."""
+        keycodes = [stroke.keycode for stroke in strokes]
+        if any(stroke.shift for stroke in strokes) and self._shift not in keycodes:
+            keycodes.insert(next(i for i, stroke in enumerate(strokes) if stroke.shift), self._shift)
+        pressed = []
+        try:
+            for keycode in keycodes:
+                pressed.append(keycode)
+                self._event(X.KeyPress, keycode)
+            yield
+        finally:
+            for keycode in reversed(pressed):
+                self._event(X.KeyRelease, keycode)
+            self._display.flush()
+
+    @contextmanager
+    def _button(self, button: int) -> Iterator[None]:
+        try:
+            self._event(X.ButtonPress, button)
+            yield
+        finally:
+            self._event(X.ButtonRelease, button)
+            self._display.flush()
+
+    def _event(self, kind: int, detail: int) -> None:
+        self._display.xtest_fake_input(kind, detail)
+
+
+def _points_between(path: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The points of a path after its first, with others between them so that no step is long."""
+    for (x0, y0), (x1, y1) in zip(path, path[1:], strict=False):
+        steps = max(1, -(-max(abs(x1 - x0), abs(y1 - y0)) // _DRAG_STEP_PX))
+        for step in range(1, steps + 1):
+            yield x0 + (x1 - x0) * step // steps, y0 + (y1 - y0) * step // steps

@@ -1,0 +1,203 @@
+"""A real desktop on this machine: an Xvfb screen, a window manager and programs in a sandbox of their own.
+
+Invariants:
+    - Readiness is told or probed, never slept for: Xvfb and D-Bus say so themselves, the window manager by a property,
+      Chromium by answering DevTools and covering the screen.
+    - After `stop` (or a failed or cancelled `start`) no process, file or socket of the desktop is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.actions import Action
+from dart_gym.desktops import browser, devtools, settling
+from dart_gym.desktops.base import CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.framebuffer import Framebuffer
+from dart_gym.desktops.relay import GuestClient
+from dart_gym.desktops.sandbox import Sandbox
+from dart_gym.desktops.xconnection import XConnection
+from dart_gym.desktops.xinput import XInput
+from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+
+PROFILES = ("bare", "browser")
+SANDBOXES = ("bwrap", "none")
+BACKGROUND = 0x3B5B7A
+_PROBE_PERIOD_S = 0.004
+_LARGE_PIXELS = 500_000  # from here on a copy of the screen takes milliseconds and goes to a thread
+_CATCH_UP = SettlePolicy(quiet_ms=60, max_ms=1000)
+
+
+class XvfbDesktop:
+    """See `dart_gym.desktops.base.Desktop`. Start it in a thread that lives at least as long as the desktop.
+
+    Args:
+        spec: what kind of desktop.
+
+    Raises:
+        ConfigurationError: unknown profile or sandbox, or an impossible size.
+    """
+
+    def __init__(self, spec: DesktopSpec) -> None:
+        if spec.profile not in PROFILES:
+            raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
+        if spec.sandbox not in SANDBOXES:
+            raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
+        if not (32 <= spec.width <= 8192 and 32 <= spec.height <= 8192):
+            raise ConfigurationError(f"the screen size {spec.width}x{spec.height} is not within 32 to 8192 pixels")
+        self.spec = spec
+        self._sandbox: Sandbox | None = None
+        self._connection: XConnection | None = None
+        self._framebuffer: Framebuffer | None = None
+        self._input: XInput | None = None
+        self._ports: dict[int, Path] = {}
+        self._names = itertools.count(1)
+
+    async def start(self, *, timeout: float = 60.0) -> None:
+        """Boot, and return when screen and programs are ready; see `Desktop.start`."""
+        if self._sandbox is not None:
+            raise DesktopError("the desktop is started already; stop it first")
+        sandbox = self._sandbox = Sandbox(self.spec.sandbox, (self.spec.width, self.spec.height), dict(self.spec.env))
+        try:
+            async with asyncio.timeout(timeout):
+                await self._boot(sandbox)
+        except TimeoutError:
+            logs = self._logs()
+            await self.stop()
+            raise DesktopTimeoutError(f"the desktop was not ready within {timeout:g} s{logs}") from None
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+
+    async def _boot(self, sandbox: Sandbox) -> None:
+        self._guest = GuestClient(sandbox.guest_socket, self._logs)
+        number = await self._guest.boot(timeout=60.0)
+        self._connection = XConnection(sandbox.display_socket(number))
+        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0")
+        self._input = XInput(self._connection, lambda: self.settle(_CATCH_UP))
+        self._connection.paint_root(BACKGROUND)
+        await self._until(self._connection.has_window_manager)
+        if self.spec.profile == "browser":
+            await self._start_browser(sandbox)
+
+    async def _start_browser(self, sandbox: Sandbox) -> None:
+        user_data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
+        command = browser.browser_command(self.spec, browser.DEVTOOLS_PORT, user_data_dir)
+        await self._guest.launch(browser.LOG, command, {}, essential=True)
+        path = str(await self.open_port(browser.DEVTOOLS_PORT))
+        while not await self._browser_answers(path):
+            await asyncio.sleep(_PROBE_PERIOD_S)
+        assert self._connection is not None
+        connection = self._connection
+        await self._until(lambda: connection.covered_by_window(self.spec.width, self.spec.height))
+
+    async def _browser_answers(self, path: str) -> bool:
+        self._running()
+        try:
+            found = await devtools.targets(path, browser.DEVTOOLS_PORT)
+        except httpx.TransportError:
+            return False  # nothing listens yet
+        return any(target["type"] == "page" for target in found)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition; the caller sets the deadline."""
+        while not condition():
+            self._running()
+            await asyncio.sleep(_PROBE_PERIOD_S)
+
+    async def stop(self) -> None:
+        """End every program and remove all files; see `Desktop.stop`."""
+        sandbox, self._sandbox = self._sandbox, None
+        connection, self._connection = self._connection, None
+        framebuffer, self._framebuffer = self._framebuffer, None
+        self._input = None
+        self._ports = {}
+        if connection is not None:
+            connection.close()
+        if framebuffer is not None:
+            framebuffer.close()
+        if sandbox is not None:
+            await asyncio.to_thread(sandbox.destroy)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the desktop is started and its processes still run."""
+        return self._input is not None and self._sandbox is not None and self._sandbox.alive
+
+    def _running(self) -> Sandbox:
+        """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            raise DesktopError("the desktop is not started, or was stopped")
+        if not sandbox.alive:
+            raise DesktopError(f"the desktop has ended by itself; the next reset gets a fresh one{self._logs()}")
+        return sandbox
+
+    def _logs(self) -> str:
+        names = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
+        return self._sandbox.log_tail(*names) if self._sandbox is not None else ""
+
+    def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
+        self._running()
+        if self._connection is None or self._framebuffer is None or self._input is None:
+            raise DesktopError("the desktop is still starting")
+        return self._connection, self._framebuffer, self._input
+
+    async def screenshot(self) -> NDArray[np.uint8]:
+        """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+        connection, framebuffer, _ = self._parts()
+        cursor = connection.cursor()
+        if self.spec.width * self.spec.height >= _LARGE_PIXELS:
+            return await asyncio.to_thread(framebuffer.rgb, cursor)
+        return framebuffer.rgb(cursor)
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action; see `Desktop.perform`."""
+        await self._parts()[2].perform(action)
+
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+        self._parts()[2].release_all()
+
+    async def settle(self, policy: SettlePolicy) -> SettleResult:
+        """Wait until the screen stands still."""
+        return await settling.settle(self._parts()[1], policy)
+
+    async def execute(
+        self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> CommandResult:
+        """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
+        self._running()
+        return await self._guest.run(command, env or {}, stdin, timeout)
+
+    async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
+        """Start a program and leave it running. Raises `FileNotFoundError` when it is missing."""
+        self._running()
+        await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a file; relative paths and `~` start at the home directory."""
+        self._running()
+        return await self._guest.read_file(path)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making its parent directories."""
+        self._running()
+        await self._guest.write_file(path, data)
+
+    async def open_port(self, port: int) -> Path:
+        """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""
+        sandbox = self._running()
+        if port not in self._ports:
+            with sandbox.listener(f"port-{port}.sock") as (path, listener):
+                await self._guest.listen(listener, port)
+                self._ports[port] = path
+        return self._ports[port]
