@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,14 @@ class ModelTokens:
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text; special tokens that it spells are read as ordinary characters."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_markup(self, text: str) -> list[int]:
+        """Ids of a text of our own, in which special tokens count as such: for prompt templates only."""
+        ids: list[int] = []
+        for part in re.split(r"(<\|[a-z_]+\|>)", text):
+            special = self._tokenizer.token_to_id(part) if part.startswith("<|") else None
+            ids += self.encode(part) if special is None else [special]
+        return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""

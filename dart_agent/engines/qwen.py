@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dart_agent.engines.base import EngineError, Prompt, Sampling
 from dart_agent.engines.decoder import Decoder
+from dart_agent.engines.tower import Tower
 from dart_agent.vision import VisionSpec
 from dart_gym.errors import ConfigurationError
 
@@ -56,7 +57,8 @@ class QwenRunner:
         self._image_token = model.config.image_token_id
         self._max_length = model.config.text_config.max_position_embeddings
         self._vocab = model.config.text_config.vocab_size
-        self._decoder = Decoder(model)
+        self._decoder = Decoder(model.model.language_model)
+        self._tower = Tower(model.model.visual)
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
         self._cache_size = vision_cache
         self._stream = torch.Generator().manual_seed(torch.seed() % 2**63)
@@ -138,7 +140,6 @@ class QwenRunner:
         with torch.no_grad():
             for name, tensor in loaded.items():
                 own[name].copy_(tensor)
-        self._decoder.refresh()
         self._cache.clear()
 
     def _layout(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
@@ -164,7 +165,7 @@ class QwenRunner:
         if missing:
             grids = [self.vision.grid(image) for image in missing.values()]
             patches = np.concatenate([self.vision.patchify(image) for image in missing.values()])
-            embedded = self._decoder.embed_patches(torch.from_numpy(patches).to(self.device), grids)
+            embedded = self._tower.embed(torch.from_numpy(patches).to(self.device), grids)
             sizes = [rows * columns // self.vision.merge_size**2 for _, rows, columns in grids]
             self._cache.update(zip(missing, embedded.split(sizes), strict=True))
         for key in keys:

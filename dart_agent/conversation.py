@@ -1,0 +1,126 @@
+"""Conversation: the history of an episode -> the prompt of its next step, in Qwen's chat layout.
+
+Invariants:
+    - Earlier responses stand in the prompt by the very ids that were sampled; nothing is tokenised twice.
+    - The newest `screenshots` images and the newest `texts` responses are kept. The first screenshot is a part of
+      the first message; a later one that is dropped takes its whole message with it.
+    - Text from outside (instruction, error messages) is encoded as plain text and cannot open or close a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent import prompts
+from dart_agent.engines.base import Prompt
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+from dart_gym.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationConfig:
+    """How prompts are made.
+
+    Attributes:
+        style: "ui_tars" (system message and the full computer-use prompt) or "short" (the instruction alone).
+        screenshots: so many of the newest images are kept, at least 1.
+        texts: so many of the newest responses are kept.
+        language: of the thoughts ("ui_tars" only).
+        call_user: offer `call_user()` ("ui_tars" only).
+        report_errors: say with the next screenshot why the last action could not be carried out.
+    """
+
+    style: Literal["ui_tars", "short"] = "ui_tars"
+    screenshots: int = 5
+    texts: int = 35
+    language: str = "English"
+    call_user: bool = False
+    report_errors: bool = True
+
+    def __post_init__(self) -> None:
+        if self.style not in ("ui_tars", "short"):
+            raise ConfigurationError(f"unknown prompt style {self.style!r}; known: ui_tars, short")
+        if self.screenshots < 1 or self.texts < 0:
+            raise ConfigurationError("a prompt needs screenshots >= 1 and texts >= 0")
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One screenshot and, once it is made, the response to it."""
+
+    image: NDArray[np.uint8]
+    note: list[int]
+    response: list[int] | None = None
+
+
+class Conversation:
+    """The history of one episode."""
+
+    def __init__(self, tokens: ModelTokens, vision: VisionSpec, config: ConversationConfig | None = None) -> None:
+        """Prepare the fixed parts of the prompts of one model."""
+        self._tokens, self._vision = tokens, vision
+        self.config = config or ConversationConfig()
+        self._newline = tokens.encode("\n")
+        self._user = [tokens.im_start_id, *tokens.encode("user\n")]
+        self._assistant = [tokens.im_start_id, *tokens.encode("assistant\n")]
+        self._end = [tokens.im_end_id, *self._newline]
+        self._opening: list[int] = []
+        if self.config.style == "ui_tars":
+            text = prompts.ui_tars_prompt(language=self.config.language, call_user=self.config.call_user)
+            system = [tokens.im_start_id, *tokens.encode("system\n"), *tokens.encode(prompts.SYSTEM), *self._end]
+            self._opening = [*system, *self._user, *tokens.encode_markup(text)]
+        else:
+            self._opening = list(self._user)
+        self._instruction: list[int] = []
+        self._turns: list[_Turn] = []
+
+    def begin(self, instruction: str) -> None:
+        """Start an episode."""
+        self._instruction = self._tokens.encode(instruction)
+        self._turns = []
+
+    def observe(self, screenshot: NDArray[np.uint8], action_error: str = "") -> None:
+        """Add a screenshot (H, W, 3) uint8; it is resized to the model's grid here, once."""
+        note: list[int] = []
+        if action_error and self.config.report_errors:
+            note = self._tokens.encode(f"The last action failed: {action_error}\n")
+        self._turns.append(_Turn(self._vision.resize(screenshot), note))
+
+    def respond(self, token_ids: Sequence[int]) -> None:
+        """Add the response to the newest screenshot, by its sampled ids."""
+        if not self._turns or self._turns[-1].response is not None:
+            raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
+        ids = list(token_ids)
+        if ids and ids[-1] in self._tokens.stop_ids:
+            ids.pop()
+        self._turns[-1].response = ids
+
+    def prompt(self) -> Prompt:
+        """The prompt for a response to the newest screenshot."""
+        if not self._turns or self._turns[-1].response is not None:
+            raise RuntimeError("a prompt needs a new screenshot: call observe() first")
+        first_image = len(self._turns) - self.config.screenshots
+        first_text = len(self._turns) - 1 - self.config.texts
+        ids, images = [*self._opening, *self._instruction], []
+        for index, turn in enumerate(self._turns):
+            if index >= first_image:
+                ids += self._screenshot(turn, opened=index == 0)
+                images.append(turn.image)
+            elif index == 0:
+                ids += self._end
+            if turn.response is not None and index >= first_text:
+                ids += [*self._assistant, *turn.response, *self._end]
+        return Prompt((*ids, *self._assistant), tuple(images))
+
+    def _screenshot(self, turn: _Turn, *, opened: bool) -> list[int]:
+        """A user message with an image, or the rest of the first one."""
+        tokens = self._tokens
+        pads = [tokens.image_pad_id] * self._vision.num_tokens(turn.image)
+        image = [tokens.vision_start_id, *pads, tokens.vision_end_id]
+        return [*([] if opened else self._user), *turn.note, *image, *self._end]
