@@ -110,6 +110,9 @@ class Desktop(Protocol):
     async def perform(self, action: Action) -> None:
         """Carry out an action with pointer and keyboard; Wait waits; Done, Fail and AskUser do nothing."""
 
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""
 
