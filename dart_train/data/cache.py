@@ -1,0 +1,41 @@
+"""A bounded cache of what was read last, shared by threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class LRUCache(Generic[V]):
+    """Keeps the values used last, up to a total cost.
+
+    Args:
+        capacity: greatest total cost.
+        cost: of one value; 1 if not given, so that the capacity is a number of values.
+    """
+
+    def __init__(self, capacity: float, cost: Callable[[V], float] = lambda value: 1.0) -> None:
+        self._capacity, self._cost = capacity, cost
+        self._values: OrderedDict[str, V] = OrderedDict()
+        self._total = 0.0
+        self._lock = threading.Lock()
+
+    def get(self, key: str, load: Callable[[str], V]) -> V:
+        """Return the value of a key, loading it if it is not here (twice if two threads ask at once)."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = load(key)
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = value
+                self._total += self._cost(value)
+                while self._total > self._capacity and len(self._values) > 1:
+                    _, oldest = self._values.popitem(last=False)
+                    self._total -= self._cost(oldest)
+        return value

@@ -1,0 +1,241 @@
+"""What a run is doing, as queries: success, lengths, staleness, utilisation, and where every trajectory stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from dart_train.data.curation import Census
+from dart_train.data.records import POLICY_SOURCE
+from dart_train.data.schema import GroupState, Reason, RolloutState, rollout_group, rollout_meta, task_state
+
+_meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """A task's record.
+
+    Attributes:
+        task_id: the task.
+        rollouts: scored rollouts ever.
+        window_size: how many of the latest ones the next two are over.
+        success_rate: mean reward.
+        mean_steps: mean number of steps.
+        longest_success: steps of the longest rollout ever with the full reward; None before the first one.
+    """
+
+    task_id: str
+    rollouts: int
+    window_size: int
+    success_rate: float | None
+    mean_steps: float | None
+    longest_success: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Success over one stretch of time: its begin in Unix time, scored rollouts, and their mean reward."""
+
+    start: float
+    rollouts: int
+    success_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What the desktops did between two times.
+
+    Attributes:
+        wall_s: length of the stretch.
+        trajectories: episodes that ended in it, demonstrations not counted.
+        actions: their actions.
+        env_seconds: desktop time they took (reset, step, evaluate).
+        utilisation: env_seconds / (slots * wall_s); None without slots.
+        actions_per_minute: over the stretch.
+    """
+
+    wall_s: float
+    trajectories: int
+    actions: int
+    env_seconds: float
+    utilisation: float | None
+    actions_per_minute: float
+
+
+def _scored(run_id: str) -> sa.ColumnElement[bool]:
+    """Rollouts of the policy that have a score."""
+    return (
+        (_meta.run_id == run_id)
+        & (_meta.source == POLICY_SOURCE)
+        & _meta.reward.is_not(None)
+        & (_meta.reason != Reason.UNTRAINABLE.value)
+    )
+
+
+def newest_rollout_id(connection: sa.Connection, run_id: str) -> int:
+    """Return the id of the newest row of a run; 0 if there is none."""
+    return connection.execute(sa.select(sa.func.max(_meta.rollout_id)).where(_meta.run_id == run_id)).scalar() or 0
+
+
+def tasks_after(connection: sa.Connection, run_id: str, rollout_id: int) -> list[str]:
+    """Return the tasks that have rows newer than one."""
+    query = sa.select(_meta.task_id).where(_meta.run_id == run_id, _meta.rollout_id > rollout_id).distinct()
+    return list(connection.execute(query).scalars())
+
+
+def task_stats(
+    connection: sa.Connection, run_id: str, window: int, tasks: Sequence[str] | None = None
+) -> list[TaskStats]:
+    """Return every task's record (or that of some), by task id.
+
+    Args:
+        connection: inside a transaction.
+        run_id: the run.
+        window: how many of a task's latest rollouts make its success rate.
+        tasks: only these.
+    """
+    scored = _scored(run_id)
+    if tasks is not None:
+        scored &= _meta.task_id.in_(tasks)
+    newest_first = sa.func.row_number().over(partition_by=_meta.task_id, order_by=_meta.rollout_id.desc())
+    rows = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, newest_first.label("place")).where(scored).subquery()
+    recent = rows.c.place <= window
+    query = sa.select(
+        rows.c.task_id,
+        sa.func.count(),
+        sa.func.sum(sa.case((recent, 1), else_=0)),
+        sa.func.avg(sa.case((recent, rows.c.reward))),
+        sa.func.avg(sa.case((recent, rows.c.num_steps))),
+        sa.func.max(sa.case((rows.c.reward >= 1.0, rows.c.num_steps))),
+    ).group_by(rows.c.task_id)
+    return [
+        TaskStats(task, count, int(size), rate, None if steps is None else float(steps), longest)
+        for task, count, size, rate, steps, longest in connection.execute(query.order_by(rows.c.task_id))
+    ]
+
+
+def save_task_stats(connection: sa.Connection, run_id: str, stats: Sequence[TaskStats], now: float) -> None:
+    """Put records into `task_state`, from where schedulers read them at no cost."""
+    for item in stats:
+        mine = (_task.run_id == run_id) & (_task.task_id == item.task_id)
+        values = {
+            "rollouts": item.rollouts,
+            "window_size": item.window_size,
+            "success_rate": item.success_rate,
+            "mean_steps": item.mean_steps,
+            "longest_success": item.longest_success,
+            "updated_at": now,
+        }
+        if connection.execute(task_state.update().where(mine).values(**values)).rowcount == 0:
+            connection.execute(task_state.insert().values(run_id=run_id, task_id=item.task_id, **values))
+
+
+def saved_task_stats(connection: sa.Connection, run_id: str) -> list[TaskStats]:
+    """Return what `save_task_stats` put there last."""
+    columns = (
+        _task.task_id,
+        _task.rollouts,
+        _task.window_size,
+        _task.success_rate,
+        _task.mean_steps,
+        _task.longest_success,
+    )
+    query = sa.select(*columns).where(_task.run_id == run_id).order_by(_task.task_id)
+    return [TaskStats(*row) for row in connection.execute(query)]
+
+
+def success_over_time(
+    connection: sa.Connection, run_id: str, bucket_s: float, since: float = 0.0, task_id: str | None = None
+) -> list[Bucket]:
+    """Return success in stretches of `bucket_s` seconds, oldest first; stretches without rollouts are left out."""
+    bucket = sa.func.floor(_meta.created_at / bucket_s)
+    scored = _scored(run_id) & (_meta.created_at >= since)
+    if task_id is not None:
+        scored &= _meta.task_id == task_id
+    query = (
+        sa.select(bucket, sa.func.count(), sa.func.avg(_meta.reward)).where(scored).group_by(bucket).order_by(bucket)
+    )
+    return [Bucket(float(index) * bucket_s, count, rate) for index, count, rate in connection.execute(query)]
+
+
+def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int]:
+    """Return how many trained trajectories were how many versions old, by version at commit - oldest version."""
+    staleness = _meta.trained_version - _meta.oldest_version
+    trained = (_meta.run_id == run_id) & (_meta.state == RolloutState.TRAINED.value)
+    query = sa.select(staleness, sa.func.count()).where(trained).group_by(staleness).order_by(staleness)
+    return {int(age): count for age, count in connection.execute(query)}
+
+
+def throughput(
+    connection: sa.Connection, run_id: str, start: float, end: float, slots: int | None = None
+) -> Throughput:
+    """Return what the desktops did between two Unix times, counted by the ends of episodes.
+
+    An episode counts wholly where it ended, so over stretches that are not long against an episode the utilisation is
+    off by up to one episode per slot.
+    """
+    inside = (_meta.run_id == run_id) & (_meta.created_at >= start) & (_meta.created_at < end)
+    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (_meta.num_actions, _meta.env_seconds)]
+    query = sa.select(sa.func.count(), *sums).where(inside, _meta.source == POLICY_SOURCE)
+    trajectories, actions, env_seconds = connection.execute(query).one()
+    wall = max(end - start, 1e-9)
+    return Throughput(
+        wall_s=wall,
+        trajectories=trajectories,
+        actions=int(actions),
+        env_seconds=float(env_seconds),
+        utilisation=float(env_seconds) / (slots * wall) if slots else None,
+        actions_per_minute=60.0 * int(actions) / wall,
+    )
+
+
+def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census:
+    """Return where every trajectory stands; what is stale counts as stale whether or not it was swept yet."""
+    by_state = (
+        sa.select(_meta.state, _meta.reason, sa.func.count())
+        .where(_meta.run_id == run_id, _meta.state != RolloutState.RECORDED.value)
+        .group_by(_meta.state, _meta.reason)
+    )
+    counts: dict[str, int] = {}
+    for state, reason, count in connection.execute(by_state):
+        name = _CENSUS_OF_REASON.get(reason) or _CENSUS_OF_STATE[state]
+        counts[name] = counts.get(name, 0) + count
+    waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
+    stale = sa.literal(0) if oldest is None else sa.case((_group.oldest_version < oldest, 1), else_=0)
+    by_group = (
+        sa.select(_group.state, stale.label("is_stale"), sa.func.count(), sa.func.sum(_group.members))
+        .where(waiting)
+        .group_by(_group.state, sa.text("is_stale"))
+    )
+    groups = 0
+    for state, is_stale, number, size in connection.execute(by_group):
+        name = "stale" if is_stale else "eligible" if state == GroupState.READY else "unfinished"
+        groups += number if name == "eligible" else 0
+        counts[name] = counts.get(name, 0) + int(size)
+    return Census(**counts, eligible_groups=groups, oldest_allowed=oldest)
+
+
+_CENSUS_OF_REASON = {
+    Reason.STALE.value: "stale",
+    Reason.NO_SIGNAL.value: "no_signal",
+    Reason.UNTRAINABLE.value: "untrainable",
+    Reason.SURPLUS.value: "surplus",
+    Reason.CORRUPT.value: "corrupt",
+}
+_CENSUS_OF_STATE = {
+    RolloutState.LEASED.value: "leased",
+    RolloutState.TRAINED.value: "trained",
+    RolloutState.POOLED.value: "pooled",
+}
+
+
+def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    """Return the number of trajectories by state; every state is there."""
+    query = sa.select(_meta.state, sa.func.count()).where(_meta.run_id == run_id).group_by(_meta.state)
+    return {
+        **{state.value: 0 for state in RolloutState},
+        **{state: count for state, count in connection.execute(query)},
+    }

@@ -1,0 +1,71 @@
+"""Errors of the trainer's modules that a person must act on. Each message names the cause and the next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class DartTrainError(Exception):
+    """Base of all errors of this package."""
+
+
+class DataError(DartTrainError):
+    """Base of the data manager's errors."""
+
+
+class DatabaseGoneError(DataError):
+    """The database cannot be reached, or its file was deleted while in use."""
+
+
+class DatabaseBusyError(DataError):
+    """Other processes held the database's lock for longer than the busy timeout."""
+
+
+class DiskFullError(DataError):
+    """No space is left on a device.
+
+    Attributes:
+        path: what was being written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(
+            f"no space left on the device while writing {path}: free some space (old runs and checkpoints are the "
+            "largest) or set the run directory to another disk; what was recorded before is intact"
+        )
+        self.path = Path(path)
+
+
+class ReadOnlyError(DataError):
+    """The database or the data directory cannot be written."""
+
+
+class SchemaError(DataError):
+    """The database was made by another version of the schema, or is not the data manager's at all."""
+
+
+class CorruptDataError(DataError):
+    """A stored file does not hold what its name or row says.
+
+    Attributes:
+        path: the file.
+    """
+
+    def __init__(self, path: str | Path, cause: object) -> None:
+        super().__init__(
+            f"{path} is damaged or missing ({cause}): restore it from a copy, or go on without it; "
+            "a lease leaves groups with damaged members out and marks them rejected"
+        )
+        self.path = Path(path)
+
+
+class InvalidTrajectoryError(DataError):
+    """A trajectory that breaks an invariant of `dart_train.trajectory` was offered for recording."""
+
+
+class LeaseError(DataError):
+    """The lease cannot be used any more: it expired, was given back, or never existed."""
+
+
+class CheckpointError(DataError):
+    """A checkpoint cannot be published as asked."""

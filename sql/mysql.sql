@@ -1,0 +1,146 @@
+-- Generated from dart_train/data/schema.py (schema version 1): do not edit.
+
+CREATE TABLE checkpoint (
+	id BIGINT NOT NULL COMMENT 'Primary Key ID' AUTO_INCREMENT,
+	name VARCHAR(50) NOT NULL COMMENT 'Checkpoint Name' DEFAULT '',
+	version VARCHAR(50) NOT NULL COMMENT 'v0, v1, ...',
+	run_id VARCHAR(191) NOT NULL DEFAULT '',
+	status VARCHAR(20) NOT NULL COMMENT 'Status: PENDING|RUNNING|COMPLETED|FAILED|DEPRECATED' DEFAULT 'PENDING',
+	path VARCHAR(255) NOT NULL COMMENT 'Storage Path',
+	source VARCHAR(50) COMMENT 'Source',
+	operator VARCHAR(50) COMMENT 'Operator',
+	remark VARCHAR(1024) COMMENT 'Remark',
+	config_yaml TEXT COMMENT 'Full Deployment Config',
+	created_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+	updated_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP,
+	deleted_at TIMESTAMP NULL COMMENT 'Soft Delete Time',
+	started_at TIMESTAMP NULL COMMENT 'Started At',
+	finished_at TIMESTAMP NULL COMMENT 'Finished At',
+	PRIMARY KEY (id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_unicode_ci;
+
+CREATE INDEX idx_created_at ON checkpoint (created_at);
+
+CREATE INDEX idx_status ON checkpoint (status);
+
+CREATE INDEX idx_updated_at ON checkpoint (updated_at);
+
+CREATE TABLE checkpoint_meta (
+	run_id VARCHAR(191) NOT NULL,
+	version INTEGER NOT NULL,
+	checkpoint_id BIGINT NOT NULL COMMENT 'checkpoint.id',
+	created_at DOUBLE NOT NULL COMMENT 'Unix time',
+	completed_at DOUBLE COMMENT 'Unix time',
+	PRIMARY KEY (run_id, version)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE lease (
+	lease_id VARCHAR(32) NOT NULL,
+	run_id VARCHAR(191) NOT NULL,
+	holder VARCHAR(191) NOT NULL,
+	state VARCHAR(16) NOT NULL,
+	num_groups INTEGER NOT NULL,
+	ttl_s DOUBLE NOT NULL,
+	created_at DOUBLE NOT NULL,
+	expires_at DOUBLE NOT NULL,
+	version INTEGER COMMENT 'what the commit said',
+	PRIMARY KEY (lease_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX idx_lease_state ON lease (run_id, state);
+
+CREATE TABLE rollout_group (
+	id BIGINT NOT NULL AUTO_INCREMENT,
+	run_id VARCHAR(191) NOT NULL,
+	group_key VARCHAR(191) NOT NULL,
+	task_id VARCHAR(191) NOT NULL,
+	expected INTEGER NOT NULL COMMENT 'trainable members that complete it',
+	members INTEGER NOT NULL COMMENT 'trainable members recorded so far',
+	reward_min DOUBLE NOT NULL,
+	reward_max DOUBLE NOT NULL,
+	oldest_version INTEGER NOT NULL,
+	state VARCHAR(16) NOT NULL,
+	reason VARCHAR(16) NOT NULL DEFAULT '',
+	lease_id VARCHAR(32),
+	created_at DOUBLE NOT NULL COMMENT 'Unix time',
+	PRIMARY KEY (id),
+	CONSTRAINT uk_rollout_group UNIQUE (run_id, group_key)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX idx_rollout_group_lease ON rollout_group (lease_id);
+
+CREATE INDEX idx_rollout_group_state ON rollout_group (run_id, state, id);
+
+CREATE TABLE rollout_meta (
+	rollout_id BIGINT NOT NULL COMMENT 'rollout_run.id',
+	run_id VARCHAR(191) NOT NULL,
+	trajectory_id VARCHAR(191) NOT NULL,
+	task_id VARCHAR(191) NOT NULL,
+	group_id BIGINT COMMENT 'rollout_group.id; NULL for what is in no group',
+	group_key VARCHAR(191) NOT NULL,
+	expected INTEGER NOT NULL,
+	task_hash VARCHAR(191) NOT NULL,
+	seed BIGINT NOT NULL,
+	state VARCHAR(16) NOT NULL,
+	reason VARCHAR(16) NOT NULL DEFAULT '',
+	source VARCHAR(16) NOT NULL,
+	terminal VARCHAR(16) NOT NULL,
+	reward DOUBLE,
+	num_steps INTEGER NOT NULL,
+	num_actions INTEGER NOT NULL,
+	oldest_version INTEGER NOT NULL,
+	newest_version INTEGER NOT NULL,
+	trained_version INTEGER COMMENT 'weights that were trained with it',
+	lease_id VARCHAR(32),
+	env_seconds DOUBLE NOT NULL COMMENT 'desktop time: reset + step + evaluate',
+	timings JSON NOT NULL,
+	created_at DOUBLE NOT NULL COMMENT 'Unix time of the episode''s end',
+	PRIMARY KEY (rollout_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE INDEX idx_rollout_meta_group ON rollout_meta (group_id);
+
+CREATE INDEX idx_rollout_meta_state ON rollout_meta (run_id, state);
+
+CREATE INDEX idx_rollout_meta_task ON rollout_meta (run_id, task_id, rollout_id);
+
+CREATE INDEX idx_rollout_meta_time ON rollout_meta (run_id, created_at);
+
+CREATE TABLE rollout_run (
+	id BIGINT NOT NULL AUTO_INCREMENT,
+	run_id VARCHAR(191),
+	trajectory_id VARCHAR(191) NOT NULL,
+	task_id VARCHAR(191) NOT NULL,
+	trace_id VARCHAR(191) NOT NULL,
+	split_dir VARCHAR(512),
+	reward DOUBLE,
+	num_chunks INTEGER,
+	used INTEGER NOT NULL DEFAULT '0',
+	model_version VARCHAR(512),
+	instruction VARCHAR(1024),
+	create_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP,
+	PRIMARY KEY (id),
+	CONSTRAINT uq_rollout_run_id UNIQUE (id),
+	CONSTRAINT uk_rollout_run_traj_run UNIQUE (trajectory_id, run_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_unicode_ci;
+
+CREATE INDEX idx_rollout_run_task ON rollout_run (task_id);
+
+CREATE TABLE run_state (
+	run_id VARCHAR(191) NOT NULL,
+	name VARCHAR(191) NOT NULL,
+	value JSON NOT NULL,
+	PRIMARY KEY (run_id, name)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE task_state (
+	run_id VARCHAR(191) NOT NULL,
+	task_id VARCHAR(191) NOT NULL,
+	rollouts INTEGER NOT NULL COMMENT 'scored rollouts ever',
+	window_size INTEGER NOT NULL COMMENT 'rollouts behind success_rate and mean_steps',
+	success_rate DOUBLE COMMENT 'mean reward over the window',
+	mean_steps DOUBLE,
+	longest_success INTEGER COMMENT 'steps of the longest successful rollout ever',
+	updated_at DOUBLE NOT NULL,
+	PRIMARY KEY (run_id, task_id)
+)ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
