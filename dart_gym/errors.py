@@ -38,6 +38,10 @@ class EvaluationFailure(DartGymError):
     """The evaluator itself failed: there is no score. Becomes `Evaluation(status=EVALUATION_ERROR)`, never a 0."""
 
 
+class EpisodeStateError(DartGymError):
+    """An operation that needs a running episode, without one."""
+
+
 class ProtocolError(DartGymError):
     """A frame that does not follow the protocol."""
 

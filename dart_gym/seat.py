@@ -1,0 +1,104 @@
+"""A seat: the place of one desktop, which it boots, keeps over episodes, and replaces.
+
+Invariants:
+    - A seat has at most one desktop; what it gives up is stopped in the background, so that the next one boots
+      without waiting for it. `close` waits for all of them.
+    - A reusable, living desktop with an equal spec is kept; anything else is thrown away.
+    - Scenarios belong to the desktop: they are closed before it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from dart_gym.desktops import make_desktop
+from dart_gym.desktops.base import Desktop, DesktopSpec
+from dart_gym.tasks.registry import make_scenario
+from dart_gym.tasks.scenario import Scenario
+
+log = logging.getLogger(__name__)
+
+
+class Seat:
+    """The place of one desktop. Used by one session at a time.
+
+    Args:
+        name: for logs and the status operation.
+        desktop_factory: makes a desktop that is not started yet.
+    """
+
+    def __init__(self, name: str = "0", desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop) -> None:
+        self.name = name
+        self._desktop_factory = desktop_factory
+        self._desktop: Desktop | None = None
+        self._scenarios: dict[str, Scenario] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    @property
+    def spec(self) -> DesktopSpec | None:
+        """Spec of the desktop that it has; None without one."""
+        return self._desktop.spec if self._desktop else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a living desktop."""
+        return self._desktop is not None and self._desktop.alive
+
+    def fits(self, spec: DesktopSpec) -> bool:
+        """Whether its desktop can be kept for an episode with this spec."""
+        return self.alive and spec.reusable and self.spec == spec
+
+    async def desktop(self, spec: DesktopSpec) -> Desktop:
+        """Return a started desktop for a new episode: the one there is if it fits, else a fresh one.
+
+        Raises:
+            DesktopError: it did not boot; the seat is empty then.
+        """
+        if self.fits(spec):
+            assert self._desktop is not None  # for the type checker: `fits` looked
+            return self._desktop
+        self.discard()
+        desktop = self._desktop_factory(spec)
+        self._desktop = desktop
+        try:
+            await desktop.start()
+        except BaseException:
+            self.discard()
+            raise
+        return desktop
+
+    def scenario(self, suite: str) -> Scenario:
+        """The scenario of a suite on this desktop; made when first asked for."""
+        if suite not in self._scenarios:
+            self._scenarios[suite] = make_scenario(suite)
+        return self._scenarios[suite]
+
+    def exchange(self, other: Seat) -> None:
+        """Swap desktops with another seat."""
+        self._desktop, other._desktop = other._desktop, self._desktop
+        self._scenarios, other._scenarios = other._scenarios, self._scenarios
+
+    def discard(self) -> None:
+        """Give the desktop up; it is stopped in the background."""
+        if self._desktop is None:
+            return
+        task = asyncio.create_task(self._stop(self._desktop, list(self._scenarios.values())), name=f"stop-{self.name}")
+        self._desktop, self._scenarios = None, {}
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+
+    async def _stop(self, desktop: Desktop, scenarios: list[Scenario]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(desktop.stop)
+            for scenario in scenarios:
+                stack.push_async_callback(scenario.close)
+
+    async def close(self) -> None:
+        """Give the desktop up and wait until everything is stopped. Errors are logged: nobody can act on them here."""
+        self.discard()
+        for result in await asyncio.gather(*self._stopping, return_exceptions=True):
+            if isinstance(result, BaseException):
+                log.warning("a desktop of seat %s did not stop cleanly: %r", self.name, result)
