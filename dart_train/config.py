@@ -13,6 +13,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dart_train.data.curation import CurationConfig
 from dart_train.errors import DartTrainError
 from dart_train.rollout.config import RolloutConfig
 
@@ -75,12 +76,11 @@ class WarmupConfig(_Model):
 
 
 class DataConfig(_Model):
-    """The data manager."""
+    """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
 
     url: str | None = Field(None, description="SQLAlchemy URL; None for a SQLite file in the run directory")
-    max_staleness: int = Field(4, ge=0, description="a trajectory whose oldest step is more versions behind expires")
-    backlog_batches: float = Field(2.0, gt=0, description="rollouts pause when so many batches wait for the trainer")
     sweep_interval_s: float = Field(0.5, gt=0)
+    curation: CurationConfig = CurationConfig()
 
 
 class EvaluationConfig(_Model):
@@ -122,6 +122,14 @@ class RunConfig(_Model):
     trainer: dict[str, Any] = Field(default_factory=dict)
     evaluation: EvaluationConfig = EvaluationConfig()
     controls: ControlConfig = ControlConfig()
+
+    @property
+    def curation(self) -> CurationConfig:
+        """The switches of curation, with the sizes that rollouts and trainer use."""
+        sizes: dict[str, Any] = {"group_size": self.rollout.group_size}
+        if "groups_per_step" in self.trainer:
+            sizes["batch_groups"] = self.trainer["groups_per_step"]
+        return self.data.curation.model_copy(update=sizes)
 
     @property
     def train_tasks(self) -> tuple[str, ...]:

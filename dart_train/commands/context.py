@@ -81,6 +81,5 @@ def open_data(config: RunConfig, run: RunDirectory) -> DataManager:
         url=config.data.url or run.database_url,
         root=Path(run.data),
         run_id=config.name,
-        group_size=config.rollout.group_size,
-        max_staleness=config.data.max_staleness,
+        config=config.curation,
     )

@@ -1,0 +1,258 @@
+"""Reads a run directory and its data base into `ReportData`. What was not measured is None, never 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dart_agent.evaluate import wilson_interval
+from dart_train.config import RunConfig
+from dart_train.data.manager import DataManager
+from dart_train.metrics import read_metrics
+from dart_train.report.model import Curve, Frame, Rate, ReportData, Sample, TaskFigures, TimeSeries, mean_rate, smooth
+from dart_train.rundir import RunDirectory, RunState
+
+CURVE_WINDOW = 160
+"""Rollouts of a task over which its learning curve is averaged."""
+
+SERIES_POINTS = 120
+PHASE_TITLES = {
+    "prepare": "model",
+    "demonstrate": "demonstrations by the oracles",
+    "warmup": "supervised warm-up",
+    "before": "test before",
+    "rl": "reinforcement learning",
+    "after": "test after",
+    "constant": "constant-click baseline",
+    "supervised": "control: supervised training instead of RL",
+    "report": "report",
+}
+
+NOTE_SUCCESS = (
+    "Success is measured at temperature {temperature:g}, the policy that is trained, on {episodes} seeds per task that "
+    "training never uses. Intervals are 95 %: Wilson per task, bootstrap over episodes for the mean."
+)
+NOTE_IMPERFECT = (
+    "The demonstrations are imperfect on purpose: {share:.0f} % carry the instruction of another episode of the same "
+    "task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there to the "
+    "final figure is the reinforcement learning alone."
+)
+NOTE_SHIPPED = (
+    "The model starts from weights shipped with the package, which were trained on pointing at named elements "
+    "(scripts/make_tiny_base.py) and never saw an instruction of these tasks."
+)
+NOTES_ON_CONTROLS = {
+    "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often when "
+    "it is clicked at every step, whatever the screen shows.",
+    "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on for "
+    "as long as the reinforcement learning took.",
+    "shuffled": "Shuffled rewards: the same run, with the rewards of each batch dealt to its trajectories by chance.",
+}
+
+
+def gather(config: RunConfig, run: RunDirectory, data: DataManager) -> ReportData:
+    """Everything that the report of a run says."""
+    state = RunState(run.root / "state.json")
+    evaluations = {path.stem: json.loads(path.read_text()) for path in sorted((run.root / "eval").glob("*.json"))}
+    tasks = _tasks(config, evaluations)
+    span = _rl_span(state)
+    throughput = data.throughput(*span, slots=config.rollout.slots) if span else None
+    rollout = list(read_metrics(run.metrics("rollout")))
+    histogram = data.staleness_histogram()
+    figures: dict[str, float | int | str | None] = {
+        **_success(config, evaluations),
+        "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
+        "rl_wall_s": state.seconds("rl"),
+        "rollouts": throughput.trajectories if throughput else None,
+        "env_utilisation": throughput.utilisation if throughput else None,
+        "rollout_utilisation": _mean(rollout, "rollout_utilisation"),
+        "actions_per_min": throughput.actions_per_minute if throughput else None,
+        "staleness_mean": _histogram_mean(histogram),
+        "staleness_max": max(histogram, default=None),
+        "dropped_stale": data.census().stale,
+        "dropped_no_signal": data.census().no_signal,
+        "weight_updates": max((checkpoint.version for checkpoint in data.checkpoints()), default=0),
+        "seed": config.seed,
+        "lives": state.values["lives"],
+    }
+    return ReportData(
+        name=config.name,
+        description=config.description,
+        machine=describe_machine(),
+        phases=[(PHASE_TITLES.get(name, name), state.seconds(name)) for name in state.values["phases"]],
+        tasks=tasks,
+        figures=figures,
+        curves=_curves(config, data),
+        utilisation=_utilisation(run, rollout),
+        staleness=histogram,
+        samples_before=_samples(run, evaluations.get("before")),
+        samples_after=_samples(run, evaluations.get("after")),
+        notes=notes(config, evaluations),
+        config_yaml=run.config.read_text(),
+    )
+
+
+def describe_machine() -> str:
+    """Processor, cores and system in one line."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return f"{model}, {len(os.sched_getaffinity(0))} cores, {platform.system()} {platform.release()}"
+
+
+def rate_of(scores: Sequence[float]) -> Rate | None:
+    """Success rate of one task's episodes with its Wilson interval; None without episodes."""
+    if not scores:
+        return None
+    successes = sum(score > 0.5 for score in scores)
+    low, high = wilson_interval(successes, len(scores))
+    return Rate(successes / len(scores), low, high, len(scores))
+
+
+def scores_by_task(evaluation: dict[str, Any] | None) -> dict[str, list[float]]:
+    """Scores of an evaluation's episodes that have one, by task."""
+    scores: dict[str, list[float]] = {}
+    for episode in (evaluation or {}).get("episodes", []):
+        if episode["reward"] is not None:
+            scores.setdefault(episode["task_id"], []).append(float(episode["reward"]))
+    return scores
+
+
+def _tasks(config: RunConfig, evaluations: dict[str, Any]) -> list[TaskFigures]:
+    labels = ("before", "after", "greedy_before", "greedy_after", "supervised", "shuffled")
+    scores = {label: scores_by_task(evaluations.get(label)) for label in labels}
+    constant = evaluations.get("constant", {}).get("tasks", {})
+    return [
+        TaskFigures(
+            task_id,
+            task_id in config.train_tasks,
+            **{label: rate_of(scores[label].get(task_id, [])) for label in labels},
+            constant_click=constant.get(task_id, {}).get("rate"),
+        )
+        for task_id in (*config.train_tasks, *config.evaluation.beside)
+    ]
+
+
+def _success(config: RunConfig, evaluations: dict[str, Any]) -> dict[str, float | int | str | None]:
+    """Mean success over the trained tasks per evaluation, and every task's own."""
+    figures: dict[str, float | int | str | None] = {}
+    for label in ("before", "after", "greedy_before", "greedy_after", "supervised", "shuffled"):
+        by_task = scores_by_task(evaluations.get(label))
+        trained = [by_task[task] for task in config.train_tasks if by_task.get(task)]
+        if trained and len(trained) == len(config.train_tasks):
+            rate = mean_rate(trained)
+            key = f"success_{label}"
+            figures.update({key: rate.rate, f"{key}_ci_low": rate.low, f"{key}_ci_high": rate.high})
+        for task, scores in by_task.items():
+            figures[f"task.{task}.{label}"] = sum(scores) / len(scores)
+    constant = evaluations.get("constant", {}).get("tasks", {})
+    figures.update({f"task.{task}.constant_click": value["rate"] for task, value in constant.items()})
+    return figures
+
+
+def _rl_span(state: RunState) -> tuple[float, float] | None:
+    spans = [span for span in state.values["phases"].get("rl", {}).get("spans", []) if span[1] is not None]
+    return (spans[0][0], spans[-1][1]) if spans else None
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
+    values = [row[key] for row in rows if isinstance(row.get(key), (int, float))]
+    return float(np.mean(values)) if values else None
+
+
+def _histogram_mean(histogram: dict[int, int]) -> float | None:
+    total = sum(histogram.values())
+    return sum(lag * count for lag, count in histogram.items()) / total if total else None
+
+
+def _curves(config: RunConfig, data: DataManager) -> list[Curve]:
+    history = data.reward_history()
+    curves = []
+    for task_id in config.train_tasks:
+        points = [(index, reward) for index, (task, reward) in enumerate(history) if task == task_id]
+        if points:
+            xs, ys = smooth([x for x, _ in points], [y for _, y in points], min(CURVE_WINDOW, len(points)))
+            curves.append(Curve(task_id, np.array(xs), np.array(ys)))
+    return curves
+
+
+def _utilisation(run: RunDirectory, rollout: list[dict[str, Any]]) -> TimeSeries | None:
+    rows = [row for row in rollout if isinstance(row.get("env_utilisation"), (int, float))]
+    if len(rows) < 2:
+        return None
+    start = rows[0]["t"]
+    seconds = np.array([row["t"] - start for row in rows])
+    values = {
+        "desktops": np.array([row["env_utilisation"] for row in rows]),
+        "engines": np.array([row.get("rollout_utilisation") or 0.0 for row in rows]),
+    }
+    trainer = [row for row in read_metrics(run.metrics("trainer")) if "perf/step_s" in row]
+    if trainer:
+        values["trainer"] = _busy_share(trainer, start, seconds)
+    edges = np.linspace(seconds[0], seconds[-1] + 1e-6, min(SERIES_POINTS, len(rows)) + 1)
+    places = np.clip(np.digitize(seconds, edges) - 1, 0, len(edges) - 2)
+    keep = [index for index in range(len(edges) - 1) if (places == index).any()]
+    binned = {name: np.array([series[places == index].mean() for index in keep]) for name, series in values.items()}
+    return TimeSeries(np.array([(edges[index] + edges[index + 1]) / 2 for index in keep]), binned)
+
+
+def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray) -> np.ndarray:
+    """Share of each interval that the trainer computed: every row is the end of a step and knows how long it took."""
+    busy = np.zeros(len(seconds))
+    edges = np.append(seconds, seconds[-1] + 1.0)
+    for row in trainer:
+        end = row["t"] - start
+        begin = end - (row["perf/step_s"] or 0.0)
+        overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
+        busy += np.clip(overlap, 0.0, None)
+    return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
+
+
+def _samples(run: RunDirectory, evaluation: dict[str, Any] | None) -> list[Sample]:
+    samples = []
+    for episode in (evaluation or {}).get("episodes", []):
+        if not episode.get("frames"):
+            continue
+        frames = tuple(
+            Frame(
+                np.asarray(Image.open(run.root / frame["png"]).convert("RGB")), tuple(frame["actions"]), frame["text"]
+            )
+            for frame in episode["frames"]
+        )
+        samples.append(
+            Sample(
+                episode["task_id"],
+                episode["seed"],
+                episode["instruction"],
+                episode["reward"],
+                episode["terminal"],
+                frames,
+            )
+        )
+    return samples
+
+
+def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
+    """What a reader must know to judge the figures."""
+    evaluation, share = config.evaluation, config.demonstrations.wrong_instruction_share
+    said = [NOTE_SUCCESS.format(temperature=evaluation.temperature, episodes=evaluation.episodes)]
+    if share:
+        said.append(NOTE_IMPERFECT.format(share=100 * share))
+    if config.model.path == "tiny-base":
+        said.append(NOTE_SHIPPED)
+    said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]
+    if evaluation.beside:
+        said.append("Tasks marked 'not trained' were only evaluated.")
+    return said
