@@ -41,9 +41,7 @@ class _Suite:
 _registered: dict[str, _Suite] = {}
 
 
-def register_suite(
-    name: str, loader: Callable[[], Iterable[Task]], scenario_factory: Callable[[], Scenario]
-) -> None:
+def register_suite(name: str, loader: Callable[[], Iterable[Task]], scenario_factory: Callable[[], Scenario]) -> None:
     """Make a suite known. Built-in suites call this when their module is imported.
 
     Args:

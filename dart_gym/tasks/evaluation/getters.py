@@ -1,0 +1,85 @@
+"""OSWorld's getters, as far as they are needed here: they fetch state from a desktop for the metrics.
+
+Names and meanings are those of desktop-env 1.0.2 (`evaluators/getters`). Files land in the evaluation's own cache
+directory, and metrics get their paths, as upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from dart_gym.desktops.base import Desktop
+from dart_gym.errors import EvaluationFailure
+from dart_gym.tasks.setup import EXECUTE_TIMEOUT_S, HOME, cached_path, command_line
+
+Getter = Callable[[Desktop, dict[str, Any], Path], Awaitable[Any]]
+
+
+async def get_rule(desktop: Desktop, config: dict[str, Any], cache: Path) -> Any:
+    """The rules that the task itself holds."""
+    return config["rules"]
+
+
+async def get_vm_command_line(desktop: Desktop, config: dict[str, Any], cache: Path) -> str:
+    """Standard output of a command."""
+    return (await desktop.execute(command_line(config, desktop), timeout=EXECUTE_TIMEOUT_S)).stdout.decode(
+        errors="replace"
+    )
+
+
+async def get_vm_command_error(desktop: Desktop, config: dict[str, Any], cache: Path) -> str:
+    """Standard error of a command."""
+    return (await desktop.execute(command_line(config, desktop), timeout=EXECUTE_TIMEOUT_S)).stderr.decode(
+        errors="replace"
+    )
+
+
+async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path | None | list[Path | None]:
+    """Copy of a file, or of several where `multi`; None where there is none.
+
+    Args:
+        desktop: where the files are.
+        config: `path` and `dest`, lists where `multi`; `gives`, which of several the metric gets (default the first).
+        cache: where the copies go.
+    """
+    multi = bool(config.get("multi", False))
+    paths, names = (config["path"], config["dest"]) if multi else ([config["path"]], [config["dest"]])
+    if config.get("time_suffix"):
+        raise EvaluationFailure("getter vm_file: 'time_suffix' is not supported here")
+    if not isinstance(paths, list) or not isinstance(names, list) or len(paths) != len(names):
+        raise EvaluationFailure("getter vm_file: 'path' and 'dest' must be lists of the same length where 'multi'")
+    given = set(config.get("gives", [0]))
+    copies = [
+        await _copy(desktop, path, cached_path(cache, name))
+        for index, (path, name) in enumerate(zip(paths, names, strict=True))
+        if index in given
+    ]
+    return copies[0] if len(copies) == 1 else copies
+
+
+async def get_cache_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path:
+    """A file that a step of `postconfig` left in the cache."""
+    path = cached_path(cache, config["path"])
+    if not path.is_file():
+        raise EvaluationFailure(f"getter cache_file: no step of postconfig left {config['path']!r}")
+    return path
+
+
+async def _copy(desktop: Desktop, path: str, target: Path) -> Path | None:
+    try:
+        data = await desktop.read_file(HOME + path[1:] if path.startswith("~/") else path)
+    except FileNotFoundError:
+        return None
+    target.write_bytes(data)
+    return target
+
+
+GETTERS: dict[str, Getter] = {
+    "rule": get_rule,
+    "vm_command_line": get_vm_command_line,
+    "vm_command_error": get_vm_command_error,
+    "vm_file": get_vm_file,
+    "cache_file": get_cache_file,
+}

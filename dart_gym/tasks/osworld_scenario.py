@@ -1,0 +1,107 @@
+"""Tasks in OSWorld's format in action: set-up steps, readiness, OSWorld's evaluation, a scripted way to the goal.
+
+The optional key "dart" of a task's JSON holds:
+    parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
+        and oracle is replaced.
+    ready: `{"window": title}`; the task has begun when such a window is shown and stands still.
+    oracle: the actions of a perfect user, as dicts; `"repeat": n` repeats one. `Done` follows by itself.
+
+Invariants:
+    - Equal (task, seed) give equal instructions, set-up and scores.
+    - The task's JSON is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dart_gym.actions import Action, Done, action_from_dict
+from dart_gym.desktops.base import Desktop, SettlePolicy
+from dart_gym.errors import TaskError
+from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.parameters import draw, fill
+from dart_gym.tasks.registry import register_suite
+from dart_gym.tasks.scenario import Prepared
+from dart_gym.tasks.setup import run_steps
+from dart_gym.tasks.task import Task
+from dart_gym.tasks.windows import wait_for_window
+
+READY_TIMEOUT_S = 20.0
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
+# A new window is drawn in several goes: wait for a longer rest than after an action.
+FIRST_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+
+
+class OSWorldScenario:
+    """One OSWorld-format episode on a desktop."""
+
+    def __init__(self) -> None:
+        self._evaluator: dict[str, Any] = {}
+        self._oracle: list[Action] = []
+        self._taken = 0
+
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
+        """Run the set-up steps and wait until the task's window stands still."""
+        instance = instantiate(task, seed)
+        self._evaluator = instance["evaluator"]
+        self._oracle, self._taken = list(oracle_actions(task.id, instance["oracle"])), 0
+        await run_steps(desktop, instance["config"])
+        window = instance["ready"].get("window")
+        if window:
+            await wait_for_window(desktop, window, timeout=READY_TIMEOUT_S)
+        await desktop.settle(FIRST_SETTLE)
+        return Prepared(instruction=instance["instruction"], settle=SETTLE, frame_ready=True)
+
+    async def after_action(self, desktop: Desktop) -> bool:
+        """Never ends a task by itself: the policy says when it is done."""
+        self._taken += 1
+        return False
+
+    async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
+        """Score the desktop by the task's evaluator."""
+        return await evaluate(desktop, self._evaluator, terminal)
+
+    async def oracle(self, desktop: Desktop) -> Action:
+        """The next action of the script: the n-th after n actions, whatever they were."""
+        if not self._oracle:
+            raise TaskError("this task has no oracle: its JSON lacks dart.oracle")
+        return self._oracle[self._taken] if self._taken < len(self._oracle) else Done()
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def instantiate(task: Task, seed: int) -> dict[str, Any]:
+    """The task for one seed, all placeholders filled. Pure.
+
+    Returns:
+        instruction, config, evaluator, ready, oracle.
+    """
+    extra = task.raw.get("dart") or {}
+    values = draw(extra.get("parameters") or {}, task.id, seed)
+    return {
+        "instruction": fill(task.instruction, values),
+        "config": fill(task.config, values),
+        "evaluator": fill(task.evaluator, values),
+        "ready": fill(extra.get("ready") or {}, values),
+        "oracle": fill(extra.get("oracle") or [], values, typed=True),
+    }
+
+
+def oracle_actions(task_id: str, script: list[dict[str, Any]]) -> Iterator[Action]:
+    """The actions of an oracle's script. Raises `TaskError` for a malformed one."""
+    for number, entry in enumerate(script, start=1):
+        fields = dict(entry)
+        repeat = fields.pop("repeat", 1)
+        try:
+            action = action_from_dict(fields)
+        except ValueError as error:
+            raise TaskError(f"task {task_id}: action {number} of dart.oracle: {error}") from error
+        if isinstance(repeat, bool) or not isinstance(repeat, int) or not 0 <= repeat <= 100:
+            raise TaskError(f"task {task_id}: action {number} of dart.oracle: bad repeat {repeat!r}")
+        yield from [action] * repeat
+
+
+register_suite("osworld", lambda: (), OSWorldScenario)

@@ -1,0 +1,53 @@
+"""Suite `miniwob`: MiniWoB++ pages in Chromium, on a screen of 168x224 pixels (6x8 patches of 28).
+
+A seed determines the page's random choices; the instruction is the page's utterance. Pages are left out whose
+targets do not fit the screen, that need other than ordinary actions, or that play with time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from dart_gym.desktops.base import DesktopSpec
+from dart_gym.tasks.registry import register_suite
+from dart_gym.tasks.suites.miniwob import pages
+from dart_gym.tasks.suites.miniwob.scenario import MiniWobScenario
+from dart_gym.tasks.task import Task
+
+DESKTOP = DesktopSpec(width=168, height=224, profile="browser", reusable=True)
+
+# Default step limits: what the longest instance needs, and one action more.
+STEP_LIMITS = {
+    "click-test": 2,
+    "click-test-2": 2,
+    "click-dialog": 2,
+    "click-dialog-2": 2,
+    "click-tab": 2,
+    "focus-text": 2,
+    "focus-text-2": 2,
+    "click-button": 2,
+    "click-link": 2,
+    "click-color": 2,
+    "click-widget": 2,
+    "click-button-sequence": 3,
+    "click-collapsible": 3,
+    "click-collapsible-2": 6,
+    "click-option": 3,
+    "enter-text": 4,
+    "enter-text-dynamic": 4,
+    "click-checkboxes": 8,
+}
+
+
+def load_tasks() -> list[Task]:
+    """All tasks of the suite."""
+    return [_task(page, limit) for page, limit in STEP_LIMITS.items()]
+
+
+def _task(page: str, max_steps: int) -> Task:
+    content = hashlib.sha256(b"".join(pages.read(path) for path in pages.files_of(page))).hexdigest()[:16]
+    raw = {"id": page, "instruction": "", "page": page, "content": content, "related_apps": ["chrome"]}
+    return Task(id=f"miniwob/{page}", instruction="", desktop=DESKTOP, max_steps=max_steps, raw=raw)
+
+
+register_suite("miniwob", load_tasks, MiniWobScenario)
