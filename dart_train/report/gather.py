@@ -49,10 +49,10 @@ NOTE_SHIPPED = (
     "(scripts/make_tiny_base.py) and never saw an instruction of these tasks."
 )
 NOTES_ON_CONTROLS = {
-    "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often when "
-    "it is clicked at every step, whatever the screen shows.",
-    "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on for "
-    "as long as the reinforcement learning took.",
+    "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often "
+    "when it is clicked at every step, whatever the screen shows.",
+    "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on "
+    "for as long as the reinforcement learning took.",
     "shuffled": "Shuffled rewards: the same run, with the rewards of each batch dealt to its trajectories by chance.",
 }
 
