@@ -56,10 +56,10 @@ def test_a_hopeless_module_ends_with_the_end_of_its_log(tmp_path):
 def test_stop_all_kills_what_ignores_sigterm(tmp_path):
     supervisor = Supervisor(tmp_path)
     code = (
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(60)"
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(7 ** 20, flush=True)\ntime.sleep(60)"
     )
     module = supervisor.start(python("m", code))
-    wait_for(lambda: "deaf" in module.log.read_text())
+    wait_for(lambda: str(7**20) in module.log.read_text())
     process = module.process
     supervisor.stop_all(grace_s=0.2)
     assert process.returncode == -signal.SIGKILL
