@@ -1,0 +1,208 @@
+"""`DartGRPOConfig`: `transformers.TrainingArguments` plus the settings of DART's GRPO, under TRL's names.
+
+Defaults are those of the paper (arXiv 2509.23866, table of hyper-parameters); a small model on a CPU wants others,
+see `configs/`. Wrong values raise `ValueError` that names the field and what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+from transformers import TrainingArguments
+
+from dart_train.trainer.advantages import AdvantageLevel, ScaleRewards
+from dart_train.trainer.losses import LossType
+
+OLD_LOGPROBS = ("current", "recompute", "behaviour")
+
+
+@dataclass
+class DartGRPOConfig(TrainingArguments):
+    """Settings of `DartGRPOTrainer`.
+
+    One optimizer step trains on one lease of task groups from the data manager. Fields of `TrainingArguments` keep
+    their meaning, except for batch sizes: micro-batches are made by `micro_batch_tokens`, so
+    `per_device_train_batch_size` and `gradient_accumulation_steps` stay 1.
+
+    Parameters that control the loss: `epsilon`, `epsilon_high`, `delta`, `beta`, `loss_type`,
+    `importance_sampling_level`, `old_logprobs`, `tis_clip_max`, `top_entropy_quantile`, `entropy_coef`.
+
+    Parameters that control advantages: `scale_rewards`, `advantage_level`, `shuffle_rewards`. The size of groups is
+    the rollout service's business (`group_size`), the age of trajectories the data manager's (`max_staleness`).
+
+    Parameters that control data and weights: `groups_per_step`, `min_groups_per_step`, `num_iterations`,
+    `publish_steps`, `keep_published`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`, `image_cache_mb`,
+    `torch_threads`, `lease_ttl_s`, `max_bad_steps`.
+
+    Defaults that differ from `TrainingArguments`: `learning_rate` 1e-6, `lr_scheduler_type` "constant",
+    `max_grad_norm` 2.0, `max_steps` 1000, `logging_steps` 1, `save_steps` 10, `save_total_limit` 2,
+    `per_device_train_batch_size` 1, `remove_unused_columns` False, `ignore_data_skip` True, `disable_tqdm` True.
+    """
+
+    learning_rate: float = field(default=1e-6, metadata={"help": "Initial learning rate of AdamW."})
+    lr_scheduler_type: Any = field(default="constant", metadata={"help": "Schedule of the learning rate."})
+    max_grad_norm: float = field(default=2.0, metadata={"help": "Clip of the gradient's norm."})
+    max_steps: int = field(default=1000, metadata={"help": "Optimizer steps, each on one lease."})
+    logging_steps: float = field(default=1, metadata={"help": "Steps between two reports to `report_to`."})
+    save_steps: float = field(default=10, metadata={"help": "Steps between two states from which training resumes."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Resume states kept; at least 2."})
+    per_device_train_batch_size: int = field(default=1, metadata={"help": "Leases per step; stays 1."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Stays False: batches are not columns."})
+    ignore_data_skip: bool = field(default=True, metadata={"help": "Stays True: the data manager knows what is left."})
+    disable_tqdm: bool | None = field(default=True, metadata={"help": "No progress bar: the log has a line per step."})
+    dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches move as they are trained on."})
+
+    epsilon: float = field(default=0.2, metadata={"help": "Lower clip of the ratio: 1 - epsilon."})
+    epsilon_high: float = field(default=0.28, metadata={"help": "Upper clip of the ratio: 1 + epsilon_high."})
+    delta: float | None = field(
+        default=10.0, metadata={"help": "Dual clip: upper bound of the ratio for negative advantages; None for none."}
+    )
+    beta: float = field(
+        default=0.1, metadata={"help": "Weight of the KL term to the initial model; 0 loads no reference model."}
+    )
+    loss_type: str = field(
+        default="grpo",
+        metadata={
+            "help": "How token losses are weighed: 'grpo' (mean of each step, then over steps; DART), 'dapo' (mean "
+            "over all tokens of the lease), 'dr_grpo' (sum over a constant, see max_completion_length)."
+        },
+    )
+    max_completion_length: int = field(default=500, metadata={"help": "Constant that 'dr_grpo' divides by, in tokens."})
+    importance_sampling_level: str = field(
+        default="token", metadata={"help": "Ratio per 'token' (paper), or one per 'sequence' (GSPO)."}
+    )
+    old_logprobs: str = field(
+        default="current",
+        metadata={
+            "help": "What the ratio is taken against: 'current' (the trainer's own policy as it is, one forward; exact "
+            "with one update per lease), 'recompute' (a pass before the first update; needed for num_iterations > 1), "
+            "'behaviour' (what the engine recorded; then there is no separate importance weight)."
+        },
+    )
+    tis_clip_max: float | None = field(
+        default=1.0, metadata={"help": "C of the truncated importance weight min(pi_old/mu, C); None switches it off."}
+    )
+    top_entropy_quantile: float = field(
+        default=0.8,
+        metadata={"help": "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."},
+    )
+    entropy_coef: float = field(default=0.0, metadata={"help": "Weight of an entropy bonus."})
+
+    scale_rewards: str = field(
+        default="group", metadata={"help": "'group' divides advantages by the group's deviation, 'none' does not."}
+    )
+    advantage_level: str = field(
+        default="step", metadata={"help": "Baseline over all 'step's of a group (DART) or per 'trajectory' (TRL)."}
+    )
+    shuffle_rewards: bool = field(
+        default=False, metadata={"help": "Control: permute rewards within each lease. Must not learn."}
+    )
+
+    groups_per_step: int = field(default=8, metadata={"help": "Task groups that a lease asks for."})
+    min_groups_per_step: int | None = field(
+        default=None, metadata={"help": "A lease may hold as few groups as this; None for groups_per_step."}
+    )
+    num_iterations: int = field(default=1, metadata={"help": "Optimizer steps on each lease."})
+    publish_steps: int = field(default=1, metadata={"help": "Optimizer steps between two published versions."})
+    keep_published: int = field(default=4, metadata={"help": "Published versions kept on disk; at least 2."})
+    freeze_vision: bool = field(default=False, metadata={"help": "Leave the vision tower's weights as they are."})
+    micro_batch_tokens: int = field(
+        default=16384, metadata={"help": "Most tokens, padding included, in one forward pass."}
+    )
+    share_prompts: bool = field(
+        default=True,
+        metadata={"help": "Run equal prompts once, with their responses as branches. Exact; switch it off for "
+                  "attention kernels that take no mask (FlashAttention)."},
+    )  # fmt: skip
+    image_cache_mb: int = field(default=512, metadata={"help": "Memory for screenshots cut into patches, in MiB."})
+    torch_threads: int = field(default=0, metadata={"help": "Threads of torch on the CPU; 0 leaves its default."})
+    lease_ttl_s: float = field(default=60.0, metadata={"help": "A lease returns so long after the last heartbeat."})
+    max_bad_steps: int = field(default=3, metadata={"help": "Non-finite steps in a row that end the run."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, allowed))}")
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name}={value!r} is out of range; choose a value in [{low:g}, {high:g}]")
+        _check_combinations(self)
+
+
+_INF = float("inf")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "loss_type": get_args(LossType),
+    "scale_rewards": get_args(ScaleRewards),
+    "advantage_level": get_args(AdvantageLevel),
+    "importance_sampling_level": ("token", "sequence"),
+    "old_logprobs": OLD_LOGPROBS,
+}
+_RANGES: tuple[tuple[str, float, float], ...] = (
+    ("epsilon", 0.0, 1.0),
+    ("epsilon_high", 0.0, _INF),
+    ("beta", 0.0, _INF),
+    ("tis_clip_max", 1e-6, _INF),
+    ("top_entropy_quantile", 1e-6, 1.0),
+    ("max_completion_length", 1, _INF),
+    ("groups_per_step", 1, _INF),
+    ("num_iterations", 1, _INF),
+    ("min_groups_per_step", 1, _INF),
+    ("publish_steps", 1, _INF),
+    ("keep_published", 2, _INF),
+    ("micro_batch_tokens", 1, _INF),
+    ("image_cache_mb", 0, _INF),
+    ("torch_threads", 0, _INF),
+    ("lease_ttl_s", 1.0, _INF),
+    ("max_bad_steps", 1, _INF),
+    ("max_steps", 1, _INF),
+    ("save_total_limit", 2, _INF),
+)
+
+
+def _check_combinations(config: DartGRPOConfig) -> None:
+    """Refuse settings that contradict one another, or that would be ignored without a word."""
+    if config.delta is not None and config.delta <= 1 + config.epsilon_high:
+        raise ValueError(
+            f"delta={config.delta!r} must be above 1 + epsilon_high = {1 + config.epsilon_high:g}, else it clips "
+            "before the clip does; raise it or set it to None"
+        )
+    if config.min_groups_per_step is not None and config.min_groups_per_step > config.groups_per_step:
+        raise ValueError(
+            f"min_groups_per_step={config.min_groups_per_step} is above groups_per_step={config.groups_per_step}; "
+            "lower it"
+        )
+    if config.num_iterations > 1 and config.old_logprobs == "current":
+        raise ValueError(
+            f"num_iterations={config.num_iterations} needs the policy before the first of them: set "
+            "old_logprobs='recompute' or 'behaviour', or num_iterations=1"
+        )
+    if config.per_device_train_batch_size != 1 or config.gradient_accumulation_steps != 1:
+        raise ValueError(
+            "per_device_train_batch_size and gradient_accumulation_steps stay 1: a step is one lease of "
+            "groups_per_step groups, cut into micro-batches by micro_batch_tokens"
+        )
+    if not config.ignore_data_skip or config.remove_unused_columns or config.dataloader_num_workers:
+        raise ValueError(
+            "ignore_data_skip stays True, remove_unused_columns False and dataloader_num_workers 0: data come from "
+            "leases, which the data manager keeps account of"
+        )
+    if config.eval_strategy != "no" or config.load_best_model_at_end:
+        raise ValueError(
+            "eval_strategy stays 'no' and load_best_model_at_end False: evaluate a published version with "
+            "`dart-agent eval`"
+        )
+    if config.world_size > 1 or config.n_gpu > 1:
+        raise ValueError(
+            f"DartGRPOTrainer runs in one process on one device, found world_size={config.world_size}, "
+            f"n_gpu={config.n_gpu}; start it without torchrun and set CUDA_VISIBLE_DEVICES to one device"
+        )
+
+
+def own_fields() -> tuple[str, ...]:
+    """Names of the fields that `TrainingArguments` does not have."""
+    inherited = {item.name for item in fields(TrainingArguments)}
+    return tuple(item.name for item in fields(DartGRPOConfig) if item.name not in inherited)
