@@ -1,7 +1,7 @@
 """Trajectories and screenshots on disk.
 
 Layout below the root:
-    trajectories/<trajectory_id>/{trajectory.json, steps.msgpack}     written under a temporary name, then renamed
+    trajectories/<trajectory_id>/trajectory.msgpack     written under a temporary name, then renamed
     images/<first two digits>/<hash>.png                              each screenshot once, by the hash of its pixels
 
 Invariants:
@@ -15,7 +15,6 @@ import dataclasses
 import errno
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,9 @@ from dart_train.trajectory import Step, Trajectory
 _TEMPORARY = ".tmp-"
 _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,190}")
 _IMAGE_HASH = re.compile(r"[0-9a-f]{32}")
+_TRAJECTORY_FIELDS = tuple(field.name for field in dataclasses.fields(Trajectory))
 _STEP_FIELDS = tuple(field.name for field in dataclasses.fields(Step))
-_TUPLES = ("prompt_ids", "image_hashes", "sampled_ids", "logprobs", "version", "actions")
+_STEP_TUPLES = ("prompt_ids", "image_hashes", "sampled_ids", "logprobs", "version", "actions")
 
 
 def image_hash(image: NDArray[np.uint8]) -> str:
@@ -124,6 +124,17 @@ class TrajectoryFiles:
         """Whether an image is stored."""
         return image_id in self._known_images or self.image_path(image_id).exists()
 
+    def check_images(self, image_ids: Iterable[str]) -> None:
+        """Raise `CorruptDataError` for an image that is missing or empty, as after a power failure."""
+        for image_id in image_ids:
+            path = self.image_path(image_id)
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise CorruptDataError(path, error) from error
+            if size == 0:
+                raise CorruptDataError(path, "it is empty")
+
     def read_image(self, image_id: str) -> NDArray[np.uint8]:
         """Return a stored image, (H, W, 3) uint8, read-only.
 
@@ -148,8 +159,7 @@ class TrajectoryFiles:
         with _explained(final):
             temporary.mkdir()
             try:
-                (temporary / "trajectory.json").write_bytes(_head(trajectory))
-                (temporary / "steps.msgpack").write_bytes(_pack_steps(trajectory.steps))
+                (temporary / "trajectory.msgpack").write_bytes(pack_trajectory(trajectory))
                 if replace and final.exists():
                     final.rename(self._temporary(self._trajectories))  # collected by `remove_leftovers`
                 temporary.rename(final)
@@ -166,12 +176,9 @@ class TrajectoryFiles:
         Raises:
             CorruptDataError: missing or damaged.
         """
-        path = self.trajectory_path(trajectory_id)
+        path = self.trajectory_path(trajectory_id) / "trajectory.msgpack"
         try:
-            head = json.loads((path / "trajectory.json").read_bytes())
-            steps = msgpack.unpackb((path / "steps.msgpack").read_bytes(), use_list=True)
-            head["terminal"] = TerminalState(head["terminal"])
-            return Trajectory(**head, steps=tuple(_unpack_step(step) for step in steps))
+            return unpack_trajectory(path.read_bytes())
         except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             raise CorruptDataError(path, error) from error
 
@@ -226,16 +233,27 @@ class _explained:  # noqa: N801 - reads as a word in `with`
             raise ReadOnlyError(f"{self._path} cannot be written ({error}): check owner, rights and mount") from error
 
 
-def _head(trajectory: Trajectory) -> bytes:
-    fields = {f.name: getattr(trajectory, f.name) for f in dataclasses.fields(trajectory) if f.name != "steps"}
-    return json.dumps(fields, indent=1).encode()
+def pack_trajectory(trajectory: Trajectory) -> bytes:
+    """Return a trajectory as msgpack: a map of its fields, steps as maps of theirs."""
+    fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
+    fields["terminal"] = trajectory.terminal.value
+    fields["steps"] = [{name: getattr(step, name) for name in _STEP_FIELDS} for step in trajectory.steps]
+    return msgpack.packb(fields)
 
 
-def _pack_steps(steps: tuple[Step, ...]) -> bytes:
-    return msgpack.packb([{name: getattr(step, name) for name in _STEP_FIELDS} for step in steps])
+def unpack_trajectory(data: bytes) -> Trajectory:
+    """Return the trajectory of `pack_trajectory`.
+
+    Raises:
+        ValueError, TypeError, KeyError, msgpack.UnpackException: the data is not one.
+    """
+    fields = msgpack.unpackb(data)
+    fields["terminal"] = TerminalState(fields["terminal"])
+    fields["steps"] = tuple(_unpack_step(step) for step in fields["steps"])
+    return Trajectory(**fields)
 
 
-def _unpack_step(data: dict[str, Any]) -> Step:
-    for name in _TUPLES:
-        data[name] = tuple(data[name])
-    return Step(**data)
+def _unpack_step(fields: dict[str, Any]) -> Step:
+    for name in _STEP_TUPLES:
+        fields[name] = tuple(fields[name])
+    return Step(**fields)

@@ -49,6 +49,24 @@ def _ready(run_id: str, oldest: int | None) -> sa.ColumnElement[bool]:
     return condition if oldest is None else condition & (_group.oldest_version >= oldest)
 
 
+@dataclass(frozen=True, slots=True)
+class TakenGroup:
+    """A leased group: its row's id, key, task, and its trajectories in the order of their recording."""
+
+    group_id: int
+    key: str
+    task_id: str
+    trajectory_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A new lease."""
+
+    lease_id: str
+    groups: tuple[TakenGroup, ...]
+
+
 def _dead(run_id: str, now: float) -> sa.Select:
     held = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.HELD.value)
     return sa.select(lease.c.lease_id).where(held, lease.c.expires_at < now)
@@ -70,8 +88,8 @@ def take(
     oldest: int | None,
     ttl_s: float,
     now: float,
-) -> tuple[str, list[sa.Row]] | None:
-    """Lease the oldest eligible groups; return (lease id, group rows), or None if there are too few."""
+) -> Taken | None:
+    """Lease the oldest eligible groups, up to `groups`; None if there are fewer than `at_least`."""
     query = sa.select(rollout_group).where(_ready(run_id, oldest)).order_by(_group.id).limit(groups)
     rows = list(connection.execute(query.with_for_update(skip_locked=True)))
     if len(rows) < at_least:
@@ -98,11 +116,11 @@ def take(
         .where(_meta.group_id.in_(ids), _meta.state == RolloutState.RECORDED.value)
         .values(state=RolloutState.LEASED.value, lease_id=lease_id)
     )
-    return lease_id, rows
+    names = _members(connection, ids)
+    return Taken(lease_id, tuple(TakenGroup(row.id, row.group_key, row.task_id, tuple(names[row.id])) for row in rows))
 
 
-def members(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
-    """Return the ids of the leased trajectories of each group, in the order of their recording."""
+def _members(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
     query = (
         sa.select(_meta.group_id, _meta.trajectory_id)
         .where(_meta.group_id.in_(group_ids), _meta.state == RolloutState.LEASED.value)
@@ -174,6 +192,16 @@ def reject_group(connection: sa.Connection, group_id: int, reason: Reason) -> No
         .where(_meta.group_id == group_id, _meta.state == RolloutState.LEASED.value)
         .values(state=RolloutState.REJECTED.value, reason=reason.value, lease_id=None)
     )
+
+
+def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_key: str, reason: Reason) -> None:
+    """Take one group out of a held lease for good."""
+    _held(connection, run_id, lease_id)
+    query = sa.select(_group.id).where(_group.lease_id == lease_id, _group.group_key == group_key)
+    group_id = connection.execute(query).scalar()
+    if group_id is None:
+        raise LeaseError(f"lease {lease_id} has no group {group_key!r}")
+    reject_group(connection, group_id, reason)
 
 
 def held_by(connection: sa.Connection, run_id: str, holder: str) -> list[str]:

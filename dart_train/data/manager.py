@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,18 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, curation, leases, records, statistics
-from dart_train.data.cache import LRUCache
-from dart_train.data.checkpoints import CheckpointRow
-from dart_train.data.curation import Census, CurationConfig
+from dart_train.data import checkpoints, leases, records, statistics
+from dart_train.data.curation import CurationConfig
 from dart_train.data.files import TrajectoryFiles, image_hash
 from dart_train.data.leases import Sweep
-from dart_train.data.schema import CheckpointStatus, Reason, RolloutState, rollout_meta, run_state
-from dart_train.data.statistics import Bucket, TaskStats, Throughput
+from dart_train.data.reader import RunReader
+from dart_train.data.schema import Reason, RolloutState, run_state
 from dart_train.data.store import Store
 from dart_train.errors import CorruptDataError, InvalidTrajectoryError
 from dart_train.trajectory import Trajectory
 
 _log = logging.getLogger(__name__)
 
-IMAGE_CACHE_BYTES = 128 * 2**20
-TRAJECTORY_CACHE = 512
 LEASE_POLL_S = 0.02  # how often a waiting lease looks again; a look is one small read
 
 
@@ -70,8 +66,8 @@ class LeasedGroups:
     groups: tuple[Group, ...]
 
 
-class DataManager:
-    """One run's data. Synchronous and thread-safe.
+class DataManager(RunReader):
+    """One run's data, to look at and to change. Synchronous and thread-safe.
 
     Args:
         store: the database.
@@ -89,46 +85,8 @@ class DataManager:
         config: CurationConfig | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.store, self.files, self.run_id = store, files, run_id
-        self.config = config or CurationConfig()
-        self._clock = clock
-        self._images: LRUCache[NDArray[np.uint8]] = LRUCache(IMAGE_CACHE_BYTES, lambda image: image.nbytes)
-        self._trajectories: LRUCache[Trajectory] = LRUCache(TRAJECTORY_CACHE)
+        super().__init__(store, files, run_id, config, clock)
         self._stats_upto = 0
-
-    @classmethod
-    def open(
-        cls,
-        url: str,
-        root: str | Path,
-        run_id: str,
-        *,
-        config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> DataManager:
-        """Open (and where needed make) the database and the data directory of a run.
-
-        Args:
-            url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
-            root: directory of trajectories and screenshots.
-            run_id: the run; several may share a database, each with a directory of its own.
-            config: the switches of curation.
-            clock: Unix time.
-
-        Raises:
-            DataError: the database or directory cannot be used; the message says why.
-        """
-        return cls(Store(url), TrajectoryFiles(root), run_id, config, clock)
-
-    def close(self) -> None:
-        """Close the database."""
-        self.store.close()
-
-    def __enter__(self) -> DataManager:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Trajectories and screenshots
 
@@ -176,41 +134,6 @@ class DataManager:
                 now=self._clock(),
             )
         )
-
-    def load_image(self, image_id: str) -> NDArray[np.uint8]:
-        """Return a screenshot, (H, W, 3) uint8, read-only and shared.
-
-        Raises:
-            CorruptDataError: missing or damaged.
-        """
-        return self._images.get(image_id, self.files.read_image)
-
-    def load_trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return a trajectory.
-
-        Raises:
-            CorruptDataError: missing or damaged.
-        """
-        return self._trajectories.get(trajectory_id, self.files.read_trajectory)
-
-    def trajectories(
-        self,
-        *,
-        source: str | None = None,
-        task_id: str | None = None,
-        state: RolloutState | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
-    ) -> Iterator[Trajectory]:
-        """Yield stored trajectories, such as demonstrations with source "oracle"."""
-        columns, order = rollout_meta.c, rollout_meta.c.rollout_id
-        query = sa.select(columns.trajectory_id).where(columns.run_id == self.run_id)
-        for column, value in ((columns.source, source), (columns.task_id, task_id), (columns.state, state)):
-            if value is not None:
-                query = query.where(column == str(value))
-        query = query.order_by(order.desc() if newest_first else order).limit(limit)
-        for trajectory_id in self.store.read(lambda c: list(c.execute(query).scalars())):
-            yield self.files.read_trajectory(trajectory_id)
 
     # Leases
 
@@ -281,6 +204,14 @@ class DataManager:
 
         return self.store.write(work)
 
+    def reject(self, lease_id: str, group_key: str) -> None:
+        """Take a group out of a lease for good because its files are damaged.
+
+        Raises:
+            LeaseError: the lease is over, or has no such group.
+        """
+        self.store.write(lambda c: leases.reject_leased(c, self.run_id, lease_id, group_key, Reason.CORRUPT))
+
     def sweep(self) -> Sweep:
         """Give back dead holders' leases and expire groups that left the staleness window.
 
@@ -314,56 +245,7 @@ class DataManager:
         """Say that a version's files are going to be deleted: status DEPRECATED."""
         self.store.write(lambda c: checkpoints.deprecate(c, self.run_id, version))
 
-    def newest_checkpoint(self) -> CheckpointRow | None:
-        """Return the newest version that can be read; None before the first."""
-        completed = CheckpointStatus.COMPLETED
-        rows = self.store.read(lambda c: checkpoints.list_checkpoints(c, self.run_id, completed, limit=1))
-        return rows[0] if rows else None
-
-    def checkpoints(self) -> list[CheckpointRow]:
-        """Return all checkpoints, newest first."""
-        return self.store.read(lambda c: checkpoints.list_checkpoints(c, self.run_id))
-
-    def next_version(self) -> int:
-        """Return the version after every one that was ever announced, so that a resumed run goes on counting."""
-        return self.store.read(lambda c: checkpoints.next_version(c, self.run_id))
-
-    # Statistics and decisions
-
-    def census(self) -> Census:
-        """Return where every trajectory stands."""
-        return self.store.read(lambda c: statistics.census(c, self.run_id, self._oldest_allowed(c)))
-
-    def why(self) -> str:
-        """Say why not more can be leased, in words."""
-        return curation.explain(self.census())
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of trajectories by state."""
-        return self.store.read(lambda c: statistics.count_states(c, self.run_id))
-
-    def ready(self) -> tuple[int, int]:
-        """Return how many groups could be leased now, and how many trajectories they hold."""
-        return self.store.read(lambda c: leases.count_ready(c, self.run_id, self._oldest_allowed(c)))
-
-    def admit(self, running: int) -> bool:
-        """Whether another group of episodes may start; False while the trainer is too far behind."""
-        room = curation.capacity(
-            self.ready()[1] if self.config.batches_ahead is not None else 0,
-            running,
-            batch_size=self.config.batch_groups * self.config.group_size,
-            batches_ahead=self.config.batches_ahead,
-        )
-        return room is None or room > 0
-
-    def task_stats(self) -> dict[str, TaskStats]:
-        """Return every task's record, computed now."""
-        window = self.config.success_window
-        return {item.task_id: item for item in self.store.read(lambda c: statistics.task_stats(c, self.run_id, window))}
-
-    def saved_task_stats(self) -> dict[str, TaskStats]:
-        """Return every task's record as of the last `refresh_task_stats`: one small read."""
-        return {item.task_id: item for item in self.store.read(lambda c: statistics.saved_task_stats(c, self.run_id))}
+    # What others look at
 
     def refresh_task_stats(self) -> int:
         """Bring the saved records up to date; return how many tasks had news since this manager's last call."""
@@ -378,20 +260,6 @@ class DataManager:
         self._stats_upto, count = self.store.write(work)
         return count
 
-    def success_over_time(self, bucket_s: float, *, since: float = 0.0, task_id: str | None = None) -> list[Bucket]:
-        """Return success in stretches of `bucket_s` seconds, oldest first."""
-        return self.store.read(lambda c: statistics.success_over_time(c, self.run_id, bucket_s, since, task_id))
-
-    def staleness_histogram(self) -> dict[int, int]:
-        """Return how many trained trajectories were how many versions old."""
-        return self.store.read(lambda c: statistics.staleness_histogram(c, self.run_id))
-
-    def throughput(self, start: float, end: float, slots: int | None = None) -> Throughput:
-        """Return utilisation of the desktops and actions per minute between two Unix times."""
-        return self.store.read(lambda c: statistics.throughput(c, self.run_id, start, end, slots))
-
-    # Facts of the run
-
     def set_fact(self, name: str, value: Any) -> None:
         """Keep a JSON value under a name, over restarts."""
         here = (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
@@ -402,17 +270,7 @@ class DataManager:
 
         self.store.write(work)
 
-    def fact(self, name: str, default: Any = None) -> Any:
-        """Return what `set_fact` kept."""
-        here = (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
-        row = self.store.read(lambda c: c.execute(sa.select(run_state.c.value).where(here)).first())
-        return default if row is None else row[0]
-
     # Parts
-
-    def _oldest_allowed(self, connection: sa.Connection) -> int | None:
-        newest = checkpoints.newest_version(connection, self.run_id)
-        return curation.oldest_allowed(newest, self.config.max_staleness)
 
     def _check(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8]]) -> None:
         name = trajectory.trajectory_id
@@ -435,36 +293,44 @@ class DataManager:
                     )
 
     def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float) -> LeasedGroups | None:
-        if self.ready()[0] < need and not self._dead_leases():
-            return None  # a look, so that waiting trainers do not take the writers' lock
-
-        def work(connection: sa.Connection) -> tuple[str, list[tuple[int, str, str, list[str]]]] | None:
-            oldest, now = self._oldest_allowed(connection), self._clock()
-            leases.sweep(connection, self.run_id, oldest, now)
-            taken = leases.take(connection, self.run_id, holder, groups, need, oldest, ttl_s, now)
+        """Lease now or not at all. Each round that finds damage rejects a group, so the rounds come to an end."""
+        while self._may_lease(need):
+            taken = self.store.write(lambda c: self._take(c, groups, need, holder, ttl_s))
             if taken is None:
                 return None
-            lease_id, rows = taken
-            ids = leases.members(connection, [row.id for row in rows])
-            return lease_id, [(row.id, row.group_key, row.task_id, ids[row.id]) for row in rows]
+            loaded = [group for row in taken.groups if (group := self._load_group(row)) is not None]
+            if len(loaded) >= need:
+                return LeasedGroups(taken.lease_id, tuple(loaded))
+            self.release(taken.lease_id)
+        return None
 
-        found = self.store.write(work)
-        if found is None:
-            return None
-        lease_id, rows = found
-        loaded = [self._load_group(*row) for row in rows]
-        return LeasedGroups(lease_id, tuple(group for group in loaded if group is not None))
+    def _may_lease(self, need: int) -> bool:
+        """Look whether a lease could succeed, so that waiting trainers do not take the writers' lock."""
 
-    def _dead_leases(self) -> bool:
-        return self.store.read(lambda c: leases.any_dead(c, self.run_id, self._clock()))
+        def work(connection: sa.Connection) -> bool:
+            ready, _ = leases.count_ready(connection, self.run_id, self._oldest_allowed(connection))
+            return ready >= need or leases.any_dead(connection, self.run_id, self._clock())
 
-    def _load_group(self, group_id: int, key: str, task_id: str, trajectory_ids: list[str]) -> Group | None:
+        return self.store.read(work)
+
+    def _take(
+        self, connection: sa.Connection, groups: int, need: int, holder: str, ttl_s: float
+    ) -> leases.Taken | None:
+        oldest, now = self._oldest_allowed(connection), self._clock()
+        leases.sweep(connection, self.run_id, oldest, now)
+        return leases.take(connection, self.run_id, holder, groups, need, oldest, ttl_s, now)
+
+    def _load_group(self, row: leases.TakenGroup) -> Group | None:
         try:
-            return Group(key, task_id, tuple(self.load_trajectory(name) for name in trajectory_ids))
+            trajectories = tuple(self.load_trajectory(name) for name in row.trajectory_ids)
+            for trajectory in trajectories:
+                for step in trajectory.steps:
+                    self.files.check_images(step.image_hashes)
         except CorruptDataError as error:
-            _log.error("group %s is left out: %s", key, error)
-            self.store.write(lambda c: leases.reject_group(c, group_id, Reason.CORRUPT))
+            _log.error("group %s is left out: %s", row.key, error)
+            self.store.write(lambda c: leases.reject_group(c, row.group_id, Reason.CORRUPT))
             return None
+        return Group(row.key, row.task_id, trajectories)
 
 
 def _absolute(path: str | Path) -> str:

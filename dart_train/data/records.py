@@ -53,7 +53,7 @@ _FIND_GROUP = (
 )
 _UPDATE_GROUP = rollout_group.update().where(rollout_group.c.id == sa.bindparam("group"))
 _REJECT_MEMBERS = rollout_meta.update().where(
-    rollout_meta.c.group_id == sa.bindparam("group"), rollout_meta.c.state == RolloutState.RECORDED.value
+    rollout_meta.c.group_id == sa.bindparam("group"), rollout_meta.c.state == sa.bindparam("was")
 )
 
 
@@ -91,7 +91,7 @@ def insert_trajectory(
     connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], place, expected, now))
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
-        connection.execute(_REJECT_MEMBERS.values(**rejected), {"group": place.group_id})
+        connection.execute(_REJECT_MEMBERS, {"group": place.group_id, "was": RolloutState.RECORDED.value, **rejected})
     return place.state
 
 
@@ -130,7 +130,7 @@ def _place(
         group_id = key.inserted_primary_key[0]
     else:
         group_id = group.id
-        connection.execute(_UPDATE_GROUP.values(**values), {"group": group_id})
+        connection.execute(_UPDATE_GROUP, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)
     return _Place(RolloutState.RECORDED, "", group_id)

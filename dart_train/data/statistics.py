@@ -161,6 +161,12 @@ def success_over_time(
     return [Bucket(float(index) * bucket_s, count, rate) for index, count, rate in connection.execute(query)]
 
 
+def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, float]]:
+    """Return (task id, reward) of every scored rollout of the policy, in the order of recording."""
+    query = sa.select(_meta.task_id, _meta.reward).where(_scored(run_id)).order_by(_meta.rollout_id)
+    return [(task_id, reward) for task_id, reward in connection.execute(query)]
+
+
 def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int]:
     """Return how many trained trajectories were how many versions old, by version at commit - oldest version."""
     staleness = _meta.trained_version - _meta.oldest_version

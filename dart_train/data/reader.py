@@ -1,0 +1,206 @@
+"""A run's data as it can be looked at: trajectories, checkpoints, statistics, and why a trainer gets nothing.
+
+Invariants:
+    - Nothing here changes anything, so any number of readers may watch a run.
+    - Every answer comes from one snapshot of the database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from dart_train.data import checkpoints, curation, leases, statistics
+from dart_train.data.cache import LRUCache
+from dart_train.data.checkpoints import CheckpointRow
+from dart_train.data.curation import Census, CurationConfig
+from dart_train.data.files import TrajectoryFiles
+from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta, run_state
+from dart_train.data.statistics import Bucket, TaskStats, Throughput
+from dart_train.data.store import Store
+from dart_train.trajectory import Trajectory
+
+IMAGE_CACHE_BYTES = 128 * 2**20
+TRAJECTORY_CACHE = 512
+
+
+class RunReader:
+    """One run's data, to look at. Synchronous and thread-safe.
+
+    Args:
+        store: the database.
+        files: the data directory.
+        run_id: the run.
+        config: the switches of curation.
+        clock: Unix time; all processes of a run must agree on it to well within a lease's time to live.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        files: TrajectoryFiles,
+        run_id: str,
+        config: CurationConfig | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.files, self.run_id = store, files, run_id
+        self.config = config or CurationConfig()
+        self._clock = clock
+        self._images: LRUCache[NDArray[np.uint8]] = LRUCache(IMAGE_CACHE_BYTES, lambda image: image.nbytes)
+        self._trajectories: LRUCache[Trajectory] = LRUCache(TRAJECTORY_CACHE)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        root: str | Path,
+        run_id: str,
+        *,
+        config: CurationConfig | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """Open (and where needed make) the database and the data directory of a run.
+
+        Args:
+            url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
+            root: directory of trajectories and screenshots.
+            run_id: the run; several may share a database, each with a directory of its own.
+            config: the switches of curation.
+            clock: Unix time.
+
+        Raises:
+            DataError: the database or directory cannot be used; the message says why.
+        """
+        return cls(Store(url), TrajectoryFiles(root), run_id, config, clock)
+
+    def close(self) -> None:
+        """Close the database."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Trajectories and screenshots
+
+    def load_image(self, image_id: str) -> NDArray[np.uint8]:
+        """Return a screenshot, (H, W, 3) uint8, read-only and shared.
+
+        Raises:
+            CorruptDataError: missing or damaged.
+        """
+        return self._images.get(image_id, self.files.read_image)
+
+    def load_trajectory(self, trajectory_id: str) -> Trajectory:
+        """Return a trajectory.
+
+        Raises:
+            CorruptDataError: missing or damaged.
+        """
+        return self._trajectories.get(trajectory_id, self.files.read_trajectory)
+
+    def trajectories(
+        self,
+        *,
+        source: str | None = None,
+        task_id: str | None = None,
+        state: RolloutState | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Trajectory]:
+        """Yield stored trajectories, such as demonstrations with source "oracle"."""
+        columns, order = rollout_meta.c, rollout_meta.c.rollout_id
+        query = sa.select(columns.trajectory_id).where(columns.run_id == self.run_id)
+        for column, value in ((columns.source, source), (columns.task_id, task_id), (columns.state, state)):
+            if value is not None:
+                query = query.where(column == str(value))
+        query = query.order_by(order.desc() if newest_first else order).limit(limit)
+        for trajectory_id in self.store.read(lambda c: list(c.execute(query).scalars())):
+            yield self.files.read_trajectory(trajectory_id)
+
+    # Checkpoints
+
+    def newest_checkpoint(self) -> CheckpointRow | None:
+        """Return the newest version that can be read; None before the first."""
+        completed = CheckpointStatus.COMPLETED
+        rows = self.store.read(lambda c: checkpoints.list_checkpoints(c, self.run_id, completed, limit=1))
+        return rows[0] if rows else None
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Return all checkpoints, newest first."""
+        return self.store.read(lambda c: checkpoints.list_checkpoints(c, self.run_id))
+
+    def next_version(self) -> int:
+        """Return the version after every one that was ever announced, so that a resumed run goes on counting."""
+        return self.store.read(lambda c: checkpoints.next_version(c, self.run_id))
+
+    # Statistics and decisions
+
+    def census(self) -> Census:
+        """Return where every trajectory stands."""
+        return self.store.read(lambda c: statistics.census(c, self.run_id, self._oldest_allowed(c)))
+
+    def why(self) -> str:
+        """Say why not more can be leased, in words."""
+        return curation.explain(self.census())
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of trajectories by state."""
+        return self.store.read(lambda c: statistics.count_states(c, self.run_id))
+
+    def ready(self) -> tuple[int, int]:
+        """Return how many groups could be leased now, and how many trajectories they hold."""
+        return self.store.read(lambda c: leases.count_ready(c, self.run_id, self._oldest_allowed(c)))
+
+    def admit(self, running: int) -> bool:
+        """Whether another group of episodes may start; False while the trainer is too far behind."""
+        room = curation.capacity(
+            self.ready()[1] if self.config.batches_ahead is not None else 0,
+            running,
+            batch_size=self.config.batch_groups * self.config.group_size,
+            batches_ahead=self.config.batches_ahead,
+        )
+        return room is None or room > 0
+
+    def task_stats(self) -> dict[str, TaskStats]:
+        """Return every task's record, computed now."""
+        window = self.config.success_window
+        return {item.task_id: item for item in self.store.read(lambda c: statistics.task_stats(c, self.run_id, window))}
+
+    def saved_task_stats(self) -> dict[str, TaskStats]:
+        """Return every task's record as of the last `refresh_task_stats`: one small read."""
+        return {item.task_id: item for item in self.store.read(lambda c: statistics.saved_task_stats(c, self.run_id))}
+
+    def success_over_time(self, bucket_s: float, *, since: float = 0.0, task_id: str | None = None) -> list[Bucket]:
+        """Return success in stretches of `bucket_s` seconds, oldest first."""
+        return self.store.read(lambda c: statistics.success_over_time(c, self.run_id, bucket_s, since, task_id))
+
+    def reward_history(self) -> list[tuple[str, float]]:
+        """Return (task id, reward) of every scored rollout of the policy, in the order of recording: learning curves."""
+        return self.store.read(lambda c: statistics.reward_history(c, self.run_id))
+
+    def staleness_histogram(self) -> dict[int, int]:
+        """Return how many trained trajectories were how many versions old."""
+        return self.store.read(lambda c: statistics.staleness_histogram(c, self.run_id))
+
+    def throughput(self, start: float, end: float, slots: int | None = None) -> Throughput:
+        """Return utilisation of the desktops and actions per minute between two Unix times."""
+        return self.store.read(lambda c: statistics.throughput(c, self.run_id, start, end, slots))
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """Return what `set_fact` kept."""
+        here = (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
+        row = self.store.read(lambda c: c.execute(sa.select(run_state.c.value).where(here)).first())
+        return default if row is None else row[0]
+
+    def _oldest_allowed(self, connection: sa.Connection) -> int | None:
+        newest = checkpoints.newest_version(connection, self.run_id)
+        return curation.oldest_allowed(newest, self.config.max_staleness)

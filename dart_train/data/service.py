@@ -1,0 +1,143 @@
+"""The data manager's own process: keeps leases, staleness and per-task records up to date, and says how things stand.
+
+Everything that it does is done in transactions that the other modules do as well when they need it, so a run survives
+the loss of this process: only records and metrics stand still.
+
+Invariants:
+    - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done.
+    - A busy database costs a turn, not the process; any other `DataError` ends it with its message.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from dart_train.data.leases import Sweep
+from dart_train.data.manager import DataManager
+from dart_train.errors import DatabaseBusyError
+from dart_train.metrics import MetricsLog
+
+_log = logging.getLogger(__name__)
+THROUGHPUT_WINDOW_S = 60.0
+LEFTOVER_AGE_S = 600.0
+
+
+class DataService:
+    """Sweeps in turns and writes a line of metrics per interval.
+
+    Args:
+        data: the run; the service does not close it.
+        metrics: where the lines go; None for nowhere.
+        slots: desktops of the run, for their utilisation.
+        metrics_interval_s: between two lines.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        data: DataManager,
+        metrics: MetricsLog | None = None,
+        *,
+        slots: int | None = None,
+        metrics_interval_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._data, self._metrics, self._slots = data, metrics, slots
+        self._interval_s, self._clock = metrics_interval_s, clock
+        self._next_line = clock()
+        self._swept = Sweep()
+        self._recorded: deque[tuple[float, int]] = deque()  # (when, trajectories so far) within the throughput window
+
+    def turn(self) -> None:
+        """Do what is due once."""
+        sweep = self._data.sweep()
+        self._swept = Sweep(
+            self._swept.returned_leases + sweep.returned_leases,
+            self._swept.expired_groups + sweep.expired_groups,
+            self._swept.expired + sweep.expired,
+        )
+        if sweep.returned_leases:
+            _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
+        self._data.refresh_task_stats()
+        if self._clock() >= self._next_line:
+            self._next_line = max(self._next_line + self._interval_s, self._clock())
+            if self._metrics is not None:
+                self._metrics.write(**self.figures())
+
+    def figures(self) -> dict[str, object]:
+        """Return the figures of a line: where every trajectory stands, throughput, success and version."""
+        census, now = self._data.census(), self._clock()
+        self._recorded.append((now, census.total))
+        while now - self._recorded[0][0] > THROUGHPUT_WINDOW_S:
+            self._recorded.popleft()
+        (first, before), wall = self._recorded[0], time.time()
+        rate = (census.total - before) / (now - first) if now > first else 0.0
+        throughput = self._data.throughput(wall - THROUGHPUT_WINDOW_S, wall, self._slots)
+        newest = self._data.newest_checkpoint()
+        tasks = self._data.saved_task_stats()
+        rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
+        return {
+            **census.parts(),
+            "total": census.total,
+            "newest_version": newest.version if newest else None,
+            "returned_leases": self._swept.returned_leases,
+            "trajectories_per_s": rate,
+            "actions_per_min": throughput.actions_per_minute,
+            "env_utilisation": throughput.utilisation,
+            "success_rate": sum(rates.values()) / len(rates) if rates else None,
+            "success_rate_by_task": rates,
+        }
+
+    def run(self, stop: threading.Event, sweep_interval_s: float = 0.5) -> None:
+        """Take turns until told to stop."""
+        self._data.files.remove_leftovers(LEFTOVER_AGE_S)
+        while not stop.is_set():
+            try:
+                self.turn()
+            except DatabaseBusyError as error:
+                _log.warning("a turn is left out: %s", error)
+            stop.wait(sweep_interval_s)
+        self.turn()  # so that the last figures are those of the end
+
+
+def run_data_service(
+    data: DataManager,
+    metrics_path: str | Path | None = None,
+    *,
+    slots: int | None = None,
+    sweep_interval_s: float = 0.5,
+    metrics_interval_s: float = 1.0,
+) -> None:
+    """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
+
+    Args:
+        data: the run.
+        metrics_path: file of JSON lines, such as `metrics/data.jsonl`.
+        slots: desktops of the run, for their utilisation.
+        sweep_interval_s: between two turns.
+        metrics_interval_s: between two lines of metrics.
+
+    Raises:
+        DataError: the database or disk failed; the message says what to do.
+    """
+    stop = threading.Event()
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    metrics = MetricsLog(metrics_path) if metrics_path is not None else None
+    try:
+        DataService(data, metrics, slots=slots, metrics_interval_s=metrics_interval_s).run(stop, sweep_interval_s)
+    finally:
+        if metrics is not None:
+            metrics.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
