@@ -9,7 +9,6 @@ from __future__ import annotations
 
 SYSTEM = "You are a helpful assistant."
 
-# "\\n" and "\\'" stand for two characters each: the model reads a backslash.
 UI_TARS = """You are a GUI agent. You are given a task and your action history, with screenshots. \
 You need to perform the next action to complete the task.
 
@@ -31,6 +30,7 @@ Action: ...
 ## User Instruction
 """
 
+# The escapes below reach the model as a backslash and a character.
 UI_TARS_ACTION_SPACE = """click(start_box='<|box_start|>(x1,y1)<|box_end|>')
 left_double(start_box='<|box_start|>(x1,y1)<|box_end|>')
 right_single(start_box='<|box_start|>(x1,y1)<|box_end|>')
@@ -39,7 +39,7 @@ hotkey(key='')
 type(content='') #If you want to submit your input, use "\\n" at the end of `content`.
 scroll(start_box='<|box_start|>(x1,y1)<|box_end|>', direction='down or up or right or left')
 wait() #Sleep for 5s and take a screenshot to check for any changes.
-finished(content='xxx') # Use escape characters \\\\', \\\\", and \\\\n in content part to ensure we can parse the \
+finished(content='xxx') # Use escape characters \\', \\", and \\n in content part to ensure we can parse the \
 content in normal python string format."""
 
 CALL_USER = (

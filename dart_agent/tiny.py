@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,31 @@ SPECIAL_TOKENS = (
 
 # What UI-TARS actions are made of. The longest match wins, so a click is five tokens and the end token.
 ACTION_PHRASES = (
-    "Thought: ", "\nAction: ", "Action: ",
-    "Action: click(start_box='(", "Action: left_double(start_box='(", "Action: right_single(start_box='(",
-    "Action: drag(start_box='(", ")', end_box='(", "Action: scroll(start_box='(", ")', direction='", "Action: hover(start_box='(",
-    "Action: hotkey(key='", "Action: press(key='", "Action: type(content='", "Action: wait()", "Action: finished(content='",
-    "Action: finished()", "Action: call_user()", ")')", "')", "','", ", ", "\\n", "\n\n",
-    "system\n", "user\n", "assistant\n",
-    "ctrl", "shift", "alt", "enter", "tab", "esc", "space", "backspace", "delete", "home", "end", "pageup", "pagedown",
-    "up", "down", "left", "right",
+    "Thought: ", "\nAction: ", "Action: ", "Action: click(start_box='(", "Action: left_double(start_box='(",
+    "Action: right_single(start_box='(", "Action: hover(start_box='(", "Action: drag(start_box='(",
+    ")', end_box='(", "Action: scroll(start_box='(", ")', direction='", "Action: hotkey(key='",
+    "Action: type(content='", "Action: wait()", "Action: finished(content='", "Action: finished()",
+    "Action: call_user()", ")')", "')", "','", ", ", "\\n", "\\'", "\n\n",
+    ' "', '".', "system\n", "user\n", "assistant\n",
+    "ctrl", "shift", "alt", "enter", "tab", "esc", "space", "backspace", "delete", "home", "end", "pageup",
+    "pagedown", "up", "down", "left", "right",
 )  # fmt: skip
 
 # Words of the bundled tasks' instructions; each also gets a token with a leading space.
 INSTRUCTION_WORDS = (
     "Click", "click", "on", "the", "button", "Select", "select", "and", "in", "into", "Enter", "text", "textarea",
-    "textbox", "input", "field", "Focus", "box", "dialog", "close", "Close", "tab", "Tab", "link", "Submit", "submit",
-    "press", "Press", "labeled", "checkbox", "checkboxes", "radio", "widget", "Expand", "section", "below", "grid",
-    "coordinate", "then", "to", "of", "a", "with", "number", "color", "colored", "red", "green", "blue", "yellow", "OK",
-    "Ok", "ok", "Okay", "okay", "Cancel", "cancel", "Yes", "yes", "No", "no", "Next", "next", "Previous", "previous",
-    "ONE", "TWO", "x", "1st", "2nd", "3rd", "menu", "File", "Save", "file", "save", "Open", "open", "name", "username",
-    "password", "Login", "login", "Type", "type",
+    "textbox", "input", "field", "header", "Focus", "Point", "point", "at", "box", "dialog", "close", "Close", "tab",
+    "Tab", "link", "Submit", "submit", "press", "Press", "labeled", "checkbox", "checkboxes", "radio", "widget",
+    "Expand", "section", "below", "grid", "coordinate", "then", "to", "of", "a", "with", "number", "color", "colored",
+    "red", "green", "blue", "yellow", "OK", "Ok", "ok", "Okay", "okay", "Cancel", "cancel", "Yes", "yes", "No", "no",
+    "Next", "next", "Previous", "previous", "ONE", "TWO", "x", "1st", "2nd", "3rd", "menu", "File", "Save", "file",
+    "save", "Open", "open", "name", "username", "password", "Login", "login", "Type", "type",
+    # the names that MiniWoB++ asks for
+    "Agustina", "Alan", "Annis", "Ashlea", "Augus", "Beaulah", "Bernardine", "Briana", "Chas", "Cheree", "Cierra",
+    "Cristin", "Dannie", "Deneen", "Dolores", "Donovan", "Emile", "Enola", "Ignacio", "Jerald", "Jess", "Joye", "Juan",
+    "Kanesha", "Karrie", "Kasie", "Keli", "Kenda", "Keneth", "Leonie", "Livia", "Lyda", "Macie", "Marcella", "Michel",
+    "Myron", "Nathalie", "Nieves", "Olin", "Renda", "Rex", "Riley", "Sergio", "Teodoro", "Thaddeus", "Tora", "Truman",
+    "Tula", "Vanda", "Vina",
 )  # fmt: skip
 
 
@@ -156,7 +163,7 @@ def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
     half = config.hidden_size // config.heads // 2
     temporal, height = half // 4, (half - half // 4) // 2
     sections = [temporal, height, half - temporal - height]
-    token = tokenizer.token_to_id
+    token: Callable[[str], Any] = tokenizer.token_to_id  # never None: the tokens were added above
     return Qwen2_5_VLConfig(
         text_config={
             "vocab_size": tokenizer.get_vocab_size(),

@@ -36,7 +36,7 @@ class DecodeState:
 
 
 class Decoder:
-    """Runs prompts and then single tokens through the text layers. Reads the model's parameters afresh on every call."""
+    """Runs prompts, then single tokens, through the text layers. Reads the live parameters on every call."""
 
     def __init__(self, text_model: Any) -> None:
         """Wrap the `language_model` of a Qwen2.5-VL model."""

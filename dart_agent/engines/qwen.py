@@ -83,7 +83,7 @@ class QwenRunner:
                 f"{model_dir} is a {model.config.model_type} model; the embedded engine serves qwen2_5_vl only. "
                 "Serve other models through a vLLM server."
             )
-        return cls(model.to(device).eval(), vision, vision_cache=vision_cache)
+        return cls(model.eval().to(torch.device(device)), vision, vision_cache=vision_cache)
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Raise `EngineError` for a request that cannot be served. Cheap, callable from any thread."""
