@@ -69,14 +69,10 @@ class Framebuffer:
             draw_cursor(frame, cursor)
         return frame
 
-    def snapshot(self, into: NDArray[np.uint64]) -> None:
-        """Copy the raw screen into a buffer of `raw_words` (for `settling`)."""
-        np.copyto(into, self.raw)
-
     @property
-    def raw(self) -> NDArray[np.uint64]:
-        """The raw screen as (rows, words), current at each look; do not keep parts of it after `close`."""
-        return self._rows.view(np.uint64) if self._rows.shape[1] % 8 == 0 else self._rows.view(np.uint32)
+    def raw(self) -> NDArray[np.uint32]:
+        """The raw screen as (rows, words), current at each look."""
+        return self._rows.view(np.uint32)
 
     def close(self) -> None:
         """Let go of the file (the mapping ends with the last array that looks into it)."""

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 MAX_HEADER = 1 << 20
 CHUNK = 1 << 16
@@ -34,11 +35,13 @@ class Guest:
         self.plan = plan
         self.env = dict(os.environ)
         self.home = self.env["HOME"]
+        self.display = None
+        self.ending = threading.Lock()
 
     def boot(self):
         """Start display server and message bus together, then the window manager; return the display number."""
-        display_fd = self._start_announcing("xvfb", self.plan["display_server"])
-        bus_fd = self._start_announcing("dbus", self.plan["message_bus"])
+        display_fd, self.display = self._start_announcing("xvfb", self.plan["display_server"])
+        bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
         number = _read_line(display_fd)
         if not number:
             raise RuntimeError("Xvfb ended before it was ready")
@@ -53,9 +56,9 @@ class Guest:
     def _start_announcing(self, name, command):
         """Start a program that writes one line to the descriptor in its last argument as soon as it is ready."""
         read_end, write_end = os.pipe()
-        self.spawn(name, [*command, str(write_end)], essential=True, pass_fds=[write_end])
+        process = self.spawn(name, [*command, str(write_end)], essential=True, pass_fds=[write_end])
         os.close(write_end)
-        return read_end
+        return read_end, process
 
     def spawn(self, name, command, essential=False, env=None, pass_fds=()):
         """Start a program in the background with its output in a log; the desktop ends when an essential one does."""
@@ -71,6 +74,7 @@ class Guest:
                 start_new_session=True,
             )
         threading.Thread(target=self._watch, args=(name, process, essential), daemon=True).start()
+        return process
 
     def _watch(self, name, process, essential):
         code = process.wait()
@@ -80,9 +84,19 @@ class Guest:
 
     def end(self, code):
         """End this program and with it the desktop."""
-        if self.plan["kill_descendants"]:
-            kill_descendants()
-        os._exit(code)
+        with self.ending:  # whoever comes second finds the program gone
+            if self.plan["kill_descendants"]:
+                self._end_display()
+                kill_descendants()
+            os._exit(code)
+
+    def _end_display(self):
+        """Let Xvfb remove its socket and lock, which are in the `/tmp` of the host."""
+        if self.display is not None and self.display.poll() is None:
+            self.display.terminate()
+            deadline = time.monotonic() + 2
+            while self.display.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def serve(self, listener):
         """Answer requests, one thread each, until killed."""
@@ -105,13 +119,16 @@ class Guest:
                 pass  # the host no longer wants the answer
 
     def do_boot(self, connection, request, body, fds):
+        """Start the display; the answer comes when it is ready."""
         return {"display": self.boot()}, b""
 
     def do_launch(self, connection, request, body, fds):
+        """Start a program in the background."""
         self.spawn(request["name"], request["command"], request["essential"], request["env"])
         return {}, b""
 
     def do_run(self, connection, request, body, fds):
+        """Run a program to its end; the answer is its output."""
         try:
             process = subprocess.Popen(
                 request["command"],
@@ -129,10 +146,12 @@ class Guest:
         return {"returncode": process.returncode, "stdout": len(stdout)}, stdout + stderr
 
     def do_read(self, connection, request, body, fds):
+        """Send a file."""
         with open(self._path(request["path"]), "rb") as file:
             return {}, file.read()
 
     def do_write(self, connection, request, body, fds):
+        """Create or replace a file."""
         path = self._path(request["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
@@ -146,6 +165,7 @@ class Guest:
         return os.path.join(self.home, os.path.expanduser(path))
 
     def do_listen(self, connection, request, body, fds):
+        """Lead the clients of the socket that came along to a port."""
         listener = socket.socket(fileno=fds[0])
         threading.Thread(target=_relay, args=(listener, request["port"]), daemon=True).start()
         return {}, b""
@@ -237,7 +257,7 @@ def kill_descendants():
 
 
 def _children(pid):
-    found = []
+    found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/children") as file:
             found += map(int, file.read().split())
@@ -245,11 +265,12 @@ def _children(pid):
 
 
 def main():
+    """Serve until killed."""
     plan = json.loads(sys.argv[1])
     guest = Guest(plan)
     if plan["kill_descendants"]:
         die_with_parent()
-        signal.signal(signal.SIGTERM, lambda *_: guest.end(0))
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guest.end, args=(0,)).start())
     guest.serve(socket.socket(fileno=plan["listen_fd"]))
 
 

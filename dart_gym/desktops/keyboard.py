@@ -3,15 +3,16 @@
 Invariants:
     - A program looks a keycode up when it handles the key event, some time after the event was sent. So a spare
       keycode keeps its meaning until it has to be given to another character, least recently used first, and
-      `Keyboard.plan` tells where a text must pause for the programs to catch up.
-    - The meaning of keycodes that were mapped when the desktop started never changes.
+      `Batch.overwrites` tells where programs must catch up before.
+    - Only keycodes without a meaning are spare. (Those of multimedia keys look so too, but Chromium goes by the keycode
+      where it does not know the keysym: typing Chinese on them navigates back.)
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from Xlib import XK
 
@@ -21,6 +22,7 @@ XK.load_keysym_group("xf86")
 
 _CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
 _UNICODE = 0x01000000
+_FIRST_SPARE = 9  # programs take keycode 8 for "no key"
 
 
 def keysym_of(key: str) -> int:
@@ -31,7 +33,7 @@ def keysym_of(key: str) -> int:
     """
     name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
     if name is not None:
-        return XK.string_to_keysym(name)
+        return XK.string_to_keysym(name.replace("XF86", "XF86_"))
     code = ord(key)
     if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
         raise ValueError(f"no key types the character U+{code:04X}")
@@ -48,9 +50,16 @@ class Stroke:
 
 @dataclass(slots=True)
 class Batch:
-    """Strokes that can be sent in one go after `remap` (keycode -> keysym) was carried out."""
+    """Strokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
+
+    Attributes:
+        remap: new meanings of spare keycodes.
+        overwrites: whether one of them had another meaning, that programs may still need for earlier strokes.
+        strokes: the keys to press, one after the other.
+    """
 
     remap: dict[int, int] = field(default_factory=dict)
+    overwrites: bool = False
     strokes: list[Stroke] = field(default_factory=list)
 
 
@@ -60,22 +69,22 @@ class Keyboard:
     Args:
         mapping: keysyms of each keycode, as GetKeyboardMapping returns them.
         first_keycode: keycode of its first row.
+        modifiers: keycodes that act as modifiers, whatever their keysyms are.
     """
 
-    def __init__(self, mapping: list[Any], first_keycode: int) -> None:
+    def __init__(self, mapping: Sequence[Sequence[int]], first_keycode: int, modifiers: Collection[int] = ()) -> None:
         self._strokes: dict[int, Stroke] = {}
         self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
         for keycode, keysyms in enumerate(mapping, first_keycode):
-            if not any(keysyms):
+            if any(keysyms) or keycode in modifiers or keycode < _FIRST_SPARE:
+                self._learn(keycode, keysyms)
+            else:
                 self._spare[keycode] = 0
-            for level, keysym in reversed(list(enumerate(keysyms[:2]))):
-                if keysym:
-                    self._learn(keysym, Stroke(keycode, level == 1))
 
-    def _learn(self, keysym: int, stroke: Stroke) -> None:
-        known = self._strokes.get(keysym)
-        if known is None or known.shift >= stroke.shift:  # without Shift where possible
-            self._strokes[keysym] = stroke
+    def _learn(self, keycode: int, keysyms: Sequence[int]) -> None:
+        for level, keysym in enumerate(keysyms[:2]):
+            if keysym:
+                self._strokes.setdefault(keysym, Stroke(keycode, level == 1))
 
     @property
     def spare_count(self) -> int:
@@ -83,7 +92,7 @@ class Keyboard:
         return len(self._spare)
 
     def plan(self, keysyms: list[int]) -> list[Batch]:
-        """Cut a sequence of keysyms into batches; between two, programs must have handled what came before."""
+        """Cut a sequence of keysyms into batches, each of which needs no keycode in two meanings."""
         batches = [Batch()]
         used: set[int] = set()  # spare keycodes that the current batch relies on
         for keysym in keysyms:
@@ -101,8 +110,20 @@ class Keyboard:
         return batches
 
     def _assign(self, keycode: int, keysym: int, batch: Batch) -> Stroke:
-        self._strokes.pop(self._spare[keycode], None)
+        if self._spare[keycode]:
+            del self._strokes[self._spare[keycode]]
+            batch.overwrites = True
         self._spare[keycode] = keysym
         self._strokes[keysym] = Stroke(keycode)
         batch.remap[keycode] = keysym
         return self._strokes[keysym]
+
+
+def runs(remap: dict[int, int]) -> list[tuple[int, list[int]]]:
+    """Group new meanings by adjoining keycodes: (first keycode, keysyms); programs re-read the map once for each."""
+    grouped: list[tuple[int, list[int]]] = []
+    for keycode in sorted(remap):
+        if not grouped or keycode != grouped[-1][0] + len(grouped[-1][1]):
+            grouped.append((keycode, []))
+        grouped[-1][1].append(remap[keycode])
+    return grouped

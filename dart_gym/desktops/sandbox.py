@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -35,6 +36,7 @@ _INSIDE = "/run/desktop"
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
 _MAX_SOCKET_PATH = 107
 _LOG_TAIL = 2000
+_LONGEST_END_S = 5.0
 _counter = itertools.count(1)
 _cleaned = False
 
@@ -194,7 +196,7 @@ class Sandbox:
         self.x11 = self.directory / "x11"
         self.guest_socket = self.directory / "guest.sock"
         self.inside = _INSIDE if self.isolated else str(self.shared)
-        for path in (self.log_dir, self.home, self.x11):
+        for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
             path.mkdir(parents=True)
         self.x11.chmod(0o1777)
         (self.shared / "openbox.xml").write_text(_OPENBOX)
@@ -225,7 +227,7 @@ class Sandbox:
                     stderr=log,
                     cwd="/",
                     env=self._environment(env),
-                    pass_fds=(listener.fileno(), info_write),
+                    pass_fds=(listener.fileno(), info_write) if self.isolated else (listener.fileno(),),
                     start_new_session=True,
                 )
             except BaseException:
@@ -256,7 +258,10 @@ class Sandbox:
                 *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
                 *("-nolisten", "tcp", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
             ],
-            "message_bus": ["dbus-daemon", "--session", "--nofork", "--nopidfile", "--nosyslog", "--print-address"],
+            "message_bus": [
+                *("dbus-daemon", "--session", f"--address=unix:path={self.inside}/bus"),
+                *("--nofork", "--nopidfile", "--nosyslog", "--print-address"),
+            ],
             "window_manager": ["openbox", "--sm-disable", "--config-file", f"{self.inside}/openbox.xml"],
         }
 
@@ -270,7 +275,7 @@ class Sandbox:
             "LOGNAME": "user",
             "SHELL": "/bin/bash",
             "LANG": "C.UTF-8",
-            "TMPDIR": "/tmp",
+            "TMPDIR": "/tmp" if self.isolated else str(self.directory / "tmp"),
             "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
             "XDG_SESSION_TYPE": "x11",
             "XDG_CURRENT_DESKTOP": "GNOME",
@@ -334,29 +339,31 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
     """
     if os.getpid() != owner:
         return  # a forked child that runs its parent's finalizers
-    os.set_blocking(info_fd, False)
-    with open(info_fd, "rb") as info:
-        data = info.read()
     if process.poll() is None:
-        inner = json.loads(data)["child-pid"] if data else None
         with contextlib.suppress(ProcessLookupError):
-            if inner is not None:
+            if (inner := _inner_pid(info_fd)) is not None:
                 os.kill(inner, signal.SIGKILL)
             else:
                 process.terminate()  # no sandbox: the guest kills what it started
         try:
-            process.wait(5)
+            process.wait(_LONGEST_END_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    os.close(info_fd)
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _inner_pid(info_fd: int) -> int | None:
+    """Pid of the init process inside, from `bwrap --info-fd`; None without a sandbox, or when it did not get so far."""
+    ready, _, _ = select.select([info_fd], [], [], _LONGEST_END_S)
+    data = os.read(info_fd, 4096) if ready else b""
+    return json.loads(data)["child-pid"] if data else None
 
 
 def _read_tail(path: Path) -> str:
     try:
-        fd = os.open(
-            path, os.O_RDONLY | os.O_NOFOLLOW
-        )  # the desktop may have replaced it by a link to the host's files
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # it may be a link to the host's files by now
     except OSError:
         return ""
     with open(fd, "rb") as file:
@@ -374,6 +381,7 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
   <desktops><number>1</number><popupTime>0</popupTime></desktops>
   <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
   <keyboard>
+    <rebindOnMappingNotify>no</rebindOnMappingNotify>
     <keybind key="A-F4"><action name="Close"/></keybind>
     <keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
   </keyboard>
@@ -395,7 +403,9 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
     <context name="Left"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
     <context name="Right"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
     <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
-    <context name="Maximize"><mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind></context>
+    <context name="Maximize">
+      <mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind>
+    </context>
     <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
   </mouse>
   <menu><hideDelay>0</hideDelay></menu>

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,13 @@ from Xlib import X, Xatom
 from Xlib import display as xdisplay
 from Xlib import error as xerror
 from Xlib.ext import xfixes
-from Xlib.protocol import rq
+from Xlib.protocol import event, rq
 from Xlib.support import connect
 
 from dart_gym.desktops.framebuffer import Cursor
 from dart_gym.errors import DesktopError
+
+_POLL_S = 0.002
 
 
 class _SocketName(str):
@@ -88,8 +93,8 @@ class XConnection:
             self.display: Any = xdisplay.Display(name)
             self.root: Any = self.display.screen().root
             self.display.xfixes_query_version()
+        self._pings = itertools.count(1)
         self._xfixes = self.display.display.get_extension_major(xfixes.extname)
-        self._pixels: tuple[int, Any] = (-1, None)
 
     def cursor(self) -> Cursor:
         """Where the pointer is and what it looks like, in one round trip."""
@@ -108,8 +113,7 @@ class XConnection:
     def has_window_manager(self) -> bool:
         """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
         with translated_errors():
-            atom = self.display.intern_atom("_NET_SUPPORTING_WM_CHECK")
-            return self.root.get_full_property(atom, Xatom.WINDOW) is not None
+            return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
     def covered_by_window(self, width: int, height: int) -> bool:
         """Whether a mapped window of at least the given size lies on the screen."""
@@ -130,6 +134,50 @@ class XConnection:
             self.root.change_attributes(background_pixel=color)
             self.root.clear_area()
             self.display.sync()
+
+    async def wait_for_focused_program(self, timeout: float) -> bool:
+        """Wait until the program of the active window has read all events so far; False when it does not say.
+
+        Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
+        """
+        with translated_errors():
+            active = self.root.get_full_property(self._atom("_NET_ACTIVE_WINDOW"), Xatom.WINDOW)
+            if active is None or not active.value[0] or not self._answers_pings(active.value[0]):
+                return False
+            self.root.change_attributes(event_mask=X.SubstructureNotifyMask)  # answers go to the root window
+            try:
+                return await self._ping(active.value[0], time.monotonic() + timeout)
+            finally:
+                self.root.change_attributes(event_mask=X.NoEventMask)
+                self.display.sync()
+                for _ in range(self.display.pending_events()):
+                    self.display.next_event()
+
+    def _answers_pings(self, window: int) -> bool:
+        try:
+            target = self.display.create_resource_object("window", window)
+            protocols = target.get_full_property(self._atom("WM_PROTOCOLS"), Xatom.ATOM)
+        except xerror.BadWindow:
+            return False  # closed just now
+        return protocols is not None and self._atom("_NET_WM_PING") in protocols.value
+
+    async def _ping(self, window: int, deadline: float) -> bool:
+        protocols, ping = self._atom("WM_PROTOCOLS"), self._atom("_NET_WM_PING")
+        number = next(self._pings)
+        target = self.display.create_resource_object("window", window)
+        data = (32, [ping, number, window, 0, 0])
+        target.send_event(event.ClientMessage(window=target, client_type=protocols, data=data))
+        while time.monotonic() < deadline:
+            for _ in range(self.display.pending_events()):
+                answer = self.display.next_event()
+                if answer.type == X.ClientMessage and answer.client_type == protocols:
+                    if list(answer.data[1][:2]) == [ping, number]:
+                        return True
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    def _atom(self, name: str) -> int:
+        return self.display.intern_atom(name)
 
     def close(self) -> None:
         """End the connection, also one that is broken already."""

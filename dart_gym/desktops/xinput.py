@@ -10,19 +10,21 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from Xlib import X
 
 from dart_gym.actions import Action, Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
 from dart_gym.desktops.base import ActionError
-from dart_gym.desktops.keyboard import Batch, Keyboard, Stroke, keysym_of
+from dart_gym.desktops.keyboard import Batch, Keyboard, Stroke, keysym_of, runs
 from dart_gym.desktops.xconnection import XConnection, translated_errors
 
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
 _STROKES_IN_A_GO = 64
+_CATCH_UP_S = 1.0
+_BLIND_PACE_S = 0.1  # for a program that does not say how far it is: there is nothing to wait for
 _DRAG_STEP_PX = 12
 _DRAG_PERIOD_S = 0.004  # a hand is slow: programs ignore drags whose motions all have one time stamp
 
@@ -32,47 +34,50 @@ class XInput:
 
     Args:
         connection: to its X server.
-        catch_up: waits until programs have handled the keys so far (called only when a text needs more foreign
-            characters than there are spare keycodes).
     """
 
-    def __init__(self, connection: XConnection, catch_up: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, connection: XConnection) -> None:
         self._connection = connection
         self._display = connection.display
-        self._catch_up = catch_up
         screen = self._display.screen()
         self._size = (screen.width_in_pixels, screen.height_in_pixels)
         info = self._display.display.info
         first, count = info.min_keycode, info.max_keycode - info.min_keycode + 1
         with translated_errors():
-            self._keyboard = Keyboard(self._display.get_keyboard_mapping(first, count), first)
+            modifiers = {keycode for row in self._display.get_modifier_mapping() for keycode in row}
+            self._keyboard = Keyboard(self._display.get_keyboard_mapping(first, count), first, modifiers)
         self._shift = self._single(keysym_of("shift")).keycode
-        self._held_keys: dict[int, bool] = {}
+        self._held_keys: set[int] = set()
         self._held_buttons: set[int] = set()
 
     async def perform(self, action: Action) -> None:
         """Carry out an action; Done, Fail and AskUser do nothing."""
         with translated_errors():
-            match action:
-                case Click():
-                    self._click(action)
-                case Move():
-                    self._move(action.x, action.y)
-                case Drag():
-                    await self._drag(action)
-                case Scroll():
-                    self._scroll(action)
-                case Type():
-                    await self._type(action.text)
-                case Press():
-                    self._press(action.keys)
-                case KeyDown() | KeyUp():
-                    self._hold_key(action)
-                case MouseDown() | MouseUp():
-                    self._hold_button(action)
-                case Wait():
-                    await asyncio.sleep(action.seconds)
-            self._display.sync()
+            try:
+                await self._carry_out(action)
+            finally:
+                self._display.sync()  # sends the releases also when something failed
+
+    async def _carry_out(self, action: Action) -> None:
+        match action:
+            case Click():
+                self._click(action)
+            case Move():
+                self._move(action.x, action.y)
+            case Drag():
+                await self._drag(action)
+            case Scroll():
+                self._scroll(action)
+            case Type():
+                await self._type(action.text)
+            case Press():
+                self._press(action.keys)
+            case KeyDown() | KeyUp():
+                self._hold_key(action)
+            case MouseDown() | MouseUp():
+                self._hold_button(action)
+            case Wait():
+                await asyncio.sleep(action.seconds)
 
     def release_all(self) -> None:
         """Release what KeyDown and MouseDown left held."""
@@ -146,12 +151,19 @@ class XInput:
             keysyms = [keysym_of(character) for character in text]
         except ValueError as error:
             raise ActionError(str(error)) from None
-        for index, batch in enumerate(self._keyboard.plan(keysyms)):
-            if index:
-                self._display.sync()
-                await self._catch_up()
+        for batch in self._keyboard.plan(keysyms):
+            if batch.overwrites:
+                await self._catch_up()  # else earlier keys would be read with their new meanings
             self._remap(batch)
+            if batch.remap:
+                await self._catch_up()  # Chromium hears of it on one connection and gets the keys on another
             await self._strike(batch.strokes)
+
+    async def _catch_up(self) -> None:
+        """Let the focused program handle what it was sent so far."""
+        self._display.sync()
+        if not await self._connection.wait_for_focused_program(_CATCH_UP_S):
+            await asyncio.sleep(_BLIND_PACE_S)
 
     async def _strike(self, strokes: Sequence[Stroke]) -> None:
         for start in range(0, len(strokes), _STROKES_IN_A_GO):
@@ -169,10 +181,10 @@ class XInput:
     def _hold_key(self, action: KeyDown | KeyUp) -> None:
         stroke = self._strokes([action.key])[0]
         if isinstance(action, KeyDown):
-            self._held_keys[stroke.keycode] = True
+            self._held_keys.add(stroke.keycode)
             self._event(X.KeyPress, stroke.keycode)
         else:
-            self._held_keys.pop(stroke.keycode, None)
+            self._held_keys.discard(stroke.keycode)
             self._event(X.KeyRelease, stroke.keycode)
 
     def _strokes(self, keys: Sequence[str]) -> list[Stroke]:
@@ -189,8 +201,8 @@ class XInput:
 
     def _remap(self, batch: Batch) -> None:
         """Give spare keycodes their meaning; programs hear of it before the events that follow."""
-        for keycode, keysym in batch.remap.items():
-            self._display.change_keyboard_mapping(keycode, [(keysym, keysym)])
+        for first, keysyms in runs(batch.remap):
+            self._display.change_keyboard_mapping(first, [(keysym, keysym) for keysym in keysyms])
         if batch.remap:
             self._display.sync()
 
@@ -211,7 +223,6 @@ class XInput:
         finally:
             for keycode in reversed(pressed):
                 self._event(X.KeyRelease, keycode)
-            self._display.flush()
 
     @contextmanager
     def _button(self, button: int) -> Iterator[None]:
@@ -220,7 +231,6 @@ class XInput:
             yield
         finally:
             self._event(X.ButtonRelease, button)
-            self._display.flush()
 
     def _event(self, kind: int, detail: int) -> None:
         self._display.xtest_fake_input(kind, detail)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,17 +22,16 @@ from dart_gym.desktops import browser, devtools, settling
 from dart_gym.desktops.base import CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.framebuffer import Framebuffer
 from dart_gym.desktops.relay import GuestClient
-from dart_gym.desktops.sandbox import Sandbox
+from dart_gym.desktops.sandbox import Sandbox, check_sandbox
 from dart_gym.desktops.xconnection import XConnection
 from dart_gym.desktops.xinput import XInput
-from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingDependencyError
 
 PROFILES = ("bare", "browser")
 SANDBOXES = ("bwrap", "none")
 BACKGROUND = 0x3B5B7A
 _PROBE_PERIOD_S = 0.004
 _LARGE_PIXELS = 500_000  # from here on a copy of the screen takes milliseconds and goes to a thread
-_CATCH_UP = SettlePolicy(quiet_ms=60, max_ms=1000)
 
 
 class XvfbDesktop:
@@ -59,6 +57,7 @@ class XvfbDesktop:
         self._framebuffer: Framebuffer | None = None
         self._input: XInput | None = None
         self._ports: dict[int, Path] = {}
+        self._real_ports: dict[int, int] = {}
         self._names = itertools.count(1)
 
     async def start(self, *, timeout: float = 60.0) -> None:
@@ -79,25 +78,42 @@ class XvfbDesktop:
 
     async def _boot(self, sandbox: Sandbox) -> None:
         self._guest = GuestClient(sandbox.guest_socket, self._logs)
-        number = await self._guest.boot(timeout=60.0)
-        self._connection = XConnection(sandbox.display_socket(number))
+        try:
+            number = await self._guest.boot(timeout=60.0)
+        except DesktopError as error:
+            reason = await asyncio.to_thread(check_sandbox) if sandbox.isolated and not sandbox.alive else None
+            if reason is not None and self._sandbox is sandbox:
+                raise MissingDependencyError(reason) from error
+            raise
+        connection = self._connection = XConnection(sandbox.display_socket(number))
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0")
-        self._input = XInput(self._connection, lambda: self.settle(_CATCH_UP))
-        self._connection.paint_root(BACKGROUND)
-        await self._until(self._connection.has_window_manager)
+        self._input = XInput(connection)
+        connection.paint_root(BACKGROUND)
+        await self._until(connection.has_window_manager)
         if self.spec.profile == "browser":
-            await self._start_browser(sandbox)
+            await self._start_browser(sandbox, connection)
 
-    async def _start_browser(self, sandbox: Sandbox) -> None:
-        user_data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
-        command = browser.browser_command(self.spec, browser.DEVTOOLS_PORT, user_data_dir)
-        await self._guest.launch(browser.LOG, command, {}, essential=True)
+    async def _start_browser(self, sandbox: Sandbox, connection: XConnection) -> None:
+        """Start Chromium; without a network of its own it takes any free port, which `open_port` knows of."""
+        data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
+        port = browser.DEVTOOLS_PORT if sandbox.isolated else 0
+        await self._guest.launch(browser.LOG, browser.browser_command(self.spec, port, data_dir), {}, essential=True)
+        await self._until(lambda: connection.covered_by_window(self.spec.width, self.spec.height))
+        if not port:
+            self._real_ports[browser.DEVTOOLS_PORT] = await self._chosen_port(data_dir)
         path = str(await self.open_port(browser.DEVTOOLS_PORT))
         while not await self._browser_answers(path):
             await asyncio.sleep(_PROBE_PERIOD_S)
-        assert self._connection is not None
-        connection = self._connection
-        await self._until(lambda: connection.covered_by_window(self.spec.width, self.spec.height))
+
+    async def _chosen_port(self, data_dir: str) -> int:
+        while True:
+            try:
+                lines = (await self.read_file(f"{data_dir}/DevToolsActivePort")).split()
+            except FileNotFoundError:
+                lines = []
+            if lines:
+                return int(lines[0])
+            await asyncio.sleep(_PROBE_PERIOD_S)
 
     async def _browser_answers(self, path: str) -> bool:
         self._running()
@@ -119,7 +135,7 @@ class XvfbDesktop:
         connection, self._connection = self._connection, None
         framebuffer, self._framebuffer = self._framebuffer, None
         self._input = None
-        self._ports = {}
+        self._ports, self._real_ports = {}, {}
         if connection is not None:
             connection.close()
         if framebuffer is not None:
@@ -198,6 +214,6 @@ class XvfbDesktop:
         sandbox = self._running()
         if port not in self._ports:
             with sandbox.listener(f"port-{port}.sock") as (path, listener):
-                await self._guest.listen(listener, port)
+                await self._guest.listen(listener, self._real_ports.get(port, port))
                 self._ports[port] = path
         return self._ports[port]
