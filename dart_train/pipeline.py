@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import tempfile
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
+
+from rich.console import Console
 
 from dart_train.config import RunConfig, dump_config
 from dart_train.errors import DartTrainError
@@ -210,3 +213,29 @@ def execute(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDir
     with RunLock(run), Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel) as pipeline:
         pipeline.execute()
     return run
+
+
+def check(config: RunConfig) -> None:
+    """Find what only a start would show: settings of the trainer, and names of formats and tasks.
+
+    Raises:
+        DartTrainError: a value is wrong.
+        DartGymError: no such format or task.
+    """
+    from dart_agent.formats import get_format
+    from dart_train.commands.learn import trainer_arguments
+
+    get_format(config.agent.format)
+    trainer_arguments(config, RunDirectory(Path(tempfile.gettempdir()) / config.name))
+
+
+def say_result(run: RunDirectory, console: Console) -> None:
+    """The last lines of a run: what it came to and where the report lies."""
+    figures = json.loads(run.figures.read_text())
+    before, after = figures.get("success_before"), figures.get("success_after")
+    if before is not None and after is not None:
+        console.print(
+            f"\n[bold]Success on held-out seeds: {100 * before:.0f} % before, [green]{100 * after:.0f} %[/] after[/] "
+            f"({figures['rollouts']:,} rollouts in {figures['rl_wall_s'] / 60:.1f} min of reinforcement learning)"
+        )
+    console.print(f"Report: {run.report}", highlight=False, soft_wrap=True)

@@ -1,0 +1,204 @@
+"""Plays held-out seeds with fixed weights and writes every episode down: what "before" and "after" are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from dart_agent.policies.policy import Policy
+from dart_gym.actions import action_to_dict
+from dart_gym.cluster.client import ClusterClient
+from dart_train.agent import make_policy
+from dart_train.commands.context import ModuleContext
+from dart_train.config import RunConfig
+from dart_train.errors import DartTrainError
+from dart_train.rollout.config import FIRST_TRAINING_SEED
+from dart_train.rollout.engines import EnginePool, EpisodeEngine
+from dart_train.rollout.episode import PlayedEpisode, play
+from dart_train.rollout.replica import Weights
+from dart_train.rollout.scheduler import Assignment
+from dart_train.rundir import RunDirectory, write_json
+
+ATTEMPTS = 4
+"""How often an episode that the environment lost is played again."""
+
+
+class EvaluationIncomplete(DartTrainError):
+    """An episode could not be played to a score."""
+
+
+def main(
+    context: ModuleContext,
+    *,
+    label: str,
+    version: int | None = None,
+    model: Path | None = None,
+    trained_only: bool = False,
+    temperature: float | None = None,
+) -> None:
+    """Evaluate one set of weights and write `eval/<label>.json`. Does nothing when that exists.
+
+    Args:
+        context: of the module.
+        label: name of the evaluation.
+        version: of the published weights; None for the newest.
+        model: a directory, instead of a version.
+        trained_only: leave out the tasks beside.
+        temperature: None for the configured one.
+    """
+    target = context.run.evaluation(label)
+    if target.exists():
+        return
+    weights = _weights(context, version, model)
+    config = context.config
+    chosen = config.evaluation.temperature if temperature is None else temperature
+    assignments = plan(config, trained_only=trained_only)
+    progress = context.progress()
+    started = time.time()
+
+    def told(done: int, episode: PlayedEpisode) -> None:
+        progress.say(done, len(assignments), f"{episode.assignment.task_id}: {episode.terminal}")
+
+    played = asyncio.run(_play_all(context, weights, assignments, chosen, told))
+    rows = [_row(episode, context.run, label, config) for episode in played]
+    facts = {"label": label, "version": weights.version, "temperature": chosen, "seconds": time.time() - started}
+    write_json(target, {**facts, "episodes": rows})
+
+
+def _weights(context: ModuleContext, version: int | None, model: Path | None) -> Weights:
+    if model is not None:
+        return Weights(str(model), 0)
+    with context.open_data() as data:
+        rows = {row.version: row for row in data.checkpoints()}
+        wanted = data.newest_checkpoint() if version is None else rows.get(min(version, max(rows, default=0)))
+    if wanted is None:
+        raise DartTrainError(f"{context.run.root} has no published weights yet; run `dart-train run` first")
+    return Weights(wanted.path, wanted.version)
+
+
+def plan(config: RunConfig, *, trained_only: bool = False) -> list[Assignment]:
+    """What is played, task by task: equal for every evaluation of a run, so that they compare."""
+    evaluation = config.evaluation
+    limits = {entry.id: entry.max_steps for entry in config.rollout.tasks}
+    counts = [(task, evaluation.episodes) for task in config.train_tasks]
+    counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]
+    return [
+        Assignment(
+            task_id=task,
+            seed=evaluation.first_seed + index,
+            group_key="",
+            n=0,
+            attempt=0,
+            sampling_seed=config.seed * FIRST_TRAINING_SEED + index,
+            max_steps=limits.get(task) or config.rollout.max_steps,
+        )
+        for task, count in counts
+        for index in range(count)
+    ]
+
+
+async def _play_all(
+    context: ModuleContext,
+    weights: Weights,
+    assignments: list[Assignment],
+    temperature: float,
+    told: Callable[[int, PlayedEpisode], None],
+) -> list[PlayedEpisode]:
+    """All episodes, in the order of `assignments`."""
+    rollout = context.config.rollout
+    sampling = rollout.sampling.model_copy(update={"temperature": temperature})
+    factory = make_policy(weights.path, context.config.agent, sampling)
+    directory = tempfile.mkdtemp(prefix="dart-eval-")
+    try:
+        async with EnginePool(rollout.engine, weights, directory=directory, log_dir=context.run.logs) as pool:
+            return await play_on_slots(
+                ClusterClient(context.url), assignments, lambda: factory(EpisodeEngine(pool)), rollout.slots, told
+            )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def play_on_slots(
+    client: ClusterClient,
+    assignments: Iterable[Assignment],
+    new_policy: Callable[[], Policy],
+    slots: int,
+    told: Callable[[int, PlayedEpisode], None],
+) -> list[PlayedEpisode]:
+    """Play every assignment once on so many desktops at a time.
+
+    Args:
+        client: of the cluster.
+        assignments: what to play; the result is in this order.
+        new_policy: makes one policy per slot.
+        slots: sessions.
+        told: called after each episode with the number of those done.
+
+    Raises:
+        EvaluationIncomplete: an episode was lost `ATTEMPTS` times.
+    """
+    work = list(enumerate(assignments))[::-1]
+    results: dict[int, PlayedEpisode] = {}
+
+    async def slot() -> None:
+        if not work:
+            return
+        async with client.session() as session:
+            policy = new_policy()
+            while work:
+                index, assignment = work.pop()
+                for _attempt in range(ATTEMPTS):
+                    episode = await play(session, policy, assignment)
+                    if episode.terminal.trainable and episode.reward is not None:
+                        break
+                else:
+                    raise EvaluationIncomplete(
+                        f"{assignment.task_id} seed {assignment.seed} was lost {ATTEMPTS} times: "
+                        f"{episode.terminal}, {episode.detail or 'no detail'}; see logs/cluster.log"
+                    )
+                results[index] = episode
+                told(len(results), episode)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(slots):
+            group.create_task(slot())
+    return [results[index] for index in sorted(results)]
+
+
+def _row(episode: PlayedEpisode, run: RunDirectory, label: str, config: RunConfig) -> dict[str, Any]:
+    assignment = episode.assignment
+    row: dict[str, Any] = {
+        "task_id": assignment.task_id,
+        "seed": assignment.seed,
+        "instruction": episode.instruction,
+        "reward": episode.reward,
+        "terminal": str(episode.terminal),
+        "steps": len(episode.steps),
+    }
+    if assignment.seed < config.evaluation.first_seed + config.evaluation.samples:
+        row["frames"] = _frames(episode, run, label)
+    return row
+
+
+def _frames(episode: PlayedEpisode, run: RunDirectory, label: str) -> list[dict[str, Any]]:
+    """Write the screenshots of a sample beside the evaluation; paths are relative to the run's directory."""
+    folder = run.root / "eval" / label
+    folder.mkdir(parents=True, exist_ok=True)
+    frames = []
+    for number, step in enumerate(episode.steps):
+        if step.decision.prompt is None:
+            continue
+        slug = episode.assignment.task_id.replace("/", "-")
+        path = folder / f"{slug}.{episode.assignment.seed}.{number}.png"
+        Image.fromarray(step.decision.prompt.images[-1]).save(path)
+        actions = [action_to_dict(action) for action in step.decision.actions]
+        relative = str(path.relative_to(run.root))
+        frames.append({"png": relative, "actions": actions, "text": step.decision.text})
+    return frames

@@ -1,0 +1,83 @@
+"""The trainer as a process: leases groups, trains, publishes, until the rollouts have ended and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from dart_train.commands.context import ModuleContext
+from dart_train.config import ConfigError, RunConfig
+from dart_train.data.manager import DataManager
+from dart_train.errors import DartTrainError
+from dart_train.metrics import MetricsLog
+from dart_train.rundir import RunDirectory
+
+ROLLOUTS_ENDED = "rollouts_ended"
+"""Fact of the run: the rollout service has spent its budget."""
+
+LOOK_INTERVAL_S = 0.5
+
+
+def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
+    """`DartGRPOConfig` of a run.
+
+    Raises:
+        ConfigError: a field has a wrong value.
+    """
+    import torch
+
+    from dart_train.trainer.config import DartGRPOConfig
+
+    values: dict[str, Any] = {
+        "use_cpu": not torch.cuda.is_available(),
+        "output_dir": str(run.trainer),
+        "seed": config.seed,
+        "report_to": ["tensorboard"],
+        **config.trainer,
+    }
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
+    try:
+        return DartGRPOConfig(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+class EndOfData:
+    """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left to lease."""
+
+    def __init__(self, context: ModuleContext, data: DataManager, groups: int) -> None:
+        self._context, self._data, self._groups = context, data, groups
+        self._looked = 0.0
+        self._ended = False
+
+    def __call__(self) -> bool:
+        """True to stop. Looks into the data base twice a second at most."""
+        if self._context.stop.is_set():
+            return True
+        now = time.monotonic()
+        if now - self._looked > LOOK_INTERVAL_S:
+            self._looked = now
+            self._ended = bool(self._data.fact(ROLLOUTS_ENDED)) and self._data.ready()[0] < self._groups
+        return self._ended
+
+
+def main(context: ModuleContext) -> None:
+    """Train until the data ends; goes on from the newest state in `trainer/`."""
+    from dart_train.trainer import DartGRPOTrainer
+
+    context.catch_signals()
+    arguments = trainer_arguments(context.config, context.run)
+    with context.open_data() as data:
+        newest = data.newest_checkpoint()
+        if newest is None:
+            raise DartTrainError("no weights are published yet; run `dart-train run`, or `dart-train prepare` first")
+        trainer = DartGRPOTrainer(
+            newest.path,
+            arguments,
+            data,
+            checkpoints=context.run.checkpoints,
+            metrics=MetricsLog(context.run.metrics("trainer")),
+            stop=EndOfData(context, data, arguments.groups_per_step),
+        )
+        trainer.run()

@@ -1,0 +1,81 @@
+"""The supervised warm-up: from version 0 and the demonstrations to version 1. Also its continuation, the control."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from dart_agent.conversation import Conversation
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+from dart_train.agent import conversation_config
+from dart_train.commands.context import ModuleContext
+from dart_train.config import RunConfig
+from dart_train.data.manager import DataManager
+from dart_train.errors import DartTrainError
+from dart_train.trainer.collate import Sample
+from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
+from dart_train.trainer.warmup import Progress, SupervisedConfig, train_supervised
+
+
+def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
+    """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save.
+
+    Args:
+        context: of the module.
+        continue_to: where the continuation is saved; None for the warm-up itself.
+        seconds: of the continuation.
+    """
+    config, version = context.config, 1
+    with context.open_data() as data:
+        published = {row.version: row for row in data.checkpoints()}
+        if continue_to is None and version in published:
+            return
+        start = published.get(version if continue_to else 0)
+        if start is None:
+            raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
+        target = continue_to or context.run.checkpoint(version)
+        settings = _settings(config, seconds if continue_to else None)
+        samples = load_samples(config, data, start.path)
+        say = _teller(context, settings)
+        train_supervised(start.path, samples, data.load_image, target, settings, on_progress=say)
+        if continue_to is None:
+            data.publish(version, target, source="warmup")
+
+
+def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
+    warmup = config.warmup
+    return SupervisedConfig(
+        max_steps=None if seconds else warmup.max_steps,
+        max_seconds=seconds,
+        batch_size=warmup.batch_size,
+        learning_rate=warmup.learning_rate,
+        warmup_steps=warmup.warmup_steps,
+        weight_decay=warmup.weight_decay,
+        seed=config.seed + (1 if seconds else 0),
+        threads=warmup.threads,
+    )
+
+
+def _teller(context: ModuleContext, settings: SupervisedConfig) -> Callable[[Progress], None]:
+    progress = context.progress()
+
+    def say(now: Progress) -> None:
+        if settings.max_steps:
+            progress.say(now.steps, settings.max_steps, f"loss {now.loss:.3f}")
+        else:
+            progress.say(min(now.seconds, settings.max_seconds or 0), settings.max_seconds or 0, f"loss {now.loss:.3f}")
+
+    return say
+
+
+def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path) -> list[Sample]:
+    """The run's demonstrations as training samples, imperfect as configured. Equal for equal seeds."""
+    recorded = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
+    demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in recorded]
+    share = config.demonstrations.wrong_instruction_share
+    demonstrations = corrupt(demonstrations, share, random.Random(config.seed))
+    tokens = ModelTokens.load(model_dir)
+    conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), conversation_config(config.agent))
+    return encode(demonstrations, conversation, tokens, data.load_image)
