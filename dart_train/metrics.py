@@ -1,7 +1,7 @@
 """Metrics of one module as JSON lines: one object per second or per step, `t` in Unix seconds first.
 
 Invariants:
-    - A line is written whole and flushed at once, so that a reader (report, `tail -f`) sees it and a kill loses nothing.
+    - A line is written whole and flushed at once: a reader (report, `tail -f`) sees it and a kill loses nothing.
     - Appending continues an existing file: a restarted module goes on in the same history.
 """
 

@@ -1,0 +1,250 @@
+"""One rollout: reset, then policy and desktop in turn until the episode ends; and what it leaves behind.
+
+Invariants:
+    - Nothing that a policy or a desktop does wrong raises here; what raises is the loss of the cluster's connection.
+    - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
+    - Only what ended in a trainable state with a score is `trainable`; an error never becomes a reward of 0.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.policies.policy import Decision, Episode, Policy
+from dart_gym.actions import Action, action_to_dict
+from dart_gym.outcomes import StepResult, TerminalState
+from dart_train.rollout.scheduler import Assignment
+from dart_train.trajectory import Step, Trajectory
+
+PHASES = ("idle", "connect", "reset", "generate", "step")
+"""What a desktop slot can be doing."""
+
+
+class PlayableSession(Protocol):
+    """What of a session a rollout needs; `dart_gym.session.Session` and the cluster's client have it."""
+
+    async def reset(self, task: str, *, seed: int, max_steps: int | None = None) -> StepResult:
+        """Start an episode."""
+
+    async def step(self, action: Action) -> StepResult:
+        """Carry out one action."""
+
+    async def finish(self, terminal: TerminalState) -> StepResult:
+        """End the episode from the policy's side."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedStep:
+    """One decision and what became of it."""
+
+    decision: Decision
+    action_error: str
+    timings: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedEpisode:
+    """A finished rollout, not yet converted for the data manager.
+
+    Attributes:
+        assignment: what was asked for.
+        task_hash: content hash of the task's definition.
+        instruction: as the policy saw it.
+        terminal: how it ended.
+        reward: score in [0, 1]; None if there is none.
+        steps: the decisions that an engine or an oracle made.
+        actions: how many actions were carried out.
+        timings: seconds by phase.
+        ended_at: Unix time.
+        detail: what the environment or evaluator says about a failure.
+    """
+
+    assignment: Assignment
+    task_hash: str
+    instruction: str
+    terminal: TerminalState
+    reward: float | None
+    steps: tuple[PlayedStep, ...]
+    actions: int
+    timings: dict[str, float]
+    ended_at: float
+    detail: str = ""
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it counts as a member of its group."""
+        return self.terminal.trainable and self.reward is not None and bool(self.steps)
+
+
+@dataclass(slots=True)
+class _Timings:
+    """Seconds by phase. `reset`, `step` and `evaluate` are the server's, `wire` is what lies between it and us."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def add_operation(self, name: str, wall: float, result: StepResult) -> dict[str, float]:
+        reported = result.timings
+        queued, evaluated = reported.get("queue", 0.0), reported.get("evaluate", 0.0)
+        total = reported.get("total", wall)
+        self.add(name, max(0.0, total - queued - evaluated))
+        self.add("queue", queued)
+        self.add("evaluate", evaluated)
+        self.add("wire", max(0.0, wall - total))
+        return reported
+
+
+def _ignore_phase(phase: str) -> None:
+    """Take no note."""
+
+
+async def play(
+    session: PlayableSession,
+    policy: Policy,
+    assignment: Assignment,
+    on_phase: Callable[[str], None] = _ignore_phase,
+) -> PlayedEpisode:
+    """Play one rollout.
+
+    Args:
+        session: a desktop.
+        policy: who decides; `begin` is called here.
+        assignment: what to play.
+        on_phase: told which of `PHASES` begins.
+
+    Raises:
+        dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
+    """
+    timings = _Timings()
+    steps: list[PlayedStep] = []
+    on_phase("reset")
+    started = time.perf_counter()
+    result = await session.reset(assignment.task_id, seed=assignment.seed, max_steps=assignment.max_steps)
+    timings.add_operation("reset", time.perf_counter() - started, result)
+    first = result
+    if result.terminal is None:
+        instruction = result.observation.instruction
+        policy.begin(Episode(assignment.task_id, instruction, seed=assignment.sampling_seed))
+    while result.terminal is None:
+        on_phase("generate")
+        started = time.perf_counter()
+        decision = await policy.act(result.observation)
+        waited = time.perf_counter() - started
+        timings.add("generate", waited)
+        own: dict[str, float] = {"generate": waited}
+        if decision.generation is not None:
+            own["engine_queue"], own["engine"] = decision.generation.seconds
+            timings.add("engine", own["engine"])
+        on_phase("step")
+        result = await _carry_out(session, decision, timings, own)
+        if decision.prompt is not None and decision.generation is not None:
+            steps.append(PlayedStep(decision, result.observation.action_error, own))
+    evaluation = result.evaluation
+    return PlayedEpisode(
+        assignment=assignment,
+        task_hash=str(first.info.get("task_hash", "")),
+        instruction=first.observation.instruction,
+        terminal=result.terminal,
+        reward=evaluation.score if evaluation else None,
+        steps=tuple(steps),
+        actions=result.step_index,
+        timings=timings.seconds,
+        ended_at=time.time(),
+        detail=evaluation.detail if evaluation else "",
+    )
+
+
+async def _carry_out(
+    session: PlayableSession, decision: Decision, timings: _Timings, own: dict[str, float]
+) -> StepResult:
+    """Perform the actions of a decision until the episode ends, or end it where the policy gave up."""
+    started = time.perf_counter()
+    if decision.terminal is not None:
+        result = await session.finish(decision.terminal)
+        timings.add_operation("step", time.perf_counter() - started, result)
+        return result
+    for action in decision.actions:
+        started = time.perf_counter()
+        result = await session.step(action)
+        reported = timings.add_operation("step", time.perf_counter() - started, result)
+        for name, seconds in reported.items():
+            own[name] = own.get(name, 0.0) + seconds
+        if result.terminal is not None:
+            break
+    return result
+
+
+def new_trajectory_id(assignment: Assignment) -> str:
+    """A name for people that no other trajectory has."""
+    slug = "".join(c if c.isalnum() or c in "-_." else "-" for c in assignment.task_id)[:100]
+    return f"{slug}.s{assignment.seed}.{assignment.n}.{uuid.uuid4().hex[:10]}"
+
+
+def to_trajectory(
+    played: PlayedEpisode,
+    *,
+    run_id: str,
+    hash_image: Callable[[NDArray[np.uint8]], str],
+    source: str = "rollout",
+) -> tuple[Trajectory, dict[str, NDArray[np.uint8]]]:
+    """Convert for the data manager.
+
+    Returns:
+        The trajectory, and the images of its prompts by hash.
+    """
+    images: dict[str, NDArray[np.uint8]] = {}
+    hashes: dict[int, str] = {}  # by identity: a frame stays in the prompts of several steps
+
+    def image_id(image: NDArray[np.uint8]) -> str:
+        known = hashes.get(id(image))
+        if known is None:
+            known = hashes[id(image)] = hash_image(image)
+            images[known] = image
+        return known
+
+    assignment = played.assignment
+    trajectory = Trajectory(
+        trajectory_id=new_trajectory_id(assignment),
+        run_id=run_id,
+        task_id=assignment.task_id,
+        task_hash=played.task_hash,
+        instruction=played.instruction,
+        seed=assignment.seed,
+        group_key=assignment.group_key,
+        terminal=played.terminal,
+        reward=played.reward,
+        steps=tuple(_to_step(step, image_id) for step in played.steps),
+        source=source,
+        timings=played.timings,
+        created_at=played.ended_at,
+    )
+    return trajectory, images
+
+
+def _to_step(step: PlayedStep, image_id: Callable[[NDArray[np.uint8]], str]) -> Step:
+    decision = step.decision
+    prompt, generation = decision.prompt, decision.generation
+    if prompt is None or generation is None:
+        raise ValueError("a recorded step needs the prompt and the generation of its decision")
+    return Step(
+        prompt_ids=prompt.token_ids,
+        image_hashes=tuple(image_id(image) for image in prompt.images),
+        sampled_ids=generation.token_ids,
+        logprobs=generation.logprobs,
+        version=generation.version,
+        text=decision.text,
+        thought=decision.thought,
+        actions=tuple(action_to_dict(action) for action in decision.actions),
+        action_error=step.action_error,
+        timings=step.timings,
+        engine=generation.engine,
+    )
