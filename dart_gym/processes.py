@@ -41,3 +41,15 @@ def start_time(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def follow_parent(parent: int | None = None, signum: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel signal this process when its parent dies. For a child that a parent may also start untied.
+
+    Args:
+        parent: pid of the process that started it, if known: when it is dead already, this one ends at once.
+        signum: the signal.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
+    if parent is not None and os.getppid() != parent:
+        raise SystemExit(0)

@@ -185,7 +185,9 @@ class Session:
         Raises:
             EpisodeStateError: no episode is running.
         """
-        return await self._guarded("finish", lambda episode, timer: self._observe(episode, "", terminal, timer), deadline_s)
+        return await self._guarded(
+            "finish", lambda episode, timer: self._observe(episode, "", terminal, timer), deadline_s
+        )
 
     async def _observe(
         self, episode: _Episode, error: str, terminal: TerminalState | None, timer: PhaseTimer

@@ -342,8 +342,7 @@ def step_reply(request_id: int, result: StepResult) -> Reply:
         "action_error": observation.action_error,
         "tree": observation.accessibility_tree,
         "terminal": result.terminal,
-        "evaluation": evaluation
-        and [evaluation.status, evaluation.score, evaluation.evaluator, evaluation.detail],
+        "evaluation": evaluation and [evaluation.status, evaluation.score, evaluation.evaluator, evaluation.detail],
         "step_index": result.step_index,
         "timings": result.timings,
         "info": result.info,
@@ -362,9 +361,7 @@ def step_result(reply: Reply) -> StepResult:
     timings = _get(values, "timings", dict)
     if not all(isinstance(seconds, (int, float)) for seconds in timings.values()):
         raise ProtocolError("timings must be numbers")
-    observation = Observation(
-        reply.image, _get(values, "instruction", str), _get(values, "action_error", str), tree
-    )
+    observation = Observation(reply.image, _get(values, "instruction", str), _get(values, "action_error", str), tree)
     try:
         return StepResult(
             observation=observation,

@@ -553,5 +553,3 @@ def _explain_bind(address: Address, error: OSError) -> str:
             "and stop it or choose another --listen"
         )
     return f"cannot listen on {address.url}: {error}"
-
-

@@ -1,0 +1,147 @@
+"""The command `dart-gym`: serve desktops, list tasks, look at the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from dart_gym.cluster.address import parse_address
+from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.desktops.sandbox import clean_leftovers
+from dart_gym.errors import ConfigurationError, DartGymError
+from dart_gym.processes import follow_parent
+from dart_gym.tasks import registry
+
+log = logging.getLogger("dart_gym")
+
+
+class _Group(typer.core.TyperGroup):
+    """Shows a user's error as one line instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DartGymError as error:
+            raise SystemExit(f"dart-gym: {error}") from error
+
+
+app = typer.Typer(
+    name="dart-gym",
+    cls=_Group,
+    help="Desktops as environments: serve them, list tasks, check the machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str, typer.Option(help="ws+unix:///path.sock (this machine), or ws://host:port.")
+    ] = "ws://127.0.0.1:8765",
+    desktops: Annotated[int, typer.Option(help="How many desktops may run at once.")] = 4,
+    token_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the token that clients must show.")
+    ] = None,
+    sandbox: Annotated[
+        str | None, typer.Option(help="bwrap, or none where there are no user namespaces; by default as tasks say.")
+    ] = None,
+    grace: Annotated[float, typer.Option(help="Seconds that a session outlives its connection.")] = 30.0,
+    idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
+    idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
+    heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
+    parent: Annotated[
+        int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="At the end remove the socket's directory.")] = False,
+) -> None:
+    """Serve desktops until a signal ends it. SIGTERM and Ctrl-C stop all of them."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("websockets").setLevel(logging.WARNING)
+    if die_with_parent:
+        follow_parent(parent)
+    settings = ServerSettings(
+        listen=listen,
+        desktops=desktops,
+        token=_token(token_env),
+        sandbox=sandbox,
+        grace_s=grace,
+        idle_timeout_s=idle_timeout,
+        idle_desktop_s=idle_desktop,
+        heartbeat_s=heartbeat,
+    )
+    for path in clean_leftovers():
+        log.info("removed %s, left behind by a process that is dead", path)
+    try:
+        asyncio.run(_serve(settings))
+    finally:
+        if private and parse_address(listen).is_unix:
+            shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "")
+    if not token:
+        raise ConfigurationError(f"the environment variable {variable} named by --token-env is not set: export a token")
+    return token
+
+
+async def _serve(settings: ServerSettings) -> None:
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, ending.set)
+    async with ClusterServer(settings) as server:
+        print(f"listening on {server.url}", flush=True)  # who started it waits for this line
+        await ending.wait()
+        log.info("stopping")
+
+
+@app.command()
+def tasks(suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
+    """List the tasks."""
+    for task_id in registry.task_ids(suite):
+        print(task_id)
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
+) -> None:
+    """Show what each desktop of a running cluster does."""
+    from dart_gym.cluster.client import ClientSettings, ClusterClient
+
+    client = ClusterClient(url, _token(token_env), ClientSettings(reconnect_s=0.0))
+    found = asyncio.run(client.status())
+    for desktop in found["desktops"]:
+        busy = sum(desktop["busy_s"].values())
+        print(
+            f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
+            f"{desktop['spec']:<28} {desktop['task']}"
+        )
+    print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")
+
+
+@app.command()
+def doctor() -> None:
+    """Look at the machine and say what is missing."""
+    from dart_gym.doctor import main as examine
+
+    raise typer.Exit(examine())
+
+
+if __name__ == "__main__":
+    app()
