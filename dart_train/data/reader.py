@@ -184,7 +184,7 @@ class RunReader:
         return self.store.read(lambda c: statistics.success_over_time(c, self.run_id, bucket_s, since, task_id))
 
     def reward_history(self) -> list[tuple[str, float]]:
-        """Return (task id, reward) of every scored rollout of the policy, in the order of recording: learning curves."""
+        """Return (task id, reward) of every scored rollout of the policy, in the order of recording."""
         return self.store.read(lambda c: statistics.reward_history(c, self.run_id))
 
     def staleness_histogram(self) -> dict[int, int]:

@@ -4,7 +4,7 @@ Everything that it does is done in transactions that the other modules do as wel
 the loss of this process: only records and metrics stand still.
 
 Invariants:
-    - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done.
+    - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done and a last line of metrics.
     - A busy database costs a turn, not the process; any other `DataError` ends it with its message.
 """
 
@@ -68,8 +68,7 @@ class DataService:
         self._data.refresh_task_stats()
         if self._clock() >= self._next_line:
             self._next_line = max(self._next_line + self._interval_s, self._clock())
-            if self._metrics is not None:
-                self._metrics.write(**self.figures())
+            self._write_line()
 
     def figures(self) -> dict[str, object]:
         """Return the figures of a line: where every trajectory stands, throughput, success and version."""
@@ -104,7 +103,12 @@ class DataService:
             except DatabaseBusyError as error:
                 _log.warning("a turn is left out: %s", error)
             stop.wait(sweep_interval_s)
-        self.turn()  # so that the last figures are those of the end
+        self._data.refresh_task_stats()
+        self._write_line()
+
+    def _write_line(self) -> None:
+        if self._metrics is not None:
+            self._metrics.write(**self.figures())
 
 
 def run_data_service(

@@ -149,7 +149,8 @@ class Store:
         text, code = str(error.orig), _mysql_code(error)
         if "disk is full" in text or code in (1021, 1114):
             return DiskFullError(self.where)
-        if "readonly database" in text or code in (1290, 1836):
+        unwritable = self.is_sqlite and "unable to open" in text and not os.access(Path(self.where).parent, os.W_OK)
+        if unwritable or "readonly database" in text or code in (1290, 1836):
             return ReadOnlyError(f"{self.where} cannot be written ({text}): check its owner, rights and mount")
         if "is locked" in text or code in (1205, 1213):
             return DatabaseBusyError(

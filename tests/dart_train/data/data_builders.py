@@ -1,0 +1,81 @@
+"""Trajectories and managers for the data manager's tests, and what child processes run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dart_gym.outcomes import TerminalState
+from dart_train.data import CurationConfig, DataManager, image_hash
+from dart_train.trajectory import Step, Trajectory
+
+RUN = "run"
+SMALL = CurationConfig(group_size=2, max_staleness=2, batch_groups=2, batches_ahead=2.0, success_window=4)
+
+
+class Clock:
+    """A clock that the test turns."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def picture(seed: int = 0, height: int = 24, width: int = 20) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def make_step(version: int = 0, images: tuple[str, ...] = (), **fields) -> Step:
+    values = {
+        "prompt_ids": (1, 2, 3),
+        "image_hashes": images,
+        "sampled_ids": (7, 8),
+        "logprobs": (-0.25, -1.5),
+        "version": (version, version),
+        "text": "Action: click",
+        "actions": ({"kind": "click", "x": 3, "y": 4},),
+        "timings": {"perform": 0.25},
+        "engine": "r0",
+    }
+    return Step(**{**values, **fields})
+
+
+def make_trajectory(name: str, group: str = "g", reward: float | None = 1.0, version: int = 0, **fields) -> Trajectory:
+    values = {
+        "run_id": RUN,
+        "task_id": "fake/button",
+        "task_hash": "0" * 16,
+        "instruction": "Click the button",
+        "seed": 7,
+        "terminal": TerminalState.DONE,
+        "steps": (make_step(version),),
+        "timings": {"reset": 0.5, "step": 0.25, "evaluate": 0.25, "generate": 3.0},
+    }
+    return Trajectory(trajectory_id=name, group_key=group, reward=reward, **{**values, **fields})
+
+
+def open_manager(folder: Path, clock=None, config: CurationConfig = SMALL) -> DataManager:
+    options = {} if clock is None else {"clock": clock}
+    return DataManager.open(f"sqlite:///{folder}/data/dart.sqlite", folder / "data", RUN, config=config, **options)
+
+
+def record_group(data: DataManager, group: str, rewards=(0.0, 1.0), version: int = 0, **fields) -> list[str]:
+    names = [f"{group}-{index}" for index in range(len(rewards))]
+    for name, reward in zip(names, rewards, strict=True):
+        data.record(make_trajectory(name, group, reward, version, **fields))
+    return names
+
+
+def publish(data: DataManager, version: int) -> None:
+    path = data.files.root.parent / "checkpoints" / f"v{version:06d}"
+    path.mkdir(parents=True, exist_ok=True)
+    data.publish(version, path, "training")
+
+
+def record_with_image(data: DataManager, name: str, group: str, image: np.ndarray, reward: float = 1.0) -> str:
+    image_id = image_hash(image)
+    data.record(make_trajectory(name, group, reward, steps=(make_step(0, (image_id,)),)), {image_id: image})
+    return image_id

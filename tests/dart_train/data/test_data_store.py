@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+import subprocess
+import threading
+
+import pytest
+import sqlalchemy as sa
+from data_builders import SMALL, make_trajectory, open_manager
+
+from dart_train.data import schema
+from dart_train.data.manager import DataManager
+from dart_train.data.store import Store
+from dart_train.errors import (
+    CorruptDataError,
+    DatabaseBusyError,
+    DatabaseGoneError,
+    DataError,
+    DiskFullError,
+    SchemaError,
+)
+
+
+def test_another_schema_version_is_refused(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/db.sqlite")
+    store.write(lambda c: c.execute(schema.run_state.update().values(value=99)))
+    store.close()
+    with pytest.raises(SchemaError, match="schema version 99, this program needs 1: open it with"):
+        Store(f"sqlite:///{tmp_path}/db.sqlite")
+
+
+def test_a_database_of_something_else_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "db.sqlite") as connection:
+        connection.execute("CREATE TABLE run_state (other TEXT)")
+    with pytest.raises(SchemaError, match="lacks a table or column"):
+        Store(f"sqlite:///{tmp_path}/db.sqlite")
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    (tmp_path / "db.sqlite").write_bytes(b"something else entirely" * 100)
+    with pytest.raises(CorruptDataError, match="not a database"):
+        Store(f"sqlite:///{tmp_path}/db.sqlite")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "nonsense"])
+def test_urls_that_cannot_work_are_refused(url):
+    with pytest.raises(DataError, match=r"sqlite:////path/db\.sqlite"):
+        Store(url)
+
+
+def test_a_full_database_is_said(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/db.sqlite")
+
+    def fill(connection: sa.Connection) -> None:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+        for index in range(1000):
+            row = {"run_id": "r", "name": str(index), "value": "x" * 1000}
+            connection.execute(schema.run_state.insert(), row)
+
+    with pytest.raises(DiskFullError, match="free some space"):
+        store.write(fill)
+    store.close()
+
+
+def test_a_lock_held_too_long_is_said(tmp_path):
+    url = f"sqlite:///{tmp_path}/db.sqlite"
+    first, second = Store(url), Store(url, busy_timeout_s=0.05)
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold(connection: sa.Connection) -> None:
+        inside.set()
+        leave.wait(10)
+
+    thread = threading.Thread(target=first.write, args=(hold,))
+    thread.start()
+    inside.wait(10)
+    try:
+        with pytest.raises(DatabaseBusyError, match="look for a stuck process"):
+            second.write(lambda connection: None)
+        assert second.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(schema.lease)).scalar()) == 0
+    finally:
+        leave.set()
+        thread.join()
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_database_that_went_away_is_noticed(data, tmp_path, how):
+    data.record(make_trajectory("t1"))
+    data.sweep()
+    database = tmp_path / "data" / "dart.sqlite"
+    database.unlink()
+    if how == "replaced":
+        database.write_bytes(b"")
+    with pytest.raises(DatabaseGoneError, match="deleted or replaced"):
+        data.sweep()
+
+
+def test_a_failed_transaction_leaves_nothing(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/db.sqlite")
+
+    def work(connection: sa.Connection) -> None:
+        connection.execute(schema.run_state.insert().values(run_id="r", name="n", value=1))
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        store.write(work)
+    with pytest.raises(DataError, match="UNIQUE"):
+        for _ in range(2):
+            store.write(lambda c: c.execute(schema.run_state.insert().values(run_id="r", name="m", value=1)))
+    names = store.read(lambda c: set(c.execute(sa.select(schema.run_state.c.name)).scalars()))
+    assert names == {"schema_version", "m"}
+    store.close()
+
+
+def _open(folder, barrier, index) -> None:
+    barrier.wait(30)
+    with open_manager(folder) as data:
+        data.record(make_trajectory(f"t{index}", f"g{index}"))
+
+
+def test_processes_may_open_a_new_run_at_the_same_moment(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(4)
+    processes = [context.Process(target=_open, args=(tmp_path, barrier, index), daemon=True) for index in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    with open_manager(tmp_path) as data:
+        assert data.census().total == 4
+
+
+def test_runs_share_a_database_without_seeing_one_another(tmp_path):
+    url = f"sqlite:///{tmp_path}/db.sqlite"
+    with (
+        DataManager.open(url, tmp_path / "a", "a", config=SMALL) as first,
+        DataManager.open(url, tmp_path / "b", "b", config=SMALL) as second,
+    ):
+        for index in range(2):
+            first.record(make_trajectory(f"t{index}", reward=float(index), run_id="a"))
+            second.record(make_trajectory(f"t{index}", reward=None, run_id="b"))
+        assert (first.census().eligible, second.census().eligible) == (2, 0)
+        assert second.lease(1, "me") is None
+        assert first.lease(1, "me") is not None
+
+
+def test_the_package_needs_no_torch():
+    program = "import sys, dart_train.data, dart_train.data.service; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([multiprocessing.spawn.get_executable(), "-c", program], timeout=60).returncode == 0
