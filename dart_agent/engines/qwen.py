@@ -87,14 +87,18 @@ class QwenRunner:
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Raise `EngineError` for a request that cannot be served. Cheap, callable from any thread."""
+        try:
+            need = sum(self.vision.num_tokens(image) for image in prompt.images)
+        except ValueError as error:
+            raise EngineError(f"an image cannot be used: {error}") from None
         pads = prompt.token_ids.count(self._image_token)
-        need = sum(self.vision.num_tokens(image) for image in prompt.images)
         if pads != need:
             raise EngineError(f"the prompt has {pads} image pads, its {len(prompt.images)} images need {need}")
         if not prompt.token_ids or sampling.max_tokens < 1:
             raise EngineError("a request needs a prompt and max_tokens of at least 1")
-        if not 0 <= min(prompt.token_ids) <= max(prompt.token_ids) < self._vocab:
-            raise EngineError(f"the prompt has token ids outside [0, {self._vocab})")
+        ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids)
+        if not 0 <= min(ids) <= max(ids) < self._vocab:
+            raise EngineError(f"the request has token ids outside [0, {self._vocab})")
         if len(prompt.token_ids) + sampling.max_tokens > self._max_length:
             raise EngineError(
                 f"prompt of {len(prompt.token_ids)} tokens and {sampling.max_tokens} new ones exceed the model's "
