@@ -7,8 +7,9 @@
 //   - no shortcuts of the browser (reload, zoom, new tab, menus, dragging text): they lead out of the task.
 //
 // Two handshakes with the scenario, so that nothing needs to be slept for:
-//   - the sentinel: the scenario presses Pause after an action. Input arrives in order, so once the page has seen it,
-//     it has handled the action as well;
+//   - the sentinel: after an action the scenario presses Pause and clicks the middle button, which do nothing on these
+//     pages. Keys arrive in order, and so do clicks (but keys overtake clicks), so once the page has seen both, it has
+//     handled the action as well. Should a policy press them too, the counts are brought in line after each frame;
 //   - the beacon: a one-pixel line in magenta below the task's area. It is switched on together with a new state, and
 //     the scenario waits until it is on the screen, switches it off and waits until it is gone: what is then shown
 //     was drawn after the new state.
@@ -35,16 +36,17 @@
   beacon.hidden = true;
   document.documentElement.appendChild(beacon);
 
-  let sentinels = 0;
+  const seen = {keys: 0, clicks: 0};
   let awaited = null;
-  const sawSentinel = () => {
-    sentinels += 1;
-    if (awaited && sentinels >= awaited.count) awaited.resolve(true);
+  const count = kind => {
+    seen[kind] += 1;
+    if (awaited && awaited.number <= Math.min(seen.keys, seen.clicks)) awaited.resolve(true);
   };
-  const sentinel = count => sentinels >= count ? true : new Promise(resolve => {
-    const timer = setTimeout(() => resolve(false), 2000);
-    awaited = {count, resolve: seen => { clearTimeout(timer); awaited = null; resolve(seen); }};
+  const sentinel = (number, patience) => number <= Math.min(seen.keys, seen.clicks) || new Promise(resolve => {
+    const timer = setTimeout(() => awaited.resolve(false), patience);
+    awaited = {number, resolve: arrived => { clearTimeout(timer); awaited = null; resolve(arrived); }};
   });
+  const swallow = event => { event.stopImmediatePropagation(); event.preventDefault(); };
 
   const editing = new Set(['a', 'c', 'v', 'x', 'y', 'z', 'ArrowLeft', 'ArrowRight', 'ArrowUp', 'ArrowDown', 'Home', 'End',
     'Backspace', 'Delete', 'Insert']);
@@ -52,18 +54,25 @@
     || ((event.ctrlKey || event.metaKey) && event.key.length > 0 && !editing.has(event.key) && event.key !== 'Control');
   const onKey = event => {
     if (event.code === 'Pause') {
-      event.stopImmediatePropagation();
-      event.preventDefault();
-      if (event.type === 'keyup') sawSentinel();
+      swallow(event);
+      if (event.type === 'keyup') count('keys');
     } else if (isShortcut(event)) {
       event.preventDefault();
     }
+  };
+  const onButton = event => {
+    if (event.button !== 1) return;
+    swallow(event);
+    if (event.type === 'mouseup') count('clicks');
   };
   const prevent = event => event.preventDefault();
   const ofLink = event => { if (event.target.closest && event.target.closest('a') && (event.button !== 0 || event.ctrlKey
     || event.shiftKey || event.metaKey || event.altKey)) event.preventDefault(); };
   window.addEventListener('keydown', onKey, true);
   window.addEventListener('keyup', onKey, true);
+  for (const type of ['mousedown', 'mouseup', 'auxclick']) {
+    window.addEventListener(type, onButton, true);
+  }
   window.addEventListener('contextmenu', prevent, true);
   window.addEventListener('dragstart', prevent, true);
   window.addEventListener('click', ofLink, true);
@@ -75,10 +84,19 @@
     return String(typeof said === 'string' ? said : said.utterance).replace(/\s+/g, ' ').trim();
   };
 
+  // Both counts become the higher one: a sentinel of which only a half came (or will come) counts.
+  const align = () => seen.keys = seen.clicks = Math.max(seen.keys, seen.clicks);
+
   window.dart = {
-    // Start an episode once the page has seen the `count`-th sentinel.
-    async reset(seed, count) {
-      const seen = await sentinel(count);
+    // Whether a sentinel comes within `patience` ms: a fresh page gets no input before it is shown.
+    async listens(patience) {
+      const arrived = await sentinel(Math.min(seen.keys, seen.clicks) + 1, patience);
+      return {arrived, sentinels: align()};
+    },
+
+    // Start an episode once the page has seen the `number`-th sentinel.
+    async reset(seed, number) {
+      const arrived = await sentinel(number, 2000);
       if (document.activeElement) document.activeElement.blur();
       Math.seedrandom(seed);
       core.startEpisodeReal();
@@ -87,16 +105,20 @@
         input.spellcheck = false;
       }
       beacon.hidden = false;
-      return {seen, instruction: utterance(), width: innerWidth, height: innerHeight, visible: !document.hidden};
+      return {arrived, instruction: utterance(), width: innerWidth, height: innerHeight, visible: !document.hidden};
     },
 
-    // The state of the episode once the page has seen the `count`-th sentinel.
-    async step(count) {
-      const seen = await sentinel(count);
+    // The state of the episode once the page has seen the `number`-th sentinel.
+    async step(number) {
+      const arrived = await sentinel(number, 2000);
       if (!WOB_DONE_GLOBAL) beacon.hidden = false;
-      return {seen, done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL};
+      return {arrived, done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL};
     },
 
-    hideBeacon() { beacon.hidden = true; },
+    // Returns how many sentinels there were, as far as the page can tell.
+    hideBeacon() {
+      beacon.hidden = true;
+      return align();
+    },
   };
 })();

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_gym.actions import Action, Move, Press, action_from_dict
+from dart_gym.actions import Action, Click, Move, action_from_dict
 from dart_gym.desktops.base import Desktop, SettlePolicy
 from dart_gym.desktops.devtools import DevTools, DevToolsError
 from dart_gym.errors import DesktopError, DesktopTimeoutError, TaskError
@@ -30,9 +30,10 @@ from dart_gym.tasks.task import Task
 DEVTOOLS_PORT = 1337
 FRAME_TIMEOUT_S = 5.0
 _FOLDER = ".dart/miniwob"
-_SENTINEL = Press(("pause",))
+_SENTINEL = Click(button="middle", modifiers=("pause",))  # page.js tells what for
 _BEACON_COLOR = (255, 0, 255)
 _BEACON_POLL_S = 0.001
+_LISTEN_MS = (10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 _NO_SETTLE = SettlePolicy(quiet_ms=0.0, max_ms=0.0)  # `after_action` waits for what it knows
 
 
@@ -70,7 +71,7 @@ class MiniWobScenario:
 
     async def after_action(self, desktop: Desktop) -> bool:
         """Wait until the page has handled the action and the screen shows it; True when it has given its reward."""
-        state = await self._ask(desktop, "dart.step({count})")
+        state = await self._ask(desktop, "dart.step({number})")
         if state is None:  # the action led out of the page (which `page.js` tries to prevent): the task is lost
             self._page, self._left_page, self._done = "", True, True
             return True
@@ -124,10 +125,16 @@ class MiniWobScenario:
                 self._written.add(path)
         await self._devtools.navigate(f"{self._root_url}/{pages.page_path(page)}")
         await self._devtools.evaluate(_script())
-        self._page, self._sentinels = page, 0
+        for patience_ms in _LISTEN_MS:
+            await desktop.perform(_SENTINEL)
+            state = await self._devtools.evaluate(f"dart.listens({patience_ms})")
+            if state["arrived"]:
+                self._page, self._sentinels = page, state["sentinels"]
+                return
+        raise DesktopTimeoutError(f"the page {page} got no input within {sum(_LISTEN_MS)} ms after it was loaded")
 
     async def _start_episode(self, desktop: Desktop, page: str, seed: int) -> dict[str, Any] | None:
-        return await self._ask(desktop, f"dart.reset({json.dumps(str(seed))}, {{count}})")
+        return await self._ask(desktop, f"dart.reset({json.dumps(str(seed))}, {{number}})")
 
     async def _ask(self, desktop: Desktop, call: str) -> dict[str, Any] | None:
         """Call a function of the page once it has handled all input so far; None when the page is gone."""
@@ -135,10 +142,10 @@ class MiniWobScenario:
         await desktop.perform(_SENTINEL)
         self._sentinels += 1
         try:
-            state = await self._devtools.evaluate(f"window.dart ? {call.format(count=self._sentinels)} : null")
+            state = await self._devtools.evaluate(f"window.dart ? {call.format(number=self._sentinels)} : null")
         except DevToolsError:
             return None  # navigated away while it was asked
-        if state is not None and not state["seen"]:
+        if state is not None and not state["arrived"]:
             return None  # the page does not get the keyboard: it is not what the user sees
         return state
 
@@ -146,7 +153,7 @@ class MiniWobScenario:
         """Wait until the screen shows a frame that was drawn after the page switched its beacon on."""
         assert self._devtools is not None  # for the type checker: `_attach` came first
         await self._await_beacon(desktop, shown=True)
-        await self._devtools.evaluate("dart.hideBeacon()")
+        self._sentinels = await self._devtools.evaluate("dart.hideBeacon()")
         await self._await_beacon(desktop, shown=False)
 
     async def _await_beacon(self, desktop: Desktop, *, shown: bool) -> None:
