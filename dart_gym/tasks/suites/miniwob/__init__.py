@@ -1,4 +1,4 @@
-"""Suite `miniwob`: MiniWoB++ pages in Chromium, on a screen of 168x224 pixels (6x8 patches of 28) for nearly all.
+"""Suite `miniwob`: MiniWoB++ pages in Chromium, on a screen of 168x224 pixels (6x8 patches of 28).
 
 A seed determines the page's random choices; the instruction is the page's utterance. Pages are left out whose
 targets do not fit the screen, that need other than ordinary actions, or that play with time.
@@ -15,9 +15,6 @@ from dart_gym.tasks.suites.miniwob.scenario import MiniWobScenario
 from dart_gym.tasks.task import Task
 
 DESKTOP = DesktopSpec(width=168, height=224, profile="browser", reusable=True)
-
-# A dialog of this page reaches beyond the task's own 160x210 pixels.
-LARGER_DESKTOPS = {"click-dialog": DesktopSpec(width=320, height=240, profile="browser", reusable=True)}
 
 # Default step limits: what the longest instance needs, and one action more.
 STEP_LIMITS = {
@@ -50,8 +47,7 @@ def load_tasks() -> list[Task]:
 def _task(page: str, max_steps: int) -> Task:
     content = hashlib.sha256(b"".join(pages.read(path) for path in pages.files_of(page))).hexdigest()[:16]
     raw = {"id": page, "instruction": "", "page": page, "content": content, "related_apps": ["chrome"]}
-    desktop = LARGER_DESKTOPS.get(page, DESKTOP)
-    return Task(id=f"miniwob/{page}", instruction="", desktop=desktop, max_steps=max_steps, raw=raw)
+    return Task(id=f"miniwob/{page}", instruction="", desktop=DESKTOP, max_steps=max_steps, raw=raw)
 
 
 register_suite("miniwob", load_tasks, MiniWobScenario)

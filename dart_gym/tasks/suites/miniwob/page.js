@@ -88,9 +88,9 @@
   const align = () => seen.keys = seen.clicks = Math.max(seen.keys, seen.clicks);
 
   window.dart = {
-    // Whether a sentinel comes within `patience` ms: a fresh page gets no input before it is shown.
+    // Whether a sentinel has come, within `patience` ms: a fresh page gets no input before it is shown.
     async listens(patience) {
-      const arrived = await sentinel(Math.min(seen.keys, seen.clicks) + 1, patience);
+      const arrived = await sentinel(1, patience);
       return {arrived, sentinels: align()};
     },
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dart_gym.actions import Action, Click, Move, action_from_dict
-from dart_gym.desktops.base import Desktop, SettlePolicy
+from dart_gym.desktops.base import Desktop, DesktopSpec, SettlePolicy
 from dart_gym.desktops.devtools import DevTools, DevToolsError
 from dart_gym.errors import DesktopError, DesktopTimeoutError, TaskError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, TerminalState
@@ -33,6 +33,7 @@ _FOLDER = ".dart/miniwob"
 _SENTINEL = Click(button="middle", modifiers=("pause",))  # page.js tells what for
 _BEACON_COLOR = (255, 0, 255)
 _BEACON_POLL_S = 0.001
+_LAYOUT_WIDTH = 320
 _LISTEN_MS = (10, 20, 40, 80, 160, 320, 640, 1280, 2560)
 _NO_SETTLE = SettlePolicy(quiet_ms=0.0, max_ms=0.0)  # `after_action` waits for what it knows
 
@@ -63,7 +64,7 @@ class MiniWobScenario:
             state = await self._start_episode(desktop, page, seed)
         if state is None:
             raise DesktopError(f"the browser does not keep the page {page}: it may have crashed")
-        if not state["visible"] or (state["width"], state["height"]) != (desktop.spec.width, desktop.spec.height):
+        if not state["visible"] or (state["width"], state["height"]) != layout_size(desktop.spec):
             raise DesktopError(f"the browser's window does not fill the screen ({state}); take a fresh desktop")
         self._done, self._reward, self._left_page = False, 0.0, False
         await self._await_frame(desktop)
@@ -110,9 +111,10 @@ class MiniWobScenario:
         home = (await desktop.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])).stdout.decode()
         self._root_url = f"file://{home}/{_FOLDER}"
         self._devtools = await DevTools.connect(desktop, port=DEVTOOLS_PORT)
-        # Chromium's window is at least 500 pixels wide, also on a smaller screen: lay pages out for the screen.
-        size = {"width": desktop.spec.width, "height": desktop.spec.height}
-        await self._devtools.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1, mobile=False)
+        width, height = layout_size(desktop.spec)
+        await self._devtools.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
         await self._devtools.call("Page.bringToFront")  # gives the page the keyboard
         self._desktop, self._page, self._sentinels = desktop, "", 0
         self._written.clear()
@@ -162,6 +164,11 @@ class MiniWobScenario:
             if time.monotonic() > deadline:
                 raise DesktopTimeoutError(f"the browser drew no new frame within {FRAME_TIMEOUT_S:g} s")
             await asyncio.sleep(_BEACON_POLL_S)
+
+
+def layout_size(spec: DesktopSpec) -> tuple[int, int]:
+    """Width and height in pixels that pages are laid out for: they place dialogs for windows wider than the task."""
+    return max(spec.width, _LAYOUT_WIDTH), spec.height
 
 
 def score_of(done: bool, reward: float) -> float:
