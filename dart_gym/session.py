@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import math
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,7 +154,7 @@ class Session:
         Raises:
             EpisodeStateError: no episode is running.
         """
-        return await self._guarded("step", lambda episode, timer: self._step(episode, action, timer), deadline_s)
+        return await self._guarded("step", lambda run, timer: self._step(run, action, timer), deadline_s)
 
     async def _step(self, episode: _Episode, action: Action, timer: PhaseTimer) -> _Outcome:
         desktop, error, terminal = episode.desktop, "", None
@@ -185,9 +186,7 @@ class Session:
         Raises:
             EpisodeStateError: no episode is running.
         """
-        return await self._guarded(
-            "finish", lambda episode, timer: self._observe(episode, "", terminal, timer), deadline_s
-        )
+        return await self._guarded("finish", lambda run, timer: self._observe(run, "", terminal, timer), deadline_s)
 
     async def _observe(
         self, episode: _Episode, error: str, terminal: TerminalState | None, timer: PhaseTimer
@@ -254,6 +253,7 @@ class Session:
 
 
 _Outcome = tuple[Observation, TerminalState | None, Evaluation | None]
+_Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
 
 
 def _explain(operation: str, error: BaseException, deadline_s: float) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Slot:
     phase: str = "idle"
     task: str = ""
     episodes: int = 0
-    busy_s: Counter[str] = field(default_factory=Counter)
+    busy_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     released_at: float = 0.0
     phase_since: float = field(default_factory=time.monotonic)
 

@@ -279,7 +279,7 @@ def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
     if reply.image is None:
         return _pack({"id": reply.id, "result": reply.result})
     image = np.ascontiguousarray(reply.image)
-    body = memoryview(image).cast("B") if codec == "raw" else _to_png(image)
+    body = image.data.cast("B") if codec == "raw" else _to_png(image)
     return _pack({"id": reply.id, "result": reply.result, "image": [codec, *image.shape[:2]]}, body)
 
 

@@ -440,7 +440,7 @@ class ClusterServer:
     async def _do_finish(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
         session, slot = _episode_of(lease)
         try:
-            terminal = TerminalState(request.args.get("terminal"))
+            terminal = TerminalState(str(request.args.get("terminal")))
         except ValueError as error:
             raise ProtocolError(str(error)) from None
         with slot.working("evaluate"):
@@ -508,7 +508,7 @@ def _episode_of(lease: _Lease) -> tuple[Session, Slot]:
 
 def _describe(slot: Slot, now: float) -> dict[str, Any]:
     spec = slot.seat.spec
-    busy = dict(slot.busy_s)
+    busy: dict[str, float] = dict(slot.busy_s)
     if slot.phase not in ("idle", "leased"):
         busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
     return {
