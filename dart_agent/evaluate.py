@@ -265,6 +265,9 @@ async def evaluate(
 
     Returns:
         One score per task in the order of `tasks`.
+
+    Raises:
+        dart_gym.errors.DartGymError: a task is unknown, or the cluster cannot be reached.
     """
     seeds = list(seeds)
     work = [(task, seed) for task in tasks for seed in seeds][::-1]  # task by task: a task change costs
@@ -285,9 +288,12 @@ async def evaluate(
                 if on_episode is not None:
                     on_episode(episode)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(max(1, concurrency)):
-            group.create_task(player())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(max(1, concurrency)):
+                group.create_task(player())
+    except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
+        raise group_error.exceptions[0] from None
     return [score_task(task, played[task]) for task in tasks]
 
 

@@ -10,15 +10,19 @@ Only `build_tiny_model` needs torch; the tokenizer does not.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import json
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import Unigram
+
+from dart_gym.errors import ConfigurationError
 
 SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
@@ -63,7 +67,7 @@ class TinyModelConfig:
     Attributes:
         hidden_size: width of the text model.
         layers: depth of the text model.
-        heads: attention heads of both parts; `hidden_size / heads` must be a multiple of 4.
+        heads: attention heads of both parts; both widths must be multiples of 8 * heads.
         intermediate_size: width of the text model's feed-forward part.
         vision_hidden_size: width of the vision tower.
         vision_layers: depth of the vision tower; every block attends to the whole image.
@@ -101,6 +105,36 @@ class TinyModelConfig:
     rope_theta: float = 10.0
     matrix_std: float = 0.06
     edge_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("words", "extra_words"):  # lists, where the values come from a file
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("hidden_size", "vision_hidden_size"):
+            if getattr(self, name) % (8 * self.heads):
+                raise ConfigurationError(
+                    f"{name} must be a multiple of 8 * heads = {8 * self.heads}, got {getattr(self, name)}"
+                )
+
+
+def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelConfig:
+    """Apply `field=value` items to a configuration; words are separated by commas.
+
+    Raises:
+        ConfigurationError: an unknown field, or a value of the wrong type.
+    """
+    known = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(base)}
+    changes: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = item.partition("=")
+        if not equals or name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise ConfigurationError(f"{item!r} is not field=value of the tiny model's configuration{hint}")
+        try:
+            changes[name] = text.split(",") if known[name] is tuple else known[name](text)
+        except ValueError as error:
+            raise ConfigurationError(f"{name}: {error}") from None
+    return dataclasses.replace(base, **changes)
 
 
 def build_tokenizer(config: TinyModelConfig) -> Tokenizer:
