@@ -83,8 +83,7 @@ class TrajectoryFiles:
         self._lock = threading.Lock()
         with _explained(self.root):
             self._trajectories.mkdir(parents=True, exist_ok=True)
-            for digit in range(256):
-                (self._images / f"{digit:02x}").mkdir(parents=True, exist_ok=True)
+            self._images.mkdir(exist_ok=True)
 
     def trajectory_path(self, trajectory_id: str) -> Path:
         """Return the directory of a trajectory.
@@ -203,7 +202,11 @@ class TrajectoryFiles:
         temporary = self._temporary(path.parent)
         with _explained(path):
             try:
-                temporary.write_bytes(data)
+                try:
+                    temporary.write_bytes(data)
+                except FileNotFoundError:  # the first of its folder
+                    temporary.parent.mkdir(exist_ok=True)
+                    temporary.write_bytes(data)
                 temporary.rename(path)
             except OSError:
                 temporary.unlink(missing_ok=True)

@@ -153,6 +153,7 @@ def test_leftovers_of_killed_processes_are_removed_once_old(files):
     old.mkdir()
     (old / "trajectory.msgpack").write_bytes(b"half")
     image = files.root / "images" / "ab" / ".tmp-1-dead-2"
+    image.parent.mkdir()
     image.write_bytes(b"half")
     files.write_trajectory(make_trajectory("t1"))
     assert files.remove_leftovers(older_than_s=600) == 0

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from data_builders import make_trajectory, open_manager, publish, record_group
+
+from dart_train.data.service import DataService, run_data_service
+from dart_train.errors import DatabaseGoneError
+from dart_train.metrics import MetricsLog, read_metrics
+
+
+def _serve(folder: Path) -> None:
+    with open_manager(folder) as data:
+        run_data_service(data, folder / "data.jsonl", slots=2, sweep_interval_s=0.02, metrics_interval_s=0.05)
+
+
+def _wait_for(condition, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_process_keeps_order_until_it_is_told_to_end(tmp_path):
+    with open_manager(tmp_path) as data:
+        publish(data, 0)
+        record_group(data, "g0")
+        record_group(data, "g1")
+        data.lease(1, "dead", ttl_s=0.0)
+        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(tmp_path,), daemon=True)
+        process.start()
+        _wait_for(lambda: data.counts()["leased"] == 0)
+        publish(data, 9)
+        _wait_for(lambda: data.counts()["expired"] == 4)
+        data.record(make_trajectory("last", "h", 1.0, version=9, created_at=time.time()))
+        os.kill(process.pid, signal.SIGTERM)
+        process.join(30)
+        assert process.exitcode == 0
+        assert data.saved_task_stats()["fake/button"].rollouts == 5
+    last = list(read_metrics(tmp_path / "data.jsonl"))[-1]
+    assert (last["total"], last["stale"], last["unfinished"], last["eligible"]) == (5, 4, 1, 0)
+    assert (last["newest_version"], last["returned_leases"]) == (9, 1)
+    assert last["success_rate_by_task"] == {"fake/button": last["success_rate"]}
+    assert last["actions_per_min"] == 5.0
+    assert last["env_utilisation"] == pytest.approx(5.0 / 120.0, rel=1e-3)
+
+
+def test_lines_come_at_their_interval(data, tmp_path, clock):
+    metrics = MetricsLog(tmp_path / "data.jsonl")
+    service = DataService(data, metrics, metrics_interval_s=1.0, clock=clock)
+    for _ in range(10):
+        service.turn()
+        record_group(data, f"g{clock.now}")
+        clock.now += 0.5
+    metrics.close()
+    lines = list(read_metrics(tmp_path / "data.jsonl"))
+    assert [line["total"] for line in lines] == [0, 4, 8, 12, 16]
+    assert lines[-1]["trajectories_per_s"] == 4.0
+
+
+def test_a_lost_database_ends_the_service(data, tmp_path):
+    (tmp_path / "data" / "dart.sqlite").unlink()
+    with pytest.raises(DatabaseGoneError):
+        DataService(data).run(threading.Event())
+
+
+def test_a_busy_database_costs_only_a_turn(tmp_path, caplog):
+    with open_manager(tmp_path) as blocker, open_manager(tmp_path) as data:
+        data.store.close()
+        data.store = type(data.store)(data.store.engine.url.render_as_string(), busy_timeout_s=0.05)
+        stop, inside, leave = threading.Event(), threading.Event(), threading.Event()
+
+        def hold(connection) -> None:
+            inside.set()
+            leave.wait(20)
+
+        holder = threading.Thread(target=blocker.store.write, args=(hold,))
+        holder.start()
+        inside.wait(10)
+        service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
+        service.start()
+        _wait_for(lambda: "a turn is left out" in caplog.text)
+        leave.set()
+        holder.join()
+        stop.set()
+        service.join(20)
+        assert not service.is_alive()

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+from data_builders import Clock, make_step, make_trajectory, open_manager, publish, record_group
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dart_gym.outcomes import TerminalState
+from dart_train.data.cache import LRUCache
+from dart_train.data.statistics import Bucket, TaskStats
+
+ROLLOUTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.none() | st.sampled_from([0.0, 0.5, 1.0]),
+        st.integers(1, 5),
+        st.sampled_from(["rollout", "rollout", "oracle"]),
+    ),
+    max_size=20,
+)
+
+
+def expected_stats(rollouts, window) -> dict[str, TaskStats]:
+    stats = {}
+    for task in sorted({task for task, reward, _, source in rollouts if reward is not None and source == "rollout"}):
+        scored = [
+            (reward, steps)
+            for name, reward, steps, source in rollouts
+            if name == task and reward is not None and source == "rollout"
+        ]
+        recent = scored[-window:]
+        stats[task] = TaskStats(
+            task,
+            len(scored),
+            len(recent),
+            pytest.approx(sum(reward for reward, _ in recent) / len(recent)),
+            pytest.approx(sum(steps for _, steps in recent) / len(recent)),
+            max((steps for reward, steps in scored if reward == 1.0), default=None),
+        )
+    return stats
+
+
+@given(ROLLOUTS)
+@settings(max_examples=15, deadline=None)
+def test_task_records_are_right(tmp_path_factory, rollouts):
+    with open_manager(tmp_path_factory.mktemp("run")) as data:
+        half = len(rollouts) // 2
+        for index, (task, reward, steps, source) in enumerate(rollouts):
+            if index == half:
+                data.refresh_task_stats()
+            many = tuple(make_step() for _ in range(steps))
+            data.record(make_trajectory(f"t{index}", f"g{index}", reward, task_id=task, steps=many, source=source))
+        data.refresh_task_stats()
+        assert data.task_stats() == expected_stats(rollouts, 4)
+        assert data.saved_task_stats() == data.task_stats()
+        assert data.refresh_task_stats() == 0
+
+
+def test_errors_are_not_failures_in_the_records(data):
+    data.record(make_trajectory("ok", "a", 1.0))
+    data.record(make_trajectory("lost", "b", 0.0, terminal=TerminalState.MODEL_ERROR))
+    assert data.task_stats()["fake/button"].success_rate == 1.0
+    assert data.reward_history() == [("fake/button", 1.0)]
+
+
+def test_success_over_time(data):
+    for index, (at, reward) in enumerate([(105.0, 0.0), (109.9, 1.0), (110.0, 1.0), (135.0, 0.5)]):
+        task = "fake/late" if at > 130 else "fake/button"
+        data.record(make_trajectory(f"t{index}", f"g{index}", reward, created_at=at, task_id=task))
+    assert data.success_over_time(10.0) == [Bucket(100.0, 2, 0.5), Bucket(110.0, 1, 1.0), Bucket(130.0, 1, 0.5)]
+    assert data.success_over_time(10.0, since=109.0)[0] == Bucket(100.0, 1, 1.0)
+    assert data.success_over_time(10.0, task_id="fake/late") == [Bucket(130.0, 1, 0.5)]
+    assert data.reward_history() == [
+        ("fake/button", 0.0),
+        ("fake/button", 1.0),
+        ("fake/button", 1.0),
+        ("fake/late", 0.5),
+    ]
+
+
+def test_staleness_of_what_was_trained(data):
+    publish(data, 4)
+    for index, version in enumerate((4, 3, 3)):
+        record_group(data, f"g{index}", version=version)
+    record_group(data, "waiting", version=4)
+    leased = data.lease(3, "me")
+    data.commit(leased.lease_id, 5)
+    assert data.staleness_histogram() == {1: 2, 2: 4}
+
+
+def test_utilisation_is_desktop_time_over_what_there_was(data):
+    """Each trajectory takes 1 s of a desktop: reset 0.5, step 0.25, evaluate 0.25; generating does not count."""
+    for index, at in enumerate((100.0, 101.0, 105.0, 110.0)):
+        steps = (make_step(actions=({}, {})), make_step())
+        data.record(make_trajectory(f"t{index}", f"g{index}", created_at=at, steps=steps))
+    data.record(make_trajectory("demo", "", created_at=102.0, source="oracle"))
+    throughput = data.throughput(100.0, 110.0, slots=2)
+    assert (throughput.trajectories, throughput.actions, throughput.env_seconds) == (3, 9, 3.0)
+    assert throughput.utilisation == pytest.approx(3.0 / 20.0)
+    assert throughput.actions_per_minute == pytest.approx(54.0)
+    assert data.throughput(100.0, 110.0).utilisation is None
+    assert data.throughput(0.0, 1.0, slots=2).utilisation == 0.0
+
+
+def test_statistics_of_an_empty_run(data):
+    assert data.task_stats() == data.saved_task_stats() == data.staleness_histogram() == {}
+    assert data.success_over_time(60.0) == data.reward_history() == data.checkpoints() == []
+    assert set(data.counts().values()) == {0}
+
+
+def test_the_cache_keeps_what_was_used_last():
+    loaded: list[str] = []
+    cache: LRUCache[str] = LRUCache(5, len)
+
+    def load(key: str) -> str:
+        loaded.append(key)
+        return key * 2
+
+    for key in ("a", "b", "a", "c", "a", "b"):
+        assert cache.get(key, load) == key * 2
+    assert loaded == ["a", "b", "c", "b"]
+    assert cache.get("huge" * 10, load) == "huge" * 20
+    assert cache.get("a", load) == "aa"
+    assert loaded[-2:] == ["huge" * 10, "a"]
+
+
+def test_time_of_recording_stands_in_for_a_missing_end(tmp_path):
+    with open_manager(tmp_path, Clock(500.0)) as data:
+        data.record(make_trajectory("t", created_at=0.0))
+        assert data.throughput(500.0, 501.0).trajectories == 1
