@@ -214,15 +214,27 @@ class ClientSession:
         return (await self._call("status", {}, 30.0)).result
 
     async def close(self) -> None:
-        """Give the desktop back. Idempotent; a server that is gone has nothing to be told."""
+        """Give the desktop back, also while an operation is under way: the server cancels it. Idempotent.
+
+        A server that is gone has nothing to be told.
+        """
         self._last = None
+        if self._lock.locked():
+            await self._reconnect_to_close()
+        token, self._token = self._token, ""
         connection, self._connection = self._connection, None
-        if connection is None:
+        if connection is None or not token:
             return
         self._next_id += 1
         with contextlib.suppress(websockets.ConnectionClosed):
             await connection.send(protocol.encode_request(Request(self._next_id, "close", 0)))
         await connection.close()
+
+    async def _reconnect_to_close(self) -> None:
+        """Take the session over on a second connection, because the first one is busy with an operation."""
+        self._drop()
+        with contextlib.suppress(OSError, TimeoutError, websockets.WebSocketException, ClusterError):
+            self._connection, _ = await self._client.connect(self._token)
 
     # --- how
 

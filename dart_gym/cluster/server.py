@@ -109,6 +109,7 @@ class _Lease:
     last_reply: bytes = b""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     last_used: float = field(default_factory=time.monotonic)
+    worker: asyncio.Task[Any] | None = None
     closed: bool = False
 
 
@@ -319,8 +320,14 @@ class ClusterServer:
     async def _converse(self, connection: ServerConnection, lease: _Lease) -> None:
         async for frame in connection:
             request = protocol.decode_request(frame)
+            if request.op == "close" and lease.worker is not None:
+                lease.worker.cancel()  # of an earlier connection, busy with what nobody waits for any more
             async with lease.lock:
-                reply = await self._answer(connection, lease, request)
+                lease.worker = asyncio.current_task()
+                try:
+                    reply = await self._answer(connection, lease, request)
+                finally:
+                    lease.worker = None
             lease.last_used = time.monotonic()
             await connection.send(reply)
             if lease.closed:

@@ -1,0 +1,207 @@
+"""`DesktopEnv`: one desktop as a Gymnasium environment.
+
+    import gymnasium as gym, dart_gym
+    env = gym.make("DartGym/Desktop-v0", task="miniwob/click-test")
+    observation, info = env.reset(seed=0)
+    observation, reward, terminated, truncated, info = env.step(dart_gym.Click(40, 60))
+
+Invariants:
+    - Nothing boots before the first reset.
+    - No action of the action space raises: what a desktop cannot do is `info["action_error"]`, and is seen in the
+      next observation.
+    - A reward other than 0 comes only with the end of an episode. A fault of the environment is `truncated` with
+      `info["env_fault"]` and a score of nan, never a failure of the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+from numpy.typing import NDArray
+
+from dart_gym.actions import Action
+from dart_gym.cluster.client import ClientSession
+from dart_gym.episodes import (
+    MAX_SEED,
+    ClusterLink,
+    TaskChoice,
+    check_options,
+    ending,
+    make_info,
+    make_observation,
+)
+from dart_gym.errors import DesktopError, EpisodeStateError
+from dart_gym.outcomes import StepResult
+from dart_gym.spaces import ActionSpace, as_action, observation_space
+
+RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
+
+
+class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickle):
+    """A desktop with a task.
+
+    Options of `reset`: `task_id` (a name), or `task` (an OSWorld JSON); without them a task is drawn from those given
+    here. A reset with a seed runs the task with exactly that seed.
+
+    Args:
+        task: the task of every episode; "miniwob/click-test" by default.
+        tasks: several, of which each reset draws one.
+        suite: all tasks of a suite likewise.
+        url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`); without one a private cluster is started.
+        token_env: name of the environment variable that holds the cluster's token.
+        width: of the screen in pixels, instead of the task's.
+        height: likewise.
+        render_mode: "rgb_array" or None.
+        max_episode_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. The one
+            given to `gymnasium.make` does the same.
+        time_limit_s: wall-clock limit of an episode.
+        deadline_s: of one operation; what takes longer is a fault of the environment.
+
+    Raises:
+        UnknownTaskError: no such task.
+        ValueError: tasks with screens of different sizes.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
+
+    def __init__(
+        self,
+        task: str | None = None,
+        *,
+        tasks: Sequence[str] | None = None,
+        suite: str | None = None,
+        url: str | None = None,
+        token_env: str | None = None,
+        width: int | None = None,
+        height: int | None = None,
+        render_mode: str | None = None,
+        max_episode_steps: int | None = None,
+        time_limit_s: float | None = None,
+        deadline_s: float = 120.0,
+    ) -> None:
+        EzPickle.__init__(
+            self,
+            task,
+            tasks=tasks,
+            suite=suite,
+            url=url,
+            token_env=token_env,
+            width=width,
+            height=height,
+            render_mode=render_mode,
+            max_episode_steps=max_episode_steps,
+            time_limit_s=time_limit_s,
+            deadline_s=deadline_s,
+        )
+        check_render_mode(render_mode, self.metadata)
+        self.render_mode = render_mode
+        self._choice = TaskChoice.make(task, tasks, suite, width, height)
+        self.observation_space = observation_space(self._choice.height, self._choice.width)
+        self.action_space = ActionSpace(self._choice.height, self._choice.width)
+        self._max_episode_steps, self._time_limit_s, self._deadline_s = max_episode_steps, time_limit_s, deadline_s
+        self._link = ClusterLink(url, token_env)
+        self._session: ClientSession | None = None
+        self._frame: NDArray[np.uint8] | None = None
+        self._closed = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode.
+
+        Raises:
+            ValueError: an unknown option, or a task with a screen of another size.
+            DesktopError: two fresh desktops in a row broke; the message says how.
+            ClusterError: no cluster can be reached.
+        """
+        super().reset(seed=seed)
+        if self._closed:
+            raise EpisodeStateError("the environment is closed: make a new one")
+        given = check_options(options, ("task_id", "task"))
+        if len(given) > 1:
+            raise ValueError("give one of the reset options 'task_id' and 'task', not both")
+        asked = given.get("task_id", given.get("task"))
+        task = self._choice.draw(self.np_random) if asked is None else self._choice.check(asked)
+        episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
+        result = self._link.loop.run(self._reset, task, episode_seed)
+        return self._observe(result), make_info(result)
+
+    async def _reset(self, task: str | dict[str, Any], seed: int) -> StepResult:
+        detail = ""
+        for _ in range(RESET_ATTEMPTS):
+            if self._session is None:
+                self._session = (await self._link.client()).session()
+            result = await self._session.reset(
+                task,
+                seed=seed,
+                max_steps=self._step_limit,
+                time_limit_s=self._time_limit_s,
+                desktop=self._choice.override or None,
+                deadline_s=self._deadline_s,
+            )
+            if result.terminal is None:
+                return result
+            detail = result.observation.action_error
+        raise DesktopError(f"{RESET_ATTEMPTS} desktops in a row failed to start the task: {detail}")
+
+    @property
+    def _step_limit(self) -> int | None:
+        """Known to the session too, so that the step at which Gymnasium's TimeLimit cuts is evaluated."""
+        if self._max_episode_steps is not None:
+            return self._max_episode_steps
+        limit = self.spec.max_episode_steps if self.spec is not None else None
+        return limit if limit is not None and limit > 0 else None
+
+    def step(
+        self, action: Action | dict[str, Any]
+    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Carry out an action, or the dict of one.
+
+        Raises:
+            TypeError, ValueError: not an action.
+            EpisodeStateError: no episode is running.
+        """
+        typed = as_action(action)
+        if self._session is None:
+            raise EpisodeStateError("no episode is running: call reset first")
+        result = self._link.loop.run(self._session.step, typed, deadline_s=self._deadline_s)
+        return self._observe(result), result.reward, *ending(result), make_info(result)
+
+    def _observe(self, result: StepResult) -> dict[str, Any]:
+        self._frame = result.observation.screenshot
+        return make_observation(result)
+
+    def oracle(self) -> Action:
+        """The next action of a perfect user, where the suite knows one (for tests and demonstrations)."""
+        if self._session is None:
+            raise EpisodeStateError("no episode is running: call reset first")
+        return self._link.loop.run(self._session.oracle)
+
+    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+        """The last frame that was observed, as a copy; None without a render mode."""
+        if self.render_mode is None or self._frame is None:
+            return None
+        return self._frame.copy()
+
+    def close(self) -> None:
+        """Give the desktop back. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._link.loop.run(self._close)
+
+    async def _close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        await self._link.close()
+
+
+def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
+    """Raise `ValueError` for a mode that is not offered."""
+    if render_mode is not None and render_mode not in metadata["render_modes"]:
+        raise ValueError(f"render_mode must be None or one of {metadata['render_modes']}, got {render_mode!r}")

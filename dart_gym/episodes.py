@@ -1,0 +1,180 @@
+"""What the Gymnasium faces share: which task an episode gets, and how a step's result looks to Gymnasium.
+
+Invariants:
+    - All tasks of one environment have one screen size, known before any desktop boots.
+    - Every info has the same keys with values of the same types (text "", number nan where there is nothing).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dart_gym.cluster.background import BackgroundLoop, background_loop
+from dart_gym.cluster.client import ClusterClient
+from dart_gym.cluster.local import acquire_shared, release_shared
+from dart_gym.errors import ConfigurationError
+from dart_gym.outcomes import StepResult, TerminalState
+from dart_gym.session import resolve_task
+from dart_gym.tasks import registry
+from dart_gym.tasks.task import Task
+
+DEFAULT_TASK = "miniwob/click-test"
+TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "evaluate", "total")
+MAX_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """The tasks of an environment.
+
+    Attributes:
+        task_ids: from which an episode's task is drawn when a reset names none.
+        height: of every screen, in pixels.
+        width: likewise.
+        override: "width" and "height" given by the user, which replace those of the tasks.
+    """
+
+    task_ids: tuple[str, ...]
+    height: int
+    width: int
+    override: dict[str, Any]
+
+    @classmethod
+    def make(
+        cls, task: str | None, tasks: Sequence[str] | None, suite: str | None, width: int | None, height: int | None
+    ) -> TaskChoice:
+        """From the arguments of an environment: at most one of task, tasks, suite.
+
+        Raises:
+            UnknownTaskError: no such task or suite.
+            ConfigurationError: more than one of them, or an empty list.
+            ValueError: tasks with screens of different sizes.
+        """
+        given = [name for name, value in (("task", task), ("tasks", tasks), ("suite", suite)) if value is not None]
+        if len(given) > 1:
+            raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
+        task_ids = registry.task_ids(suite) if suite is not None else list(tasks) if tasks is not None else [task]
+        if not task_ids:
+            raise ConfigurationError("the list of tasks is empty")
+        names = [name or DEFAULT_TASK for name in task_ids]
+        override = {key: value for key, value in (("width", width), ("height", height)) if value is not None}
+        sizes: dict[tuple[int, int], str] = {}
+        for name in names:
+            spec = resolve_task(name, override).desktop
+            sizes.setdefault((spec.height, spec.width), name)
+        if len(sizes) > 1:
+            found = ", ".join(f"{name} is {width}x{height}" for (height, width), name in sizes.items())
+            raise ValueError(f"tasks of one environment need screens of one size: {found}; give width and height")
+        (height, width), _ = sizes.popitem()
+        return cls(tuple(names), height, width, override)
+
+    def draw(self, rng: np.random.Generator) -> str:
+        """A task for the next episode."""
+        return self.task_ids[int(rng.integers(len(self.task_ids)))] if len(self.task_ids) > 1 else self.task_ids[0]
+
+    def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
+        """Return a task that was asked for by name or as a JSON, if it fits the environment.
+
+        Raises:
+            ValueError: its screen has another size.
+            UnknownTaskError, TaskError: no such task, or a malformed one.
+        """
+        resolved: Task = resolve_task(task, self.override)
+        spec = resolved.desktop
+        if (spec.height, spec.width) != (self.height, self.width):
+            raise ValueError(
+                f"task {resolved.id} has a screen of {spec.width}x{spec.height}, this environment one of "
+                f"{self.width}x{self.height}: make another environment, or give it width and height"
+            )
+        return task if isinstance(task, dict) or not task.endswith(".json") else resolved.raw
+
+
+def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[str, Any]:
+    """A copy of the options of a reset; raises `ValueError` for an unknown one, with near names."""
+    names = tuple(known)
+    for key in options or {}:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+            raise ValueError(f"unknown reset option {key!r}; {hint}")
+    return dict(options or {})
+
+
+def make_observation(result: StepResult) -> dict[str, Any]:
+    """A result's observation as the member of the observation space."""
+    observation = result.observation
+    return {
+        "screenshot": observation.screenshot,
+        "instruction": observation.instruction,
+        "action_error": observation.action_error,
+    }
+
+
+def make_info(result: StepResult) -> dict[str, Any]:
+    """A result's info."""
+    evaluation, timings = result.evaluation, result.timings
+    score = evaluation.score if evaluation else None
+    return {
+        "task_id": str(result.info.get("task_id", "")),
+        "task_hash": str(result.info.get("task_hash", "")),
+        "seed": int(result.info.get("seed", 0)),  # type: ignore[call-overload]  # an integer on every path
+        "step_index": result.step_index,
+        "terminal": str(result.terminal or ""),
+        "score": float("nan") if score is None else float(score),
+        "evaluation_status": str(evaluation.status) if evaluation else "",
+        "evaluation_detail": evaluation.detail if evaluation else "",
+        "action_error": result.observation.action_error,
+        "env_fault": result.terminal is TerminalState.ENV_ERROR,
+        **{f"timing/{phase}": float(timings.get(phase, 0.0)) for phase in TIMINGS},
+    }
+
+
+def ending(result: StepResult) -> tuple[bool, bool]:
+    """(terminated, truncated) of a result."""
+    if result.terminal is None:
+        return False, False
+    return not result.terminal.truncated, result.terminal.truncated
+
+
+class ClusterLink:
+    """A client made when it is first needed: of the given URL, or of this process's private cluster."""
+
+    def __init__(self, url: str | None, token_env: str | None) -> None:
+        self._url, self._token_env = url, token_env
+        self._client: ClusterClient | None = None
+        self._private = False
+
+    @property
+    def loop(self) -> BackgroundLoop:
+        """The loop in which its sessions run."""
+        return background_loop()
+
+    async def client(self) -> ClusterClient:
+        """The client."""
+        if self._client is None:
+            url = self._url
+            if url is None:
+                url, self._private = await acquire_shared(), True
+            self._client = ClusterClient(url, self._token())
+        return self._client
+
+    def _token(self) -> str | None:
+        if self._token_env is None:
+            return None
+        token = os.environ.get(self._token_env)
+        if not token:
+            raise ConfigurationError(f"the environment variable {self._token_env} (token_env) is not set")
+        return token
+
+    async def close(self) -> None:
+        """Let go of the private cluster, if there is one. Idempotent."""
+        self._client = None
+        if self._private:
+            self._private = False
+            await release_shared()
