@@ -156,9 +156,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         limit = self.spec.max_episode_steps if self.spec is not None else None
         return limit if limit is not None and limit > 0 else None
 
-    def step(
-        self, action: Action | dict[str, Any]
-    ) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action | dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Carry out an action, or the dict of one.
 
         Raises:
@@ -181,7 +179,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             raise EpisodeStateError("no episode is running: call reset first")
         return self._link.loop.run(self._session.oracle)
 
-    def render(self) -> NDArray[np.uint8] | None:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8] | None:
         """The last frame that was observed, as a copy; None without a render mode."""
         if self.render_mode is None or self._frame is None:
             return None
