@@ -91,7 +91,7 @@ class TinyModelConfig:
     heads: int = 4
     intermediate_size: int = 192
     vision_hidden_size: int = 64
-    vision_layers: int = 2
+    vision_layers: int = 3
     vision_intermediate_size: int = 192
     temporal_patch_size: int = 1
     numbers: int = 256
@@ -166,7 +166,7 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
         The directory.
     """
     import torch
-    from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration
+    from transformers import Qwen2_5_VLForConditionalGeneration
 
     config = config or TinyModelConfig()
     path = Path(directory)
@@ -180,14 +180,22 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
                 if parameter.dim() >= 2:
                     edge = "patch_embed" in name or "lm_head" in name
                     parameter.normal_(0.0, config.edge_std if edge else config.matrix_std)
-    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
-    model.generation_config = GenerationConfig(eos_token_id=[end], pad_token_id=pad, do_sample=True, temperature=1.0)
     model.save_pretrained(path)
+    write_processing(path, config)
+    return path
+
+
+def write_processing(directory: str | Path, config: TinyModelConfig) -> None:
+    """Write all files of a tiny model but its weights and their shape: what clients of an engine need. No torch."""
+    path = Path(directory)
+    tokenizer = build_tokenizer(config)
     tokenizer.save(str(path / "tokenizer.json"))
     _write_json(path / "tokenizer_config.json", _tokenizer_config(config))
     (path / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     _write_json(path / "preprocessor_config.json", _preprocessor_config(config))
-    return path
+    end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    generation = {"do_sample": True, "temperature": 1.0, "eos_token_id": [end], "pad_token_id": pad}
+    _write_json(path / "generation_config.json", generation)
 
 
 def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:

@@ -1,0 +1,114 @@
+"""Prompts of a growing history."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_agent.conversation import Conversation, ConversationConfig
+from dart_agent.prompts import ui_tars_prompt
+from dart_gym.errors import ConfigurationError
+
+IMAGE = "<|vision_start|>" + "<|image_pad|>" * 2 + "<|vision_end|>"
+
+
+def frame(value: int) -> np.ndarray:
+    return np.full((28, 56, 3), value, np.uint8)
+
+
+def played(tokens, vision, steps: int, **settings) -> Conversation:
+    """After `steps` responses, with the next screenshot shown. Response n is "n"; screenshot 2 follows an error."""
+    conversation = Conversation(tokens, vision, ConversationConfig(**{"style": "short", **settings}))
+    conversation.begin("Do it")
+    for step in range(steps + 1):
+        conversation.observe(frame(step), "no such place" if step == 2 else "")
+        if step < steps:
+            conversation.respond(tokens.response(str(step)))
+    return conversation
+
+
+def test_short_prompt_of_several_steps(tokens, vision):
+    prompt = played(tokens, vision, 2, screenshots=5).prompt()
+    assert prompt.token_ids == tuple(
+        tokens.encode_markup(
+            f"<|im_start|>user\nDo it{IMAGE}<|im_end|>\n<|im_start|>assistant\n0<|im_end|>\n"
+            f"<|im_start|>user\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n1<|im_end|>\n"
+            f"<|im_start|>user\nThe last action failed: no such place\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n"
+        )
+    )
+    assert [int(image[0, 0, 0]) for image in prompt.images] == [0, 1, 2]
+
+
+def test_old_screenshots_and_texts_are_dropped(tokens, vision):
+    prompt = played(tokens, vision, 4, screenshots=2, texts=3).prompt()
+    assert prompt.token_ids == tuple(
+        tokens.encode_markup(
+            "<|im_start|>user\nDo it<|im_end|>\n"
+            "<|im_start|>assistant\n1<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n"
+            f"<|im_start|>user\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n3<|im_end|>\n"
+            f"<|im_start|>user\n{IMAGE}<|im_end|>\n<|im_start|>assistant\n"
+        )
+    )
+    assert [int(image[0, 0, 0]) for image in prompt.images] == [3, 4]
+
+
+@given(steps=st.integers(0, 12), screenshots=st.integers(1, 6), texts=st.integers(0, 8))
+def test_counts(tokens, vision, steps, screenshots, texts):
+    prompt = played(tokens, vision, steps, screenshots=screenshots, texts=texts).prompt()
+    images = min(steps + 1, screenshots)
+    assert len(prompt.images) == images
+    assert prompt.token_ids.count(tokens.image_pad_id) == 2 * images
+    assert prompt.token_ids.count(tokens.im_start_id) == 1 + min(steps, texts) + 1 + images - (steps < screenshots)
+    assert int(prompt.images[-1][0, 0, 0]) == steps
+
+
+def test_sampled_ids_are_kept_as_they_are(tokens, vision):
+    odd = [*tokens.encode("8"), *tokens.encode("4"), tokens.im_end_id]
+    assert odd[:-1] != tokens.encode("84")
+    for sampled in (odd, odd[:-1]):  # ended by itself, or cut off at its longest
+        conversation = played(tokens, vision, 0)
+        conversation.respond(sampled)
+        conversation.observe(frame(1))
+        ids = list(conversation.prompt().token_ids)
+        assert any(ids[i : i + 3] == odd for i in range(len(ids)))
+
+
+def test_ui_tars_prompt(tokens, vision):
+    conversation = Conversation(tokens, vision, ConversationConfig(language="German"))
+    conversation.begin("Do <|im_end|> it")
+    conversation.observe(frame(0))
+    ids = conversation.prompt().token_ids
+    text = (
+        f"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+        f"{ui_tars_prompt(language='German')}"
+    )
+    opening = tokens.encode_markup(text)
+    assert list(ids[: len(opening)]) == opening
+    assert list(ids[len(opening) :]) == [
+        *tokens.encode("Do <|im_end|> it"),
+        *tokens.encode_markup(f"{IMAGE}<|im_end|>\n<|im_start|>assistant\n"),
+    ]
+
+
+def test_ui_tars_prompt_text():
+    text = ui_tars_prompt()
+    space = text.split("## Action Space\n\n")[1].split("\n\n## Note")[0].splitlines()
+    names = ["click", "left_double", "right_single", "drag", "hotkey", "type", "scroll", "wait", "finished"]
+    assert [line.split("(")[0] for line in space] == names
+    assert text.startswith("You are a GUI agent. You are given a task and your action history, with screenshots. ")
+    assert text.endswith("## User Instruction\n")
+    assert "Use English in `Thought` part" in text
+    assert 'use "\\n" at the end' in text
+    assert "call_user()" in ui_tars_prompt(call_user=True)
+
+
+def test_misuse(tokens, vision):
+    conversation = Conversation(tokens, vision)
+    conversation.begin("x")
+    with pytest.raises(RuntimeError, match="observe"):
+        conversation.prompt()
+    with pytest.raises(RuntimeError, match="observe"):
+        conversation.respond([1])
+    for wrong in ({"style": "long"}, {"screenshots": 0}, {"texts": -1}):
+        with pytest.raises(ConfigurationError):
+            ConversationConfig(**wrong)

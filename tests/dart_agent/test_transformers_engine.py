@@ -1,0 +1,282 @@
+"""The embedded engine computes what a plain forward pass computes, whatever shares its batches."""
+
+import asyncio
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dart_agent.engines.base import EngineError, Prompt, Sampling
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
+from dart_gym.errors import ConfigurationError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.train
+
+from dart_agent.engines.qwen import QwenRunner, rope_positions  # noqa: E402
+from dart_agent.engines.transformers import TransformersEngine  # noqa: E402
+
+
+def screen(seed: int, height: int = 112, width: int = 84) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def make_prompt(tokens, vision, images: list[np.ndarray], text: str = "Click on it") -> Prompt:
+    ids = [tokens.im_start_id, *tokens.encode(f"user\n{text}")]
+    for image in images:
+        pads = [tokens.image_pad_id] * vision.num_tokens(image)
+        ids += [tokens.vision_start_id, *pads, tokens.vision_end_id, *tokens.encode("then")]
+    return Prompt((*ids, tokens.im_end_id, *tokens.encode("\nassistant\n")), tuple(images))
+
+
+def various(tokens, vision) -> list[Prompt]:
+    """Prompts of different lengths; no image, one, two of the same or of different sizes."""
+    images = [[screen(0)], [screen(1)], [], [screen(0), screen(2)], [screen(0)], [screen(3, 56, 140), screen(1)]]
+    return [make_prompt(tokens, vision, some, "go " * (3 * i)) for i, some in enumerate(images)]
+
+
+def settings(tokens, **changes) -> Sampling:
+    return Sampling(**{"max_tokens": 9, "stop_ids": tokens.stop_ids, "suppressed_ids": tokens.suppressed_ids} | changes)
+
+
+@pytest.fixture(scope="module")
+def runner(tiny_dir, vision) -> QwenRunner:
+    torch.set_num_threads(1)
+    return QwenRunner.load(tiny_dir, vision)
+
+
+def plain_logprobs(runner: QwenRunner, prompt: Prompt, response: tuple[int, ...], suppressed) -> torch.Tensor:
+    """Log-probabilities of a response by the model's own forward pass."""
+    model, vision = runner.model, runner.vision
+    ids = torch.tensor([[*prompt.token_ids, *response, 0, 0, 0]])  # padded on the right, as in training
+    extra = {}
+    if prompt.images:
+        patches = np.concatenate([vision.patchify(image) for image in prompt.images])
+        extra["pixel_values"] = torch.from_numpy(patches)
+        extra["image_grid_thw"] = torch.tensor([vision.grid(image) for image in prompt.images])
+        extra["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
+    mask = torch.ones_like(ids)
+    mask[:, -3:] = 0
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask, **extra).logits[0].float()
+    logits[:, list(suppressed)] = -torch.inf
+    start = len(prompt.token_ids)
+    logprobs = logits[start - 1 : start - 1 + len(response)].log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(response)[:, None])[:, 0]
+
+
+def test_equals_a_plain_forward_pass(runner, tokens, vision):
+    prompts = various(tokens, vision)
+    samplings = [settings(tokens, max_tokens=4 + i, seed=i) for i in range(len(prompts))]
+    for prompt, row in zip(prompts, runner.sample(prompts, samplings), strict=True):
+        expected = plain_logprobs(runner, prompt, row.token_ids, tokens.suppressed_ids)
+        assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-4)
+        assert not set(row.token_ids) & set(tokens.suppressed_ids)
+
+
+def test_windowed_vision_towers_work_too(tmp_path, tokens, vision):
+    build_tiny_model(tmp_path, seed=2)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vision_config"] |= {"fullatt_block_indexes": [1], "window_size": 56}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    windowed = QwenRunner.load(tmp_path, vision)
+    prompt = make_prompt(tokens, vision, [screen(1), screen(2)])
+    [row] = windowed.sample([prompt], [settings(tokens, seed=1)])
+    expected = plain_logprobs(windowed, prompt, row.token_ids, tokens.suppressed_ids)
+    assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-4)
+
+
+def test_results_do_not_depend_on_the_batch(runner, tokens, vision):
+    prompts = various(tokens, vision)
+    samplings = [settings(tokens, seed=10 + i) for i in range(len(prompts))]
+    together = runner.sample(prompts, samplings)
+    for prompt, sampling, row in zip(prompts, samplings, together, strict=True):
+        [alone] = runner.sample([prompt], [sampling])
+        assert alone.token_ids == row.token_ids
+        assert np.allclose(alone.logprobs, row.logprobs, atol=1e-4)
+    assert [row.token_ids for row in runner.sample(prompts[::-1], samplings[::-1])][::-1] == [
+        row.token_ids for row in together
+    ]
+
+
+def test_seeds_and_temperature(runner, tokens, vision):
+    prompt = make_prompt(tokens, vision, [screen(0)])
+    rows = runner.sample([prompt] * 6, [settings(tokens, seed=seed) for seed in (1, 1, 2, 3, None, None)])
+    assert rows[0] == rows[1]
+    assert len({row.token_ids for row in rows}) == 5
+    greedy = runner.sample([prompt] * 2, [settings(tokens, temperature=0.0, seed=seed) for seed in (1, 2)])
+    assert greedy[0].token_ids == greedy[1].token_ids
+    expected = plain_logprobs(runner, prompt, greedy[0].token_ids, tokens.suppressed_ids)
+    assert torch.allclose(torch.tensor(greedy[0].logprobs), expected, atol=1e-4), "those at temperature 1"
+
+
+def test_samples_follow_the_distribution(runner, tokens, vision):
+    prompt = make_prompt(tokens, vision, [screen(0)])
+    banned = tuple(i for i in range(tokens.vocab_size) if i not in range(20, 24))
+    rows = runner.sample(
+        [prompt] * 2000, [settings(tokens, max_tokens=1, seed=s, suppressed_ids=banned) for s in range(2000)]
+    )
+    drawn = [row.token_ids[0] for row in rows]
+    for token in range(20, 24):
+        probability = next(np.exp(row.logprobs[0]) for row in rows if row.token_ids[0] == token)
+        assert abs(drawn.count(token) / 2000 - probability) < 4 * np.sqrt(probability * (1 - probability) / 2000)
+
+
+def test_stopping(runner, tokens, vision):
+    prompt = make_prompt(tokens, vision, [screen(0)])
+    everything = tuple(range(tokens.vocab_size))
+    only_end = tuple(set(everything) - {tokens.im_end_id})
+    [stopped, cut] = runner.sample(
+        [prompt] * 2,
+        [settings(tokens, suppressed_ids=only_end, seed=0), settings(tokens, max_tokens=3, stop_ids=(), seed=0)],
+    )
+    assert (stopped.token_ids, stopped.finish_reason) == ((tokens.im_end_id,), "stop")
+    assert stopped.logprobs == (0.0,)
+    assert (len(cut.token_ids), cut.finish_reason) == (3, "length")
+
+
+def test_rope_positions_equal_the_models(runner, tokens, vision):
+    for prompt in various(tokens, vision):
+        grids = [vision.grid(image) for image in prompt.images]
+        ids = torch.tensor([prompt.token_ids])
+        expected, _ = runner.model.model.get_rope_index(
+            ids, (ids == tokens.image_pad_id).int(), torch.tensor(grids) if grids else None
+        )
+        ours = rope_positions(np.asarray(prompt.token_ids), grids, tokens.image_pad_id, vision.merge_size)
+        assert np.array_equal(ours, expected[:, 0].numpy())
+
+
+def test_equal_images_go_through_the_tower_once(runner, tokens, vision, monkeypatch):
+    seen = []
+    embed = runner._tower.embed
+    monkeypatch.setattr(runner._tower, "embed", lambda patches, grids: seen.append(len(grids)) or embed(patches, grids))
+    prompts = [make_prompt(tokens, vision, [screen(77), screen(78)]) for _ in range(4)]
+    for _ in range(2):
+        runner.sample(prompts, [settings(tokens, seed=1)] * 4)
+    assert seen == [2]
+
+
+# The engine around it
+
+
+@pytest.fixture
+async def engine(tiny_dir):
+    engine = TransformersEngine(tiny_dir, name="e0", threads=1, max_batch=4)
+    yield engine
+    await engine.close()
+
+
+async def test_concurrent_requests(engine, runner, tokens, vision):
+    prompts = various(tokens, vision)
+    samplings = [settings(tokens, seed=i) for i in range(len(prompts))]
+    results = await asyncio.gather(*(engine.generate(*pair) for pair in zip(prompts, samplings, strict=True)))
+    for result, row in zip(results, runner.sample(prompts, samplings), strict=True):
+        assert result.token_ids == row.token_ids
+        assert result.text == tokens.decode(row.token_ids)
+        assert (result.version, result.engine, result.finish_reason) == ((0, 0), "e0", row.finish_reason)
+        assert result.seconds[1] > 0
+    info = await engine.info()
+    assert (info.requests, info.in_flight, info.version) == (len(prompts), 0, 0)
+    assert info.tokens == sum(len(result.token_ids) for result in results)
+    assert 0 < info.busy_s < 30
+
+
+async def test_weight_update(engine, tiny_dir, tokens, vision, tmp_path):
+    from transformers import AutoModelForImageTextToText
+
+    model = AutoModelForImageTextToText.from_pretrained(tiny_dir)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    new = shutil.copytree(tiny_dir, tmp_path / "v7")
+    model.save_pretrained(new)
+    prompt, sampling = make_prompt(tokens, vision, [screen(0)]), settings(tokens, seed=5)
+    before = await engine.generate(prompt, sampling)
+    await engine.update_weights(str(new), 7)
+    after = await engine.generate(prompt, sampling)
+    assert (before.version, after.version) == ((0, 0), (7, 7))
+    [fresh] = QwenRunner.load(new, vision).sample([prompt], [sampling])
+    assert after.token_ids == fresh.token_ids
+    assert np.allclose(after.logprobs, fresh.logprobs, atol=1e-5)
+    assert before.logprobs != after.logprobs
+    assert (await engine.info()).model == str(new)
+
+
+async def test_a_bad_checkpoint_changes_nothing(engine, tokens, vision, tmp_path):
+    prompt, sampling = make_prompt(tokens, vision, [screen(0)]), settings(tokens, seed=5)
+    before = await engine.generate(prompt, sampling)
+    build_tiny_model(tmp_path / "other", config=TinyModelConfig(layers=2))
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "model.safetensors").write_bytes(b"torn")
+    for wrong, says in (("other", "unknown"), ("torn", "cannot load"), ("missing", "no \\*.safetensors")):
+        with pytest.raises(EngineError, match=says):
+            await engine.update_weights(str(tmp_path / wrong), 9)
+    after = await engine.generate(prompt, sampling)
+    assert (after.token_ids, after.logprobs, after.version) == (before.token_ids, before.logprobs, (0, 0))
+
+
+async def test_updates_fall_between_batches(engine, tiny_dir, tokens, vision):
+    prompt = make_prompt(tokens, vision, [screen(0)])
+    tasks = [asyncio.create_task(engine.generate(prompt, settings(tokens, seed=i))) for i in range(6)]
+    await asyncio.sleep(0)
+    update = asyncio.create_task(engine.update_weights(str(tiny_dir), 1))
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(engine.generate(prompt, settings(tokens, seed=i))) for i in range(6)]
+    versions = [result.version for result in await asyncio.gather(*tasks)]
+    await update
+    assert versions == [(0, 0)] * 6 + [(1, 1)] * 6
+
+
+async def test_bad_requests(engine, tokens, vision):
+    good, sampling = make_prompt(tokens, vision, [screen(0)]), settings(tokens)
+    for prompt, wrong, says in (
+        (Prompt(good.token_ids), sampling, "image pads"),
+        (Prompt(()), sampling, "needs a prompt"),
+        (Prompt((10**6,)), sampling, "outside"),
+        (Prompt((1,)), settings(tokens, stop_ids=(-1,)), "outside"),
+        (Prompt((5,) * 5000), sampling, "exceed"),
+        (good, settings(tokens, max_tokens=0), "max_tokens"),
+        (good, settings(tokens, temperature=-1.0), "temperature"),
+        (Prompt(good.token_ids, (np.zeros((1, 500, 3), np.uint8),)), sampling, "aspect ratio"),
+    ):
+        with pytest.raises(EngineError, match=says):
+            await engine.generate(prompt, wrong)
+    assert (await engine.generate(good, sampling)).token_ids
+
+
+async def test_cancelled_requests_and_close(tiny_dir, tokens, vision):
+    engine = TransformersEngine(tiny_dir, threads=1)
+    prompt = make_prompt(tokens, vision, [screen(0)])
+    tasks = [asyncio.create_task(engine.generate(prompt, settings(tokens))) for _ in range(3)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(done[1], asyncio.CancelledError)
+    assert done[0].token_ids and done[2].token_ids
+    await engine.close()
+    await engine.close()
+    with pytest.raises(EngineError, match="closed"):
+        await engine.generate(prompt, settings(tokens))
+
+
+def test_other_models_are_refused(tmp_path, vision):
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    text = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    text |= {
+        "num_key_value_heads": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [2, 3, 3]},
+    }
+    config = Qwen2VLConfig(
+        text_config=text, vision_config={"embed_dim": 16, "depth": 1, "num_heads": 2, "hidden_size": 32}
+    )
+    Qwen2VLForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match="qwen2_vl model"):
+        QwenRunner.load(tmp_path, vision)
