@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from Xlib import X, Xatom
+from Xlib import X, Xatom, Xutil
 from Xlib import display as xdisplay
 from Xlib import error as xerror
 from Xlib.ext import xfixes
@@ -115,18 +115,39 @@ class XConnection:
         with translated_errors():
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
-    def covered_by_window(self, width: int, height: int) -> bool:
-        """Whether a mapped window of at least the given size lies on the screen."""
+    def has_active_window(self) -> bool:
+        """Whether a window has the keyboard."""
         with translated_errors():
-            for window in self.root.query_tree().children:
-                try:
-                    geometry = window.get_geometry()
-                    viewable = window.get_attributes().map_state == X.IsViewable
-                except (xerror.BadWindow, xerror.BadDrawable):
-                    continue  # gone in between
-                if viewable and geometry.width >= width and geometry.height >= height:
-                    return True
+            return self._active_window() is not None
+
+    def active_window_fits(self, width: int, height: int) -> bool:
+        """Whether the active window has the given size; its own limits are taken from it if they forbid that.
+
+        Chromium does not want to be narrower than 500 pixels, and window managers respect it even in full screen.
+        """
+        with translated_errors():
+            active = self._active_window()
+            if active is None:
+                return False
+            try:
+                geometry = active.get_geometry()
+                hints = active.get_wm_normal_hints()
+            except (xerror.BadWindow, xerror.BadDrawable):
+                return False  # gone in between
+            if (geometry.width, geometry.height) == (width, height):
+                return True
+            if hints is not None and hints.flags & Xutil.PMinSize:
+                hints.flags &= ~Xutil.PMinSize
+                active.set_wm_normal_hints(hints)
+                self.display.sync()
         return False
+
+    def _active_window(self) -> Any:
+        """The window with the keyboard, as the window manager says; None without one."""
+        active = self.root.get_full_property(self._atom("_NET_ACTIVE_WINDOW"), Xatom.WINDOW)
+        if active is None or not active.value[0]:
+            return None
+        return self.display.create_resource_object("window", active.value[0])
 
     def paint_root(self, color: int) -> None:
         """Fill the empty screen with a colour (0xRRGGBB)."""
@@ -141,32 +162,30 @@ class XConnection:
         Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
         """
         with translated_errors():
-            active = self.root.get_full_property(self._atom("_NET_ACTIVE_WINDOW"), Xatom.WINDOW)
-            if active is None or not active.value[0] or not self._answers_pings(active.value[0]):
+            active = self._active_window()
+            if active is None or not self._answers_pings(active):
                 return False
             self.root.change_attributes(event_mask=X.SubstructureNotifyMask)  # answers go to the root window
             try:
-                return await self._ping(active.value[0], time.monotonic() + timeout)
+                return await self._ping(active, time.monotonic() + timeout)
             finally:
                 self.root.change_attributes(event_mask=X.NoEventMask)
                 self.display.sync()
                 for _ in range(self.display.pending_events()):
                     self.display.next_event()
 
-    def _answers_pings(self, window: int) -> bool:
+    def _answers_pings(self, window: Any) -> bool:
         try:
-            target = self.display.create_resource_object("window", window)
-            protocols = target.get_full_property(self._atom("WM_PROTOCOLS"), Xatom.ATOM)
+            protocols = window.get_full_property(self._atom("WM_PROTOCOLS"), Xatom.ATOM)
         except xerror.BadWindow:
             return False  # closed just now
         return protocols is not None and self._atom("_NET_WM_PING") in protocols.value
 
-    async def _ping(self, window: int, deadline: float) -> bool:
+    async def _ping(self, window: Any, deadline: float) -> bool:
         protocols, ping = self._atom("WM_PROTOCOLS"), self._atom("_NET_WM_PING")
         number = next(self._pings)
-        target = self.display.create_resource_object("window", window)
-        data = (32, [ping, number, window, 0, 0])
-        target.send_event(event.ClientMessage(window=target, client_type=protocols, data=data))
+        data = (32, [ping, number, window.id, 0, 0])
+        window.send_event(event.ClientMessage(window=window, client_type=protocols, data=data))
         while time.monotonic() < deadline:
             for _ in range(self.display.pending_events()):
                 answer = self.display.next_event()

@@ -98,11 +98,26 @@ class XvfbDesktop:
         data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
         port = browser.DEVTOOLS_PORT if sandbox.isolated else 0
         await self._guest.launch(browser.LOG, browser.browser_command(self.spec, port, data_dir), {}, essential=True)
-        await self._until(lambda: connection.covered_by_window(self.spec.width, self.spec.height))
+        await self._until(connection.has_active_window)
         if not port:
             self._real_ports[browser.DEVTOOLS_PORT] = await self._chosen_port(data_dir)
         path = str(await self.open_port(browser.DEVTOOLS_PORT))
         while not await self._browser_answers(path):
+            await asyncio.sleep(_PROBE_PERIOD_S)
+        page = await devtools.DevTools.connect(self, browser.DEVTOOLS_PORT)
+        await self._fill_screen(connection, page)
+        await page.close()
+
+    async def _fill_screen(self, connection: XConnection, page: devtools.DevTools) -> None:
+        """Wait until the page has the whole screen.
+
+        Its height is right once Chromium has entered full screen, on which it renews the limits of its window; only
+        then can they be taken from it, which gives the page the right width.
+        """
+        width, height = self.spec.width, self.spec.height
+        while await page.evaluate("innerHeight") != height:
+            await asyncio.sleep(_PROBE_PERIOD_S)
+        while not connection.active_window_fits(width, height) or await page.evaluate("innerWidth") != width:
             await asyncio.sleep(_PROBE_PERIOD_S)
 
     async def _chosen_port(self, data_dir: str) -> int:

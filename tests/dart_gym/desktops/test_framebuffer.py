@@ -1,0 +1,62 @@
+import struct
+
+import numpy as np
+import pytest
+
+from dart_gym.desktops.framebuffer import Cursor, Framebuffer, draw_cursor
+from dart_gym.errors import DesktopError
+
+
+def write_xwd(path, pixels: np.ndarray, padding: int = 0, bits: int = 32, colors: int = 3) -> None:
+    height, width = pixels.shape[:2]
+    words = [0] * 25
+    words[0], words[1], words[2], words[3], words[4], words[5] = 108, 7, 2, 24, width, height
+    words[11], words[12], words[19] = bits, width * 4 + padding, colors
+    rows = np.zeros((height, width * 4 + padding), np.uint8)
+    rows[:, : width * 4] = pixels.reshape(height, width * 4)
+    path.write_bytes(struct.pack(">25I", *words) + b"name\0\0\0\0" + bytes(12 * colors) + rows.tobytes())
+
+
+@pytest.mark.parametrize("padding", [0, 4])
+def test_pixels_become_rgb(tmp_path, padding):
+    bgra = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
+    write_xwd(tmp_path / "screen", bgra, padding)
+    framebuffer = Framebuffer(tmp_path / "screen")
+    frame = framebuffer.rgb()
+    assert (framebuffer.width, framebuffer.height) == (7, 5)
+    assert frame.flags["C_CONTIGUOUS"] and frame.flags["OWNDATA"]
+    np.testing.assert_array_equal(frame, bgra[:, :, 2::-1])
+
+
+def test_other_pixel_formats_are_refused(tmp_path):
+    write_xwd(tmp_path / "screen", np.zeros((2, 2, 4), np.uint8), bits=16)
+    with pytest.raises(DesktopError, match="16 bits"):
+        Framebuffer(tmp_path / "screen")
+
+
+def test_opaque_cursor_pixels_replace_and_transparent_ones_keep():
+    frame = np.full((4, 4, 3), 100, np.uint8)
+    pixels = np.zeros((2, 2, 4), np.uint8)
+    pixels[0, 0] = (10, 20, 30, 255)  # BGRA
+    draw_cursor(frame, Cursor(1, 2, pixels))
+    assert tuple(frame[2, 1]) == (30, 20, 10)
+    frame[2, 1] = 100
+    assert (frame == 100).all()
+
+
+def test_half_transparent_cursor_pixels_blend():
+    frame = np.full((1, 1, 3), 200, np.uint8)
+    draw_cursor(frame, Cursor(0, 0, np.array([[[0, 0, 128, 128]]], np.uint8)))
+    np.testing.assert_allclose(frame[0, 0], [228, 100, 100], atol=1)
+
+
+@pytest.mark.parametrize(("x", "y"), [(-1, -1), (3, 3), (-5, 0), (0, 9), (4, 0)])
+def test_cursor_is_clipped_at_the_edges(x, y):
+    frame = np.zeros((4, 4, 3), np.uint8)
+    draw_cursor(frame, Cursor(x, y, np.full((2, 2, 4), 255, np.uint8)))
+    expected = np.zeros((4, 4, 3), np.uint8)
+    for row in range(4):
+        for column in range(4):
+            if x <= column < x + 2 and y <= row < y + 2:
+                expected[row, column] = 255
+    np.testing.assert_array_equal(frame, expected)

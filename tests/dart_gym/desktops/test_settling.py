@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_gym.desktops.base import SettlePolicy
+from dart_gym.desktops.settling import FIRST_PERIOD_MS, LONGEST_PERIOD_MS, Settling, differs
+
+
+def watch(policy: SettlePolicy, changes: list[float], cost_ms: float = 0.0) -> tuple[bool, float]:
+    """Run the state machine on a clock of its own, against a screen that changes at given times."""
+    state, now, looked = Settling(policy), 0.0, -1.0
+    while True:
+        verdict = state.observe(now, any(looked < change <= now for change in changes))
+        if verdict is not None:
+            return verdict, now
+        looked = now
+        now += max(state.next_look_ms(now, cost_ms), 1e-3)
+
+
+def test_a_still_screen_settles_after_the_quiet_time():
+    assert watch(SettlePolicy(quiet_ms=60, max_ms=2000), []) == (True, pytest.approx(60, abs=0.1))
+
+
+def test_a_change_starts_the_quiet_time_again():
+    stable, at = watch(SettlePolicy(quiet_ms=60, max_ms=2000), [50.0])
+    assert stable and 110 <= at <= 110 + LONGEST_PERIOD_MS + 1
+
+
+def test_an_animation_is_given_up_at_the_cap():
+    assert watch(SettlePolicy(quiet_ms=60, max_ms=500), [float(t) for t in range(1000)]) == (
+        False,
+        pytest.approx(500, abs=0.1),
+    )
+
+
+def test_the_minimum_is_kept_on_a_still_screen():
+    assert watch(SettlePolicy(quiet_ms=10, min_ms=200, max_ms=500), []) == (True, pytest.approx(200, abs=0.1))
+
+
+def test_no_quiet_time_means_no_wait():
+    assert watch(SettlePolicy(quiet_ms=0), []) == (True, 0.0)
+
+
+def test_looks_become_rarer_while_nothing_changes_and_frequent_after_a_change():
+    state = Settling(SettlePolicy(quiet_ms=10_000, max_ms=20_000))
+    for now in range(0, 400, 10):
+        state.observe(float(now), False)
+    assert state.period_ms == LONGEST_PERIOD_MS
+    state.observe(400.0, True)
+    assert state.period_ms == FIRST_PERIOD_MS
+
+
+def test_costly_looks_are_rarer():
+    state = Settling(SettlePolicy(quiet_ms=1000))
+    assert state.next_look_ms(0.0, cost_ms=4.0) == pytest.approx(20.0)
+
+
+@given(
+    quiet=st.floats(1, 200),
+    minimum=st.floats(0, 300),
+    cap=st.floats(1, 600),
+    changes=st.lists(st.floats(0.001, 700), max_size=20),
+    cost=st.floats(0, 5),
+)
+def test_verdicts_are_right_for_any_screen(quiet, minimum, cap, changes, cost):
+    stable, at = watch(SettlePolicy(quiet_ms=quiet, max_ms=cap, min_ms=minimum), changes, cost)
+    assert at <= max(cap, minimum) + 1 or not stable
+    if stable:
+        assert at >= minimum
+        last_looked_at_change = [change for change in changes if change <= at]
+        assert at - max(last_looked_at_change, default=0.0) >= quiet - 25 - 1e-6  # a look may come a period late
+    else:
+        assert at >= cap
+
+
+def test_differs_brings_the_previous_frame_up_to_date():
+    screen = np.zeros((4, 4), np.uint32)
+    previous = screen.copy()
+    assert not differs(screen, previous)
+    screen[1, 2] = 7
+    assert differs(screen, previous)
+    assert not differs(screen, previous)
