@@ -1,0 +1,241 @@
+"""A remote engine answers as the engine behind it, and says so when it is gone."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from websockets.asyncio.client import unix_connect
+
+from dart_agent.engines import protocol
+from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.remote import RemoteEngine
+from dart_agent.engines.server import EngineServer
+from dart_gym.errors import ConfigurationError
+from dart_gym.processes import die_with_parent
+
+
+class EchoEngine:
+    """Answers with the prompt's ids and the sum of the first image, after as many turns of the loop as max_tokens."""
+
+    def __init__(self):
+        self.version, self.cancelled, self.started = 0, 0, asyncio.Event()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        self.started.set()
+        try:
+            for _ in range(sampling.max_tokens):
+                await asyncio.sleep(0)
+            if sampling.temperature == 9.0:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if sampling.temperature == 8.0:
+            raise EngineError("too hot")
+        total = str(int(prompt.images[0].sum())) if prompt.images else ""
+        logprobs = tuple(-float(i) / 3 for i in prompt.token_ids)
+        return Generation(total, prompt.token_ids, logprobs, (self.version, self.version), "stop", "echo", (0.5, 0.25))
+
+    async def update_weights(self, path: str, version: int) -> None:
+        self.version = version
+
+    async def info(self) -> EngineInfo:
+        return EngineInfo("echo", "none", self.version)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"ws+unix://{tmp_path}/engine.sock"
+
+
+@pytest.fixture
+async def echo():
+    return EchoEngine()
+
+
+@pytest.fixture
+async def remote(url):
+    remote = RemoteEngine(url)
+    yield remote
+    await remote.close()
+
+
+IMAGE = np.arange(28 * 56 * 3, dtype=np.uint32).astype(np.uint8).reshape(28, 56, 3)
+
+
+async def test_calls(echo, remote, url):
+    async with EngineServer(echo).listening(url):
+        result = await remote.generate(Prompt((3, 1, 4), (IMAGE, IMAGE[:, ::-1])), Sampling(seed=2**62))
+        assert result == await echo.generate(Prompt((3, 1, 4), (IMAGE,)), Sampling())
+        await remote.update_weights("somewhere", 5)
+        assert await remote.info() == EngineInfo("echo", "none", 5)
+
+
+async def test_replies_find_their_calls(echo, remote, url):
+    async with EngineServer(echo).listening(url):
+        calls = [remote.generate(Prompt((i,)), Sampling(max_tokens=20 - i)) for i in range(20)]
+        assert [result.token_ids for result in await asyncio.gather(*calls)] == [(i,) for i in range(20)]
+
+
+async def test_errors_of_the_engine_cross(echo, remote, url):
+    async with EngineServer(echo).listening(url):
+        with pytest.raises(EngineError, match="too hot"):
+            await remote.generate(Prompt((1,)), Sampling(temperature=8.0))
+        assert (await remote.generate(Prompt((1,)), Sampling())).token_ids == (1,)
+
+
+async def test_reconnects_after_the_server_was_away(echo, remote, url):
+    with pytest.raises(EngineError, match="is it running"):
+        await remote.info()
+    async with EngineServer(echo).listening(url):
+        await remote.info()
+        waiting = asyncio.create_task(remote.generate(Prompt((1,)), Sampling(temperature=9.0)))
+        await echo.started.wait()
+    with pytest.raises(EngineError, match="went away"):
+        await waiting
+    with pytest.raises(EngineError, match="is it running"):
+        await remote.info()
+    async with EngineServer(echo).listening(url):
+        assert (await remote.info()).name == "echo"
+
+
+async def test_a_client_that_goes_takes_its_requests_with_it(echo, url):
+    async with EngineServer(echo).listening(url), asyncio.timeout(10):
+        remote = RemoteEngine(url)
+        waiting = asyncio.create_task(remote.generate(Prompt((1,)), Sampling(temperature=9.0)))
+        await echo.started.wait()
+        await remote.close()
+        with pytest.raises(EngineError):
+            await waiting
+        while not echo.cancelled:
+            await asyncio.sleep(0.001)
+        with pytest.raises(EngineError, match="closed"):
+            await remote.info()
+
+
+async def test_cancelled_calls_leave_the_connection_usable(echo, remote, url):
+    async with EngineServer(echo).listening(url):
+        waiting = asyncio.create_task(remote.generate(Prompt((1,)), Sampling(max_tokens=50)))
+        await echo.started.wait()
+        waiting.cancel()
+        assert (await remote.generate(Prompt((2,)), Sampling())).token_ids == (2,)
+
+
+async def test_token(echo, tmp_path):
+    url = f"ws+unix://{tmp_path}/e.sock"
+    async with EngineServer(echo, token="secret").listening(url):
+        for token in ("", "wrong"):
+            remote = RemoteEngine(url, token=token)
+            with pytest.raises(EngineError, match="DART_ENGINE_TOKEN"):
+                await remote.info()
+        remote = RemoteEngine(url, token="secret")
+        assert (await remote.info()).name == "echo"
+        await remote.close()
+    with pytest.raises(ConfigurationError, match="other machines"):
+        async with EngineServer(echo).listening("ws://0.0.0.0:0"):
+            pass
+
+
+async def test_loopback(echo):
+    async with EngineServer(echo).listening("ws://127.0.0.1:0") as url:
+        remote = RemoteEngine(url)
+        assert (await remote.info()).name == "echo"
+        await remote.close()
+
+
+@pytest.mark.parametrize(
+    ("frame", "says"),
+    [
+        (b"\xc1", "not msgpack"),
+        (b"", "not msgpack"),
+        (protocol.pack({"op": "info"}), "integer id"),
+        (protocol.pack({"id": 1}), "unknown operation"),
+        (protocol.pack({"id": 1, "op": "generate"}), "bad generate request"),
+        (protocol.pack({"id": 1, "op": "generate", "tokens": b"", "images": [(9, 9, b"")], "sampling": {}}), "bad"),
+        (protocol.pack({"id": 1, "op": "generate", "tokens": b"abc", "images": [], "sampling": {}}), "bad"),
+        (protocol.pack({"id": 1, "op": "update_weights", "path": 3}), "needs a path"),
+    ],
+)
+async def test_bad_frames_get_an_answer(echo, url, frame, says):
+    async with EngineServer(echo).listening(url), unix_connect(url.removeprefix("ws+unix://"), "ws://x/") as raw:
+        await raw.send(frame)
+        assert says in protocol.unpack(await raw.recv())["error"]
+        await raw.send(protocol.pack({"id": 2, "op": "info"}))
+        assert protocol.unpack(await raw.recv())["result"]["name"] == "echo"
+
+
+@given(st.binary())
+def test_any_bytes_unpack_or_say_why(frame):
+    try:
+        message = protocol.unpack(frame)
+    except protocol.FrameError as error:
+        assert str(error)
+    else:
+        assert isinstance(message["id"], int)
+
+
+@given(
+    st.lists(st.integers(0, 2**31 - 1), max_size=20),
+    st.builds(
+        Sampling,
+        max_tokens=st.integers(1, 1000),
+        temperature=st.floats(0, 5),
+        seed=st.none() | st.integers(0, 2**63 - 1),
+        stop_ids=st.lists(st.integers(0, 9)).map(tuple),
+        suppressed_ids=st.lists(st.integers(0, 9)).map(tuple),
+    ),
+)
+def test_requests_survive_the_wire(ids, sampling):
+    frame = protocol.pack({"id": 1, **protocol.prompt_fields(Prompt(tuple(ids), (IMAGE,)), sampling)})
+    prompt, back = protocol.read_prompt(protocol.unpack(frame))
+    assert (prompt.token_ids, back) == (tuple(ids), sampling)
+    assert np.array_equal(prompt.images[0], IMAGE)
+
+
+# The real process
+
+
+def start_server(tiny_dir, url: str) -> subprocess.Popen:
+    argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
+    argv += ["--name", "r7", "--version", "3"]
+    return subprocess.Popen(argv, preexec_fn=die_with_parent(), stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.train
+async def test_server_process(tiny_dir, url, remote, tokens, vision):
+    process = start_server(tiny_dir, url)
+    try:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(url.removeprefix("ws+unix://")):
+            assert process.poll() is None and time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        prompt = Prompt(
+            (tokens.im_start_id, tokens.vision_start_id, *[tokens.image_pad_id] * 2, tokens.vision_end_id), (IMAGE,)
+        )
+        sampling = Sampling(max_tokens=5, seed=1, suppressed_ids=tokens.suppressed_ids)
+        first, second = await asyncio.gather(remote.generate(prompt, sampling), remote.generate(prompt, sampling))
+        assert first.token_ids == second.token_ids
+        assert (first.engine, first.version) == ("r7", (3, 3))
+        await remote.update_weights(str(tiny_dir), 4)
+        assert (await remote.generate(prompt, sampling)).version == (4, 4)
+        assert (await remote.info()).requests == 3
+        with pytest.raises(EngineError, match="keeps version 4"):
+            await remote.update_weights("/nowhere", 5)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 15) == 0
+        assert not os.path.exists(url.removeprefix("ws+unix://"))
+        with pytest.raises(EngineError):
+            await remote.info()
+    finally:
+        process.kill()
+        process.wait()
