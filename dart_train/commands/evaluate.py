@@ -6,32 +6,25 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from dart_agent.policies.policy import Policy
 from dart_gym.actions import action_to_dict
 from dart_gym.cluster.client import ClusterClient
 from dart_train.agent import make_policy
 from dart_train.commands.context import ModuleContext
 from dart_train.config import RunConfig
 from dart_train.errors import DartTrainError
+from dart_train.rollout.batch import play_all
 from dart_train.rollout.config import FIRST_TRAINING_SEED
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
-from dart_train.rollout.episode import PlayedEpisode, play
+from dart_train.rollout.episode import PlayedEpisode
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.scheduler import Assignment
 from dart_train.rundir import RunDirectory, write_json
-
-ATTEMPTS = 4
-"""How often an episode that the environment lost is played again."""
-
-
-class EvaluationIncomplete(DartTrainError):
-    """An episode could not be played to a score."""
 
 
 def main(
@@ -118,58 +111,12 @@ async def _play_all(
     directory = tempfile.mkdtemp(prefix="dart-eval-")
     try:
         async with EnginePool(rollout.engine, weights, directory=directory, log_dir=context.run.logs) as pool:
-            return await play_on_slots(
-                ClusterClient(context.url), assignments, lambda: factory(EpisodeEngine(pool)), rollout.slots, told
+            client = ClusterClient(context.url)
+            return await play_all(
+                client, assignments, lambda _: factory(EpisodeEngine(pool)), slots=rollout.slots, told=told
             )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-async def play_on_slots(
-    client: ClusterClient,
-    assignments: Iterable[Assignment],
-    new_policy: Callable[[], Policy],
-    slots: int,
-    told: Callable[[int, PlayedEpisode], None],
-) -> list[PlayedEpisode]:
-    """Play every assignment once on so many desktops at a time.
-
-    Args:
-        client: of the cluster.
-        assignments: what to play; the result is in this order.
-        new_policy: makes one policy per slot.
-        slots: sessions.
-        told: called after each episode with the number of those done.
-
-    Raises:
-        EvaluationIncomplete: an episode was lost `ATTEMPTS` times.
-    """
-    work = list(enumerate(assignments))[::-1]
-    results: dict[int, PlayedEpisode] = {}
-
-    async def slot() -> None:
-        if not work:
-            return
-        async with client.session() as session:
-            policy = new_policy()
-            while work:
-                index, assignment = work.pop()
-                for _attempt in range(ATTEMPTS):
-                    episode = await play(session, policy, assignment)
-                    if episode.terminal.trainable and episode.reward is not None:
-                        break
-                else:
-                    raise EvaluationIncomplete(
-                        f"{assignment.task_id} seed {assignment.seed} was lost {ATTEMPTS} times: "
-                        f"{episode.terminal}, {episode.detail or 'no detail'}; see logs/cluster.log"
-                    )
-                results[index] = episode
-                told(len(results), episode)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(slots):
-            group.create_task(slot())
-    return [results[index] for index in sorted(results)]
 
 
 def _row(episode: PlayedEpisode, run: RunDirectory, label: str, config: RunConfig) -> dict[str, Any]:
