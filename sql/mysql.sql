@@ -100,7 +100,7 @@ CREATE TABLE rollout_meta (
 
 CREATE INDEX idx_rollout_meta_group ON rollout_meta (group_id);
 
-CREATE INDEX idx_rollout_meta_state ON rollout_meta (run_id, state);
+CREATE INDEX idx_rollout_meta_state ON rollout_meta (run_id, state, reason);
 
 CREATE INDEX idx_rollout_meta_task ON rollout_meta (run_id, task_id, rollout_id);
 
@@ -141,6 +141,7 @@ CREATE TABLE task_state (
 	success_rate DOUBLE COMMENT 'mean reward over the window',
 	mean_steps DOUBLE,
 	longest_success INTEGER COMMENT 'steps of the longest successful rollout ever',
+	last_rollout_id BIGINT NOT NULL COMMENT 'newest row that is counted in',
 	updated_at DOUBLE NOT NULL,
 	PRIMARY KEY (run_id, task_id)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from dart_train.data import checkpoints, leases, records, statistics
-from dart_train.data.curation import CurationConfig
-from dart_train.data.files import TrajectoryFiles, image_hash
+from dart_train.data.files import image_hash
 from dart_train.data.leases import Sweep
 from dart_train.data.reader import RunReader
 from dart_train.data.schema import Reason, RolloutState, run_state
-from dart_train.data.store import Store
 from dart_train.errors import CorruptDataError, InvalidTrajectoryError
 from dart_train.trajectory import Trajectory
 
@@ -76,17 +74,6 @@ class DataManager(RunReader):
         config: the switches of curation.
         clock: Unix time; all processes of a run must agree on it to well within a lease's time to live.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        files: TrajectoryFiles,
-        run_id: str,
-        config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(store, files, run_id, config, clock)
-        self._stats_upto = 0
 
     # Trajectories and screenshots
 
@@ -248,17 +235,9 @@ class DataManager(RunReader):
     # What others look at
 
     def refresh_task_stats(self) -> int:
-        """Bring the saved records up to date; return how many tasks had news since this manager's last call."""
-
-        def work(connection: sa.Connection) -> tuple[int, int]:
-            newest = statistics.newest_rollout_id(connection, self.run_id)
-            tasks = statistics.tasks_after(connection, self.run_id, self._stats_upto)
-            news = statistics.task_stats(connection, self.run_id, self.config.success_window, tasks) if tasks else []
-            statistics.save_task_stats(connection, self.run_id, news, self._clock())
-            return newest, len(tasks)
-
-        self._stats_upto, count = self.store.write(work)
-        return count
+        """Bring the saved records of tasks up to date; return how many tasks had news."""
+        window = self.config.success_window
+        return self.store.write(lambda c: statistics.refresh_task_stats(c, self.run_id, window, self._clock()))
 
     def set_fact(self, name: str, value: Any) -> None:
         """Keep a JSON value under a name, over restarts."""

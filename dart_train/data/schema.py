@@ -202,7 +202,7 @@ rollout_meta = sa.Table(
     sa.Column("timings", sa.JSON(), nullable=False),
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time of the episode's end"),
     sa.Index("idx_rollout_meta_group", "group_id"),
-    sa.Index("idx_rollout_meta_state", "run_id", "state"),
+    sa.Index("idx_rollout_meta_state", "run_id", "state", "reason"),
     sa.Index("idx_rollout_meta_task", "run_id", "task_id", "rollout_id"),
     sa.Index("idx_rollout_meta_time", "run_id", "created_at"),
     **_OWN,
@@ -245,6 +245,7 @@ task_state = sa.Table(
     sa.Column("success_rate", sa.Double(), comment="mean reward over the window"),
     sa.Column("mean_steps", sa.Double()),
     sa.Column("longest_success", sa.Integer(), comment="steps of the longest successful rollout ever"),
+    sa.Column("last_rollout_id", _ID, nullable=False, comment="newest row that is counted in"),
     sa.Column("updated_at", sa.Double(), nullable=False),
     **_OWN,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -75,33 +74,14 @@ def _scored(run_id: str) -> sa.ColumnElement[bool]:
     )
 
 
-def newest_rollout_id(connection: sa.Connection, run_id: str) -> int:
-    """Return the id of the newest row of a run; 0 if there is none."""
-    return connection.execute(sa.select(sa.func.max(_meta.rollout_id)).where(_meta.run_id == run_id)).scalar() or 0
-
-
-def tasks_after(connection: sa.Connection, run_id: str, rollout_id: int) -> list[str]:
-    """Return the tasks that have rows newer than one."""
-    query = sa.select(_meta.task_id).where(_meta.run_id == run_id, _meta.rollout_id > rollout_id).distinct()
-    return list(connection.execute(query).scalars())
-
-
-def task_stats(
-    connection: sa.Connection, run_id: str, window: int, tasks: Sequence[str] | None = None
-) -> list[TaskStats]:
-    """Return every task's record (or that of some), by task id.
-
-    Args:
-        connection: inside a transaction.
-        run_id: the run.
-        window: how many of a task's latest rollouts make its success rate.
-        tasks: only these.
-    """
-    scored = _scored(run_id)
-    if tasks is not None:
-        scored &= _meta.task_id.in_(tasks)
+def task_stats(connection: sa.Connection, run_id: str, window: int) -> list[TaskStats]:
+    """Return every task's record from all rows, by task id; `window` latest rollouts make its success rate."""
     newest_first = sa.func.row_number().over(partition_by=_meta.task_id, order_by=_meta.rollout_id.desc())
-    rows = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, newest_first.label("place")).where(scored).subquery()
+    rows = (
+        sa.select(_meta.task_id, _meta.reward, _meta.num_steps, newest_first.label("place"))
+        .where(_scored(run_id))
+        .subquery()
+    )
     recent = rows.c.place <= window
     query = sa.select(
         rows.c.task_id,
@@ -117,24 +97,53 @@ def task_stats(
     ]
 
 
-def save_task_stats(connection: sa.Connection, run_id: str, stats: Sequence[TaskStats], now: float) -> None:
-    """Put records into `task_state`, from where schedulers read them at no cost."""
-    for item in stats:
-        mine = (_task.run_id == run_id) & (_task.task_id == item.task_id)
+def refresh_task_stats(connection: sa.Connection, run_id: str, window: int, now: float) -> int:
+    """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
+    upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0
+    new = (
+        sa.select(
+            _meta.task_id,
+            sa.func.max(_meta.rollout_id),
+            sa.func.count(),
+            sa.func.max(sa.case((_meta.reward >= 1.0, _meta.num_steps))),
+        )
+        .where(_scored(run_id), _meta.rollout_id > upto)
+        .group_by(_meta.task_id)
+    )
+    news = list(connection.execute(new))
+    for task_id, newest, count, longest in news:
+        mine = (_task.run_id == run_id) & (_task.task_id == task_id)
+        known = connection.execute(sa.select(_task.rollouts, _task.longest_success).where(mine)).first()
+        successes = [steps for steps in (longest, known and known.longest_success) if steps is not None]
         values = {
-            "rollouts": item.rollouts,
-            "window_size": item.window_size,
-            "success_rate": item.success_rate,
-            "mean_steps": item.mean_steps,
-            "longest_success": item.longest_success,
+            "rollouts": count + (known.rollouts if known else 0),
+            "longest_success": max(successes, default=None),
+            "last_rollout_id": newest,
             "updated_at": now,
+            **_recent(connection, run_id, task_id, window),
         }
-        if connection.execute(task_state.update().where(mine).values(**values)).rowcount == 0:
-            connection.execute(task_state.insert().values(run_id=run_id, task_id=item.task_id, **values))
+        if known:
+            connection.execute(task_state.update().where(mine).values(**values))
+        else:
+            connection.execute(task_state.insert().values(run_id=run_id, task_id=task_id, **values))
+    return len(news)
+
+
+def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int) -> dict[str, float]:
+    """Return success rate and mean steps of a task's latest rollouts."""
+    newest_first = _meta.rollout_id.desc()
+    recent = sa.select(_meta.reward, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)
+    rows = list(connection.execute(recent.order_by(newest_first).limit(window)))
+    rewards, steps = zip(*rows, strict=True)
+    return {
+        "window_size": len(rows),
+        "success_rate": sum(rewards) / len(rows),
+        "mean_steps": sum(steps) / len(rows),
+    }
 
 
 def saved_task_stats(connection: sa.Connection, run_id: str) -> list[TaskStats]:
-    """Return what `save_task_stats` put there last."""
+    """Return the records as of the last `refresh_task_stats`, at next to no cost."""
     columns = (
         _task.task_id,
         _task.rollouts,

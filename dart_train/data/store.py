@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from dart_train.errors import (
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
 DEADLOCK_ATTEMPTS = 5
+RETRY_S = 0.01
 _SCHEMA_KEY = "schema_version"
 _ALL_RUNS = ""  # the run_id of facts about the database itself
 
@@ -129,6 +131,7 @@ class Store:
             ):  # SQLite's switch to WAL does not wait for its lock: another process is creating too
                 if time.monotonic() > deadline:
                     raise
+                threading.Event().wait(RETRY_S)
 
     def _create_tables_in(self, connection: sa.Connection) -> None:
         if not sa.inspect(connection).has_table(schema.run_state.name):
