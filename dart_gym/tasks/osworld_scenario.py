@@ -4,7 +4,9 @@ The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
     ready: `{"window": title}`; the task has begun when such a window is shown and stands still.
-    oracle: the actions of a perfect user, as dicts; `"repeat": n` repeats one. `Done` follows by itself.
+    oracle: the actions of a perfect user, as dicts, with `Done` following by itself. `"repeat": n` repeats one;
+        a click may have "window" (a title) instead of "x" and "y", and "left" or "right" and "top" or "bottom":
+        pixels from that edge of the window's content.
 
 Invariants:
     - Equal (task, seed) give equal instructions, set-up and scores.
@@ -13,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from dart_gym.actions import Action, Done, action_from_dict
@@ -26,12 +27,13 @@ from dart_gym.tasks.registry import register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
-from dart_gym.tasks.windows import wait_for_window
+from dart_gym.tasks.windows import Geometry, find_windows, geometry, wait_for_window
 
 READY_TIMEOUT_S = 20.0
 SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
 # A new window is drawn in several goes: wait for a longer rest than after an action.
 FIRST_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+_EDGES = ("left", "right", "top", "bottom")
 
 
 class OSWorldScenario:
@@ -39,14 +41,14 @@ class OSWorldScenario:
 
     def __init__(self) -> None:
         self._evaluator: dict[str, Any] = {}
-        self._oracle: list[Action] = []
+        self._oracle: list[dict[str, Any]] = []
         self._taken = 0
 
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Run the set-up steps and wait until the task's window stands still."""
         instance = instantiate(task, seed)
         self._evaluator = instance["evaluator"]
-        self._oracle, self._taken = list(oracle_actions(task.id, instance["oracle"])), 0
+        self._oracle, self._taken = expand(task.id, instance["oracle"]), 0
         await run_steps(desktop, instance["config"])
         window = instance["ready"].get("window")
         if window:
@@ -67,7 +69,9 @@ class OSWorldScenario:
         """The next action of the script: the n-th after n actions, whatever they were."""
         if not self._oracle:
             raise TaskError("this task has no oracle: its JSON lacks dart.oracle")
-        return self._oracle[self._taken] if self._taken < len(self._oracle) else Done()
+        if self._taken >= len(self._oracle):
+            return Done()
+        return await _action(desktop, self._oracle[self._taken])
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -90,18 +94,36 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
     }
 
 
-def oracle_actions(task_id: str, script: list[dict[str, Any]]) -> Iterator[Action]:
-    """The actions of an oracle's script. Raises `TaskError` for a malformed one."""
+def expand(task_id: str, script: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """An oracle's script with its repetitions written out. Raises `TaskError` for a bad one. Pure."""
+    expanded = []
     for number, entry in enumerate(script, start=1):
         fields = dict(entry)
         repeat = fields.pop("repeat", 1)
-        try:
-            action = action_from_dict(fields)
-        except ValueError as error:
-            raise TaskError(f"task {task_id}: action {number} of dart.oracle: {error}") from error
         if isinstance(repeat, bool) or not isinstance(repeat, int) or not 0 <= repeat <= 100:
             raise TaskError(f"task {task_id}: action {number} of dart.oracle: bad repeat {repeat!r}")
-        yield from [action] * repeat
+        expanded += [fields] * repeat
+    return expanded
+
+
+async def _action(desktop: Desktop, entry: dict[str, Any]) -> Action:
+    fields = dict(entry)
+    if "window" in fields:
+        windows = await find_windows(desktop, fields.pop("window"))
+        if not windows:
+            raise TaskError(f"dart.oracle: the window of {entry} is not shown")
+        fields |= place(await geometry(desktop, windows[-1]), fields)
+    try:
+        return action_from_dict({key: value for key, value in fields.items() if key not in _EDGES})
+    except ValueError as error:
+        raise TaskError(f"dart.oracle: {error}") from error
+
+
+def place(window: Geometry, edges: dict[str, Any]) -> dict[str, int]:
+    """The point so many pixels from the edges of a window that are named. Pure."""
+    x = window.x + (edges["left"] if "left" in edges else window.width - edges["right"])
+    y = window.y + (edges["top"] if "top" in edges else window.height - edges["bottom"])
+    return {"x": x, "y": y}
 
 
 register_suite("osworld", lambda: (), OSWorldScenario)

@@ -18,7 +18,7 @@ from typing import Any
 from dart_gym.desktops.base import Desktop
 from dart_gym.errors import DesktopTimeoutError, TaskError
 from dart_gym.tasks.parameters import fill
-from dart_gym.tasks.windows import Window, find_windows, wait_for_window
+from dart_gym.tasks.windows import find_windows, wait_for_window
 
 HOME = "/home/user"
 MAX_SLEEP_S = 60.0
@@ -139,11 +139,7 @@ async def _on_windows(desktop: Desktop, parameters: dict[str, Any], verb: str) -
         windows = [await wait_for_window(desktop, name, strict=strict, timeout=WINDOW_TIMEOUT_S)]
     if not windows:
         raise StepError(f"no window of class {name!r}")
-    await _act(desktop, windows[0], verb)
-
-
-async def _act(desktop: Desktop, window: Window, verb: str) -> None:
-    result = await desktop.execute(["xdotool", verb, str(window.id)], timeout=10.0)
+    result = await desktop.execute(["xdotool", verb, str(windows[0])], timeout=10.0)
     if result.returncode:
         raise StepError(f"xdotool {verb} failed: {result.stderr.decode(errors='replace').strip()}")
 

@@ -1,6 +1,6 @@
 // The next action of a perfect user of each page, read off its document: what `dart.oracle(page)` returns is an action
 // as `dart_gym.actions.action_from_dict` takes it. Coordinates are the point of the target that is nearest to its
-// middle and not covered by anything.
+// middle, not covered by anything, and two pixels from the edge where that is possible.
 (() => {
   const query = () => document.getElementById('query').textContent.replace(/\s+/g, ' ').trim();
   const quoted = () => /"(.*)"/.exec(query())[1];
@@ -11,22 +11,21 @@
     const top = document.elementFromPoint(x, y);
     return top !== null && (top === element || element.contains(top));
   };
+  const roomy = (element, x, y) => hits(element, x - 2, y) && hits(element, x + 2, y) && hits(element, x, y - 2)
+    && hits(element, x, y + 2);
   const point = element => {
-    const found = [];
+    const points = [];
     for (const rect of element.getClientRects()) {
       const cx = (rect.left + rect.right) / 2, cy = (rect.top + rect.bottom) / 2;
       for (let y = Math.ceil(rect.top); y < rect.bottom; y++) {
-        for (let x = Math.ceil(rect.left); x < rect.right; x++) {
-          if (hits(element, x, y)) found.push({x, y, distance: Math.hypot(x - cx, y - cy)});
-        }
+        for (let x = Math.ceil(rect.left); x < rect.right; x++) points.push({x, y, distance: Math.hypot(x - cx, y - cy)});
       }
-      if (found.length) break;
     }
-    if (!found.length) throw new Error('the target cannot be clicked: ' + element.outerHTML);
-    // Away from the edge where that is possible, then near the middle.
-    const roomy = found.filter(({x, y}) => hits(element, x - 2, y) && hits(element, x + 2, y)
-      && hits(element, x, y - 2) && hits(element, x, y + 2));
-    return (roomy.length ? roomy : found).reduce((best, other) => other.distance < best.distance ? other : best);
+    points.sort((one, other) => one.distance - other.distance);
+    const found = points.find(({x, y}) => hits(element, x, y) && roomy(element, x, y))
+      || points.find(({x, y}) => hits(element, x, y));
+    if (!found) throw new Error('the target cannot be clicked: ' + element.outerHTML);
+    return found;
   };
 
   const click = element => { const {x, y} = point(element); return {kind: 'click', x, y}; };

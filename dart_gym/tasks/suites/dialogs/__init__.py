@@ -1,0 +1,36 @@
+"""Suite `dialogs`: short tasks on plain GTK applications at 320x240, in OSWorld's format, chosen by the seed.
+
+Each JSON beside this file is one task; `dart_gym.tasks.osworld_scenario` tells what its key "dart" holds.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+
+from dart_gym.tasks.osworld_scenario import OSWorldScenario
+from dart_gym.tasks.registry import register_suite, task_from_dict
+from dart_gym.tasks.task import Task
+
+# A blinking caret would make equal states look different.
+_GTK_SETTINGS = {
+    "type": "write_file",
+    "parameters": {
+        "path": "/home/user/.config/gtk-3.0/settings.ini",
+        "text": "[Settings]\ngtk-cursor-blink=0\ngtk-enable-animations=0\n",
+    },
+}
+
+
+def load_tasks() -> list[Task]:
+    """All tasks of the suite."""
+    folder = importlib.resources.files(__package__)
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    tasks = []
+    for file in files:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        tasks.append(task_from_dict({**raw, "config": [_GTK_SETTINGS, *raw["config"]]}, suite="dialogs"))
+    return tasks
+
+
+register_suite("dialogs", load_tasks, OSWorldScenario)
