@@ -1,25 +1,278 @@
-"""The trainer on recorded groups, with the real data manager and the tiny model."""
+"""The trainer on recorded groups, with the real data manager and a tiny model."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
+import math
 
 import pytest
+import torch
 
+from dart_agent.tokens import ModelTokens
 from dart_train.metrics import MetricsLog, read_metrics
-from dart_train.trainer.trainer import DartGRPOTrainer
+from dart_train.trainer import checkpoint, leases
+from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.trainer import DartGRPOTrainer, load_model
 
 pytestmark = pytest.mark.train
 
 
-def test_trains_publishes_and_commits(data, record_group, make_config, model_dir, tmp_path: Path):
+def weights(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
+
+
+def counted(data) -> dict[str, int]:
+    """How many trajectories are in each state."""
+    return {state: number for state, number in data.counts().items() if number}
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = MetricsLog(tmp_path / "metrics" / "trainer.jsonl")
+    yield log
+    log.close()
+
+
+def test_trains_publishes_and_commits(data, record_group, make_config, model_dir, tmp_path, log):
+    for key in "abcde":
+        record_group(key)
+    trainer = DartGRPOTrainer(model_dir, make_config(), data, metrics=log)
+    before = weights(trainer.model)
+    trainer.run()
+    assert not torch.equal(weights(trainer.model), before)
+    assert counted(data) == {"trained": 16, "recorded": 4}
+    assert [(row.version, row.source) for row in data.checkpoints()] == [
+        (2, "training"), (1, "training"), (0, "initial"),
+    ]  # fmt: skip
+    newest = data.newest_checkpoint()
+    assert newest is not None
+    assert torch.equal(weights(load_model(newest.path)), weights(trainer.model))
+    assert ModelTokens.load(newest.path) == ModelTokens.load(model_dir)
+    rows = list(read_metrics(log.path))
+    assert [(row["step"], row["version"]) for row in rows] == [(1, 1), (2, 2)]
+    names = (
+        "loss reward reward_std frac_reward_zero_std entropy clip_ratio/low_mean staleness/mean staleness/max "
+        "sampling/importance_sampling_ratio/mean sampling/sampling_logp_difference/max perf/wait_s perf/step_s "
+        "step_entropy_kept grad_norm learning_rate num_tokens"
+    )
+    assert rows[0].keys() >= set(names.split())
+    assert rows[1]["staleness/max"] == 1.0  # sampled by version 0, trained by version 1
+    assert rows[0]["reward"] == 0.5
+
+
+def test_everything_at_once(data, record_group, make_config, model_dir, log):
+    """All options that cost an extra pass: reference, entropy selection, two updates per lease, few tokens."""
     for key in "abcd":
         record_group(key)
-    log = MetricsLog(tmp_path / "metrics" / "trainer.jsonl")
-    trainer = DartGRPOTrainer(model_dir, make_config(), data, metrics=log)
+    config = make_config(
+        max_steps=4, num_iterations=2, old_logprobs="recompute", beta=0.1, top_entropy_quantile=0.5,
+        entropy_coef=0.01, micro_batch_tokens=64, share_prompts=False, importance_sampling_level="sequence",
+        publish_steps=3, freeze_vision=True,
+    )  # fmt: skip
+    trainer = DartGRPOTrainer(model_dir, config, data, metrics=log)
+    vision = trainer.model.model.visual.patch_embed.proj.weight.clone()
     trainer.run()
-    assert data.counts()["trained"] == 16
-    assert [row.version for row in data.checkpoints()] == [2, 1, 0]
     rows = list(read_metrics(log.path))
-    assert [row["step"] for row in rows] == [1, 2]
-    print(rows[0])
+    assert len(rows) == 4 and counted(data) == {"trained": 16}
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-6) and rows[3]["kl"] > 0
+    assert rows[0]["batch/micro_batches"] > 1
+    assert rows[0]["step_entropy_kept"] == 0.5
+    assert torch.equal(trainer.model.model.visual.patch_embed.proj.weight, vision)
+    assert [row.version for row in data.checkpoints()] == [2, 1, 0]  # after three updates, and the rest at the end
+
+
+def test_first_iteration_of_a_recomputed_policy_equals_the_current_one(
+    data, record_group, make_config, model_dir, tmp_path
+):
+    """With one update the ratio is 1 whichever way; the clip cannot act, so the gradients are equal."""
+    gradients = []
+    for number, old in enumerate(("current", "recompute")):
+        for key in "ab":
+            record_group(f"{key}{number}")
+        config = make_config(old_logprobs=old, max_steps=1, output_dir=str(tmp_path / old / "trainer"))
+        trainer = DartGRPOTrainer(model_dir, config, data)
+        trainer.run()
+        gradients.append(weights(trainer.model))
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-5)
+
+
+def test_a_step_that_is_not_finite_changes_nothing(data, record_group, make_config, model_dir, monkeypatch, log):
+    for key in "abcdef":
+        record_group(key)
+    trainer = DartGRPOTrainer(model_dir, make_config(max_steps=3, weight_decay=0.1), data, metrics=log)
+    seen, compute = [], trainer.compute_loss
+
+    def poisoned(model, inputs, **kwargs):
+        seen.append(weights(model))
+        loss = compute(model, inputs, **kwargs)
+        return loss * math.nan if len(seen) == 2 else loss
+
+    monkeypatch.setattr(trainer, "compute_loss", poisoned)
+    trainer.run()
+    assert torch.equal(seen[1], seen[2])
+    assert not torch.equal(seen[0], seen[1])
+    assert trainer.skipped_steps == 1
+    assert weights(trainer.model).isfinite().all()
+    assert data.newest_checkpoint().version == 2
+    assert [row["skipped_steps"] for row in read_metrics(log.path)] == [0, 1, 1]
+
+
+def test_three_bad_steps_in_a_row_end_the_run(data, record_group, make_config, model_dir):
+    for key in "abcdefgh":
+        record_group(key)
+    trainer = DartGRPOTrainer(model_dir, make_config(max_steps=9), data)
+    before = weights(trainer.model)
+    trainer.model.lm_head.weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(TrainingError, match="3 steps in a row"):
+        trainer.run()
+    assert torch.equal(weights(trainer.model), before)
+    assert counted(data) == {"trained": 8 + 8, "recorded": 16}  # the third lease came back
+    assert data.newest_checkpoint().version == 0
+
+
+def test_weights_that_are_not_finite_are_never_published(data, make_config, model_dir, tmp_path):
+    model = load_model(model_dir)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = math.nan
+    trainer = DartGRPOTrainer(model, make_config(), data, model_dir=model_dir)
+    with pytest.raises(TrainingError, match=r"weight lm_head\.weight is not finite"):
+        trainer.run()
+    assert data.newest_checkpoint() is None
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_resumes_where_it_was(data, record_group, make_config, model_dir, tmp_path, log):
+    for key in "abcdefgh":
+        record_group(key)
+    first = DartGRPOTrainer(model_dir, make_config(max_steps=2, save_steps=1), data, metrics=log)
+    first.run()
+    second = DartGRPOTrainer(model_dir, make_config(max_steps=4, save_steps=1), data, metrics=log)
+    second.run()
+    assert [row["step"] for row in read_metrics(log.path)] == [1, 2, 3, 4]
+    assert [row.version for row in data.checkpoints()] == [4, 3, 2, 1, 0]
+    assert counted(data) == {"trained": 32}
+    moments = next(iter(second.optimizer.state.values()))
+    assert moments["step"] == 4
+    third = DartGRPOTrainer(model_dir, make_config(max_steps=4, save_steps=1), data)
+    assert third.run().global_step == 4  # nothing left to do
+    assert torch.equal(weights(third.model), weights(second.model))
+
+
+def test_a_run_in_two_parts_equals_one_in_one(data, record_group, make_config, model_dir, tmp_path):
+    for key in "abcdefgh":
+        record_group(key)
+    for steps in (1, 2):
+        parts = DartGRPOTrainer(model_dir, make_config(max_steps=steps, save_steps=1), data)
+        parts.run()
+    for key in "ABCD":
+        record_group(key)
+    data.release_all("nobody")
+    for lease in iter(lambda: data.lease(2, "skip"), None):  # leave what is as the first four groups were
+        data.commit(lease.lease_id, 0)
+        break
+    whole_config = make_config(max_steps=2, output_dir=str(tmp_path / "whole" / "trainer"))
+    whole = DartGRPOTrainer(load_model(model_dir), whole_config, data, model_dir=model_dir)
+    whole.run()
+    torch.testing.assert_close(weights(parts.model), weights(whole.model), atol=1e-6, rtol=1e-5)
+
+
+def test_a_version_published_after_the_saved_state_is_followed_by_a_newer_one(
+    data, record_group, make_config, model_dir, tmp_path
+):
+    """Killed between a publication and the next save: the engines serve v2, the state knows of v1."""
+    for key in "abcd":
+        record_group(key)
+    DartGRPOTrainer(model_dir, make_config(max_steps=1), data).run()
+    newest = data.newest_checkpoint()
+    data.publish(2, checkpoint.write_model(load_model(newest.path), tmp_path / "checkpoints" / "v000002", model_dir))
+    trainer = DartGRPOTrainer(model_dir, make_config(max_steps=2), data)
+    trainer.run()
+    assert [(row.version, row.source) for row in data.checkpoints()][:2] == [(4, "training"), (3, "resumed")]
+
+
+def test_starts_from_the_version_that_is_published(data, record_group, make_config, model_dir, tmp_path):
+    record_group("a"), record_group("b")
+    data.publish(0, model_dir, "initial")
+    data.publish(1, model_dir, "warmup")
+    DartGRPOTrainer(model_dir, make_config(max_steps=1), data).run()
+    assert [row.version for row in data.checkpoints()] == [2, 1, 0]
+
+
+def test_stops_when_told_and_keeps_its_state(data, record_group, make_config, model_dir, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(leases, "REASON_INTERVAL_S", 0.2)
+    monkeypatch.setattr(leases, "POLL_S", 0.05)
+    for key in "abc":
+        record_group(key)
+    asked = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) > 8
+
+    config = make_config(max_steps=100, save_steps=100)
+    trainer = DartGRPOTrainer(model_dir, config, data, stop=stop)
+    with caplog.at_level(logging.INFO, logger="dart_train"):
+        trainer.run()
+    assert trainer.state.global_step == 1
+    assert counted(data) == {"trained": 8, "recorded": 4}
+    assert "waiting for data since" in caplog.text
+    point = checkpoint.resume_point(config.output_dir)
+    assert point is not None and (point.step, point.version, point.unpublished) == (1, 1, 0)
+
+
+def test_fewer_groups_suffice_where_allowed(data, record_group, make_config, model_dir):
+    record_group("a")
+    DartGRPOTrainer(model_dir, make_config(max_steps=1, min_groups_per_step=1), data).run()
+    assert counted(data) == {"trained": 4}
+
+
+def test_what_an_earlier_life_held_comes_back_at_once(data, record_group, make_config, model_dir):
+    record_group("a"), record_group("b")
+    assert data.lease(2, "trainer", ttl_s=3600) is not None
+    DartGRPOTrainer(model_dir, make_config(max_steps=1), data).run()
+    assert counted(data) == {"trained": 8}
+
+
+def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, model_dir, caplog, monkeypatch):
+    record_group("a"), record_group("b")
+    trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1), data)
+    score = trainer._score
+
+    def slow(*args):
+        data.release_all("trainer")  # as a sweep does when heartbeats stop
+        score(*args)
+
+    monkeypatch.setattr(trainer, "_score", slow)
+    trainer.run()
+    assert "lost meanwhile" in caplog.text
+
+
+def test_a_heartbeat_outlives_the_time_to_live(data, record_group, make_config):
+    record_group("a")
+    with leases.LeaseHolder(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
+        assert holder.take() is not None
+        for _ in range(8):
+            leases.threading.Event().wait(0.1)
+            assert data.sweep().returned_leases == 0
+    assert counted(data) == {"recorded": 4}
+
+
+def test_only_complete_states_are_resumed_from(make_config, data, model_dir, tmp_path):
+    trainer = DartGRPOTrainer(model_dir, make_config(), data)
+    (tmp_path / "trainer" / "checkpoint-7").mkdir(parents=True)
+    with pytest.raises(TrainingError, match="is incomplete"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "trainer" / "checkpoint-7"))
+    with pytest.raises(TrainingError, match="no complete state"):
+        trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_loaded_model_needs_its_directory(make_config, data, model_dir):
+    with pytest.raises(ValueError, match="model_dir is missing"):
+        DartGRPOTrainer(load_model(model_dir), make_config(), data)
+
+
+def test_tensorboard_gets_the_numbers(data, record_group, make_config, model_dir, tmp_path, monkeypatch):
+    record_group("a"), record_group("b")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tensorboard"))
+    DartGRPOTrainer(model_dir, make_config(max_steps=1, report_to="tensorboard"), data).run()
+    assert list((tmp_path / "tensorboard").glob("events.*"))

@@ -1,0 +1,110 @@
+"""Micro-batches: exact ids, branches that see only what they may, images once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dart_train.trainer.collate import Collator, ImageCache
+
+pytestmark = pytest.mark.train
+
+
+def test_ids_are_those_of_the_record(collator, samples):
+    batch = collator(samples)
+    flat = batch.input_ids.flatten()
+    start = 0
+    for row, index in enumerate(batch.sample_index.tolist()):
+        sample = samples[index]
+        count = len(sample.response_ids)
+        places = batch.predict_index[start : start + count]
+        assert batch.response_ids[start : start + count].tolist() == list(sample.response_ids)
+        assert flat[places[1:]].tolist() == list(sample.response_ids[:-1])
+        begin = int(places[0]) - len(sample.prompt_ids) + 1
+        assert flat[begin : int(places[0]) + 1].tolist() == list(sample.prompt_ids)
+        assert int(batch.mask[row].sum()) == count
+        known = batch.behaviour_logprobs[row][batch.behaviour_known[row]].tolist()
+        assert known == pytest.approx(list(sample.logprobs))
+        start += count
+
+
+def test_equal_prompts_share_a_row_and_images_are_cut_once(collator, samples, screens):
+    batch = collator(samples)
+    assert batch.input_ids.shape[0] == 4  # ten samples, four prompts
+    assert batch.image_grid_thw is not None and len(batch.image_grid_thw) == len(screens)
+    assert batch.image_order is not None and batch.image_order.tolist() == [0, 1, 2, 3] or len(batch.image_order) == 4
+
+
+def test_micro_batches_keep_to_the_budget_and_lose_nothing(collator, samples):
+    batches = collator.micro_batches(samples, max_tokens=120)
+    assert len(batches) > 1
+    for batch in batches:
+        assert batch.input_ids.numel() <= 120 or batch.input_ids.shape[0] == 1
+    seen = torch.cat([batch.sample_index for batch in batches])
+    assert sorted(seen.tolist()) == list(range(len(samples)))
+    widths = [batch.input_ids.shape[1] for batch in batches]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_rows_without_branches_need_no_square_mask(tokens, vision, screens, samples):
+    plain = Collator(tokens, vision, ImageCache(screens.__getitem__), share_prompts=False)
+    batch = plain(samples)
+    assert batch.attention_mask.shape == batch.input_ids.shape == (10, batch.input_ids.shape[1])
+
+
+def test_positions_are_those_of_the_model(collator, samples, model_dir, tokens):
+    from transformers import AutoConfig, Qwen2_5_VLForConditionalGeneration
+
+    with torch.device("meta"):
+        model = Qwen2_5_VLForConditionalGeneration(AutoConfig.from_pretrained(model_dir))
+    for sample in samples[:4]:
+        batch = collator([sample])
+        expected, _ = model.model.get_rope_index(
+            batch.input_ids,
+            mm_token_type_ids=batch.mm_token_type_ids,
+            image_grid_thw=batch.image_grid_thw,
+            attention_mask=batch.attention_mask,
+        )
+        assert torch.equal(batch.position_ids, expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"response_ids": ()}, "at least one token"),
+        ({"logprobs": (-1.0,)}, "1 log-probabilities for"),
+        ({"image_hashes": ()}, "its images need 0"),
+    ],
+)
+def test_broken_samples_are_refused(collator, samples, change, words):
+    with pytest.raises(ValueError, match=words):
+        collator([replace(samples[0], **change)])
+
+
+def test_a_special_token_in_a_response_is_refused(collator, samples, tokens):
+    response = (tokens.image_pad_id, *samples[0].response_ids[1:])
+    with pytest.raises(ValueError, match="never sampled"):
+        collator([replace(samples[0], response_ids=response)])
+
+
+def test_cache_drops_the_least_recently_used():
+    loaded: list[str] = []
+
+    def load(name: str) -> np.ndarray:
+        loaded.append(name)
+        return np.zeros((512, 1024, 1), np.uint8)  # half a MiB
+
+    cache = ImageCache(load, capacity_mb=1)
+    for name in "abacab":
+        cache.get(name)
+    assert loaded == ["a", "b", "c", "b"]
+
+
+def test_order_of_samples_does_not_matter(collator, samples):
+    shuffled = samples.copy()
+    random.Random(0).shuffle(shuffled)
+    assert collator(shuffled).input_ids.numel() == collator(samples).input_ids.numel()

@@ -1,0 +1,125 @@
+"""The forward pass of training: independent of rows, padding, order and micro-batches, and equal to the engine's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from dart_agent.engines.base import Prompt, Sampling
+from dart_agent.engines.qwen import QwenRunner
+from dart_train.trainer import losses
+from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.forward import response_logprobs
+from dart_train.trainer.trainer import load_model
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(scope="module")
+def model(model_dir):
+    model = load_model(model_dir)
+    # An untrained model is nearly uniform: make its answers differ, so that an error shows.
+    torch.manual_seed(0)
+    torch.nn.init.normal_(model.lm_head.weight, std=0.5)
+    return model
+
+
+def by_sample(model, batches: list[MicroBatch], suppressed) -> dict[int, list[float]]:
+    """Log-probabilities of each sample by its place in the list."""
+    found = {}
+    with torch.no_grad():
+        for batch in batches:
+            logprobs, _ = response_logprobs(model, batch, suppressed)
+            for row, index in enumerate(batch.sample_index.tolist()):
+                found[index] = logprobs[row][batch.mask[row]].tolist()
+    return found
+
+
+def assert_equal(left: dict[int, list[float]], right: dict[int, list[float]]) -> None:
+    assert left.keys() == right.keys()
+    for index, values in left.items():
+        assert values == pytest.approx(right[index], abs=2e-5)
+
+
+def reference(model, sample: Sample, collator: Collator, suppressed) -> list[float]:
+    """The same by the model's own forward pass over the plain sequence."""
+    plain = collator([sample])
+    ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]])
+    types = torch.zeros_like(ids)
+    types[:, : plain.mm_token_type_ids.shape[1]] = plain.mm_token_type_ids
+    images = {"pixel_values": plain.pixel_values, "image_grid_thw": plain.image_grid_thw} if sample.image_hashes else {}
+    with torch.no_grad():
+        logits = model(input_ids=ids, mm_token_type_ids=types, attention_mask=torch.ones_like(ids), **images).logits[0]
+    count = len(sample.response_ids)
+    logprobs, _ = losses.token_logprobs(logits[-count - 1 : -1], ids[0, -count:], suppressed)
+    return logprobs.tolist()
+
+
+def test_equals_the_models_own_forward(model, collator, samples, tokens):
+    distinct = [sample for index, sample in enumerate(samples) if len(sample.image_hashes) <= 1 or index < 2]
+    found = by_sample(model, [collator(distinct)], tokens.suppressed_ids)
+    for index, sample in enumerate(distinct):
+        assert found[index] == pytest.approx(reference(model, sample, collator, tokens.suppressed_ids), abs=2e-5)
+
+
+def test_sharing_prompts_changes_nothing(model, tokens, vision, screens, samples):
+    images = ImageCache(screens.__getitem__)
+    shared = Collator(tokens, vision, images)(samples)
+    plain = Collator(tokens, vision, images, share_prompts=False)(samples)
+    assert_equal(by_sample(model, [shared], tokens.suppressed_ids), by_sample(model, [plain], tokens.suppressed_ids))
+
+
+def test_order_and_padding_change_nothing(model, collator, samples, tokens):
+    whole = by_sample(model, [collator(samples)], tokens.suppressed_ids)
+    order = list(range(len(samples)))
+    random.Random(1).shuffle(order)
+    batches = collator.micro_batches([samples[index] for index in order], max_tokens=100)
+    found = by_sample(model, batches, tokens.suppressed_ids)
+    assert_equal(whole, {order[place]: values for place, values in found.items()})
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo"])
+def test_gradients_of_micro_batches_add_up(model, collator, samples, tokens, loss_type):
+    tokens_in_all = sum(len(sample.response_ids) for sample in samples)
+    normalizer = losses.Normalizer(tokens_in_all, len(samples), max_tokens=20)
+
+    def gradient(batches: list[MicroBatch]) -> torch.Tensor:
+        model.zero_grad()
+        for batch in batches:
+            logprobs, entropies = response_logprobs(model, batch, tokens.suppressed_ids)
+            ratio = losses.importance_ratio(logprobs, logprobs.detach(), batch.mask)
+            loss = losses.clipped_loss(ratio, batch.advantages) - 0.01 * entropies
+            losses.aggregate(loss, batch.mask, normalizer, loss_type).backward()
+        gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        return torch.cat(gradients)
+
+    whole = gradient([collator(samples)])
+    parts = collator.micro_batches(samples, max_tokens=40)
+    assert len(parts) > 2
+    assert whole.abs().max() > 1e-3
+    torch.testing.assert_close(gradient(parts), whole, atol=2e-6, rtol=1e-4)
+    model.zero_grad()
+
+
+def test_equals_the_logprobs_of_the_engine(model, vision, collator, samples, screens, tokens):
+    runner = QwenRunner(model, vision)
+    asked = [samples[0], samples[1], samples[2], samples[3], samples[0]]
+    prompts = [Prompt(sample.prompt_ids, tuple(screens[h] for h in sample.image_hashes)) for sample in asked]
+    settings = {"stop_ids": tokens.stop_ids, "suppressed_ids": tokens.suppressed_ids}
+    rows = runner.sample(prompts, [Sampling(max_tokens=12, seed=seed, **settings) for seed in range(len(asked))])
+    replayed = [
+        Sample(sample.prompt_ids, sample.image_hashes, row.token_ids, row.logprobs)
+        for sample, row in zip(asked, rows, strict=True)
+    ]
+    found = by_sample(model, [collator(replayed)], tokens.suppressed_ids)
+    for index, row in enumerate(rows):
+        assert found[index] == pytest.approx(list(row.logprobs), abs=1e-4)
+
+
+def test_entropy_is_zero_off_the_mask(model, collator, samples, tokens):
+    batch = collator(samples)
+    logprobs, entropies = response_logprobs(model, batch, tokens.suppressed_ids)
+    assert (logprobs[~batch.mask] == 0).all() and (entropies[~batch.mask] == 0).all()
+    assert (entropies[batch.mask] > 0).all()

@@ -1,0 +1,101 @@
+"""Directories of weights stay whole, whenever the process dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from dart_train.trainer import checkpoint
+from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+
+SCRIPT = """
+import sys
+from dart_train.data.curation import CurationConfig
+from dart_train.data.manager import DataManager
+from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
+root, model = sys.argv[1:]
+data = DataManager.open(f"sqlite:///{root}/data/dart.sqlite", f"{root}/data", "run",
+                        config=CurationConfig(group_size=4, max_staleness=None))
+config = DartGRPOConfig(output_dir=f"{root}/trainer", use_cpu=True, beta=0.0, top_entropy_quantile=1.0,
+                        groups_per_step=1, max_steps=1000, save_steps=1, torch_threads=1)
+DartGRPOTrainer(model, config, data).run()
+"""
+
+
+def directories(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).mkdir(parents=True)
+
+
+def test_prune_keeps_the_newest_and_what_may_be_loaded(tmp_path):
+    directories(tmp_path, *(f"v{version:06d}" for version in range(8)), "v_other", ".tmp-v000009-1")
+    assert checkpoint.prune_versions(tmp_path, keep=4, served=2) == [0, 1]
+    assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == [2, 3]
+    assert sorted(path.name for path in tmp_path.glob("v0*")) == [f"v{version:06d}" for version in (4, 5, 6, 7)]
+    assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == []
+
+
+def test_resume_point_is_the_newest_complete_state(tmp_path):
+    assert checkpoint.resume_point(tmp_path / "nothing") is None
+    directories(tmp_path, "checkpoint-9", "checkpoint-10", "checkpoint-11")
+    checkpoint.mark_complete(tmp_path / "checkpoint-9", step=9, version=5, unpublished=0)
+    checkpoint.mark_complete(tmp_path / "checkpoint-10", step=10, version=5, unpublished=1)
+    point = checkpoint.resume_point(tmp_path)
+    assert point == checkpoint.ResumePoint(tmp_path / "checkpoint-10", 10, 5, 1)
+    assert [path.name for path in checkpoint.remove_incomplete(tmp_path)] == ["checkpoint-11"]
+
+
+@pytest.mark.train
+def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
+    model = load_model(model_dir)
+    target = checkpoint.write_model(model, tmp_path / "v000001", model_dir)
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    assert before.keys() >= {"config.json", "model.safetensors", "tokenizer.json", "preprocessor_config.json"}
+    with pytest.raises(FileNotFoundError):
+        checkpoint.write_model(model, target, tmp_path / "missing")
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [target]
+    checkpoint.write_model(model, target, model_dir)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.train
+def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
+    for number in range(60):
+        record_group(f"g{number}")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    for life, extra in enumerate((0.003, 0.017), 1):
+        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(model_dir)])
+        try:
+            _wait_for_version(data, process, 6 * life)
+            time.sleep(extra)  # not a wait for anything: kills at different moments of a step
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for path in (tmp_path / "checkpoints").glob("v*"):
+            assert torch.isfinite(load_model(path).lm_head.weight).all()
+        point = checkpoint.resume_point(tmp_path / "trainer")
+        assert point is not None and point.step >= 4 * life
+    before = data.newest_checkpoint().version
+    config = make_config(groups_per_step=1, max_steps=point.step + 2)
+    trainer = DartGRPOTrainer(model_dir, config, data)
+    trainer.run()
+    assert trainer.state.global_step == point.step + 2
+    assert data.newest_checkpoint().version >= before + 2
+    assert data.counts().get("leased", 0) == 0
+    assert not list(tmp_path.glob("*/.tmp-*"))
+
+
+def _wait_for_version(data, process: subprocess.Popen, version: int) -> None:
+    deadline = time.monotonic() + 60
+    while (newest := data.newest_checkpoint()) is None or newest.version < version:
+        assert process.poll() is None, "the trainer ended by itself"
+        assert time.monotonic() < deadline, "the trainer did not come so far"
+        time.sleep(0.002)

@@ -1,0 +1,55 @@
+"""Every wrong setting is refused with the name of the field and the next step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dart_train.trainer.config import DartGRPOConfig, own_fields
+
+
+def test_defaults_are_those_of_the_paper(tmp_path):
+    config = DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True)
+    assert (config.epsilon, config.epsilon_high, config.beta, config.tis_clip_max) == (0.2, 0.28, 0.1, 1.0)
+    assert (config.learning_rate, config.groups_per_step, config.top_entropy_quantile) == (1e-6, 8, 0.8)
+    assert config.bf16 is False
+
+
+def test_every_field_has_a_help_text():
+    fields = {field.name: field for field in dataclasses.fields(DartGRPOConfig)}
+    for name in own_fields():
+        assert fields[name].metadata["help"].endswith("."), name
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"loss_type": "grp"}, "loss_type='grp' is unknown; choose one of"),
+        ({"scale_rewards": "batch"}, "'group', 'none'"),
+        ({"old_logprobs": "fresh"}, "'current', 'recompute', 'behaviour'"),
+        ({"epsilon": 1.5}, "epsilon=1.5 is out of range"),
+        ({"top_entropy_quantile": 0.0}, "top_entropy_quantile=0.0 is out of range"),
+        ({"tis_clip_max": 0.0}, "tis_clip_max=0.0"),
+        ({"groups_per_step": 0}, "groups_per_step=0"),
+        ({"keep_published": 1}, "keep_published=1"),
+        ({"save_total_limit": 1}, "save_total_limit=1"),
+        ({"max_steps": -1}, "max_steps=-1"),
+        ({"delta": 1.1}, "delta=1.1 must be above 1 + epsilon_high"),
+        ({"num_iterations": 2}, "old_logprobs='recompute'"),
+        ({"min_groups_per_step": 9}, "min_groups_per_step=9 is above groups_per_step=8"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps stay 1"),
+        ({"per_device_train_batch_size": 8}, "per_device_train_batch_size"),
+        ({"dataloader_num_workers": 2}, "dataloader_num_workers 0"),
+        ({"eval_strategy": "steps", "eval_steps": 5}, "dart-agent eval"),
+    ],
+)
+def test_wrong_settings_are_explained(tmp_path, values, words):
+    with pytest.raises(ValueError) as raised:
+        DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, **values)
+    assert words in str(raised.value)
+
+
+def test_a_reference_needs_no_second_switch(tmp_path):
+    DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, beta=0.0, delta=None, tis_clip_max=None)
+    DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, num_iterations=2, old_logprobs="behaviour")
