@@ -29,6 +29,7 @@ from dart_agent.engines import protocol
 from dart_agent.engines.base import Engine, EngineError
 from dart_gym.cluster.address import parse_address
 from dart_gym.errors import ConfigurationError, DartGymError
+from dart_gym.processes import follow_parent
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max-batch", type=int, default=32, help="requests in one batch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it dies")
     arguments = parser.parse_args(argv)
+    if arguments.die_with_parent:
+        follow_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # before torch is imported
     from dart_agent.engines.transformers import TransformersEngine

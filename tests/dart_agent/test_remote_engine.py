@@ -18,7 +18,7 @@ from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt,
 from dart_agent.engines.remote import RemoteEngine
 from dart_agent.engines.server import EngineServer
 from dart_gym.errors import ConfigurationError
-from dart_gym.processes import die_with_parent
+from dart_gym.processes import die_with_parent, start_time
 
 
 class EchoEngine:
@@ -207,7 +207,7 @@ def test_requests_survive_the_wire(ids, sampling):
 
 def start_server(tiny_dir, url: str) -> subprocess.Popen:
     argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
-    argv += ["--name", "r7", "--version", "3"]
+    argv += ["--name", "r7", "--version", "3", "--die-with-parent"]
     return subprocess.Popen(argv, preexec_fn=die_with_parent(), stderr=subprocess.DEVNULL)
 
 
@@ -239,3 +239,25 @@ async def test_server_process(tiny_dir, url, remote, tokens, vision):
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.train
+async def test_server_ends_with_its_parent(tiny_dir, url):
+    argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
+    code = f"import subprocess, sys; p = subprocess.Popen({[*argv, '--die-with-parent']!r}); print(p.pid, flush=True); p.wait()"
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        pid = int(parent.stdout.readline())
+        deadline = time.monotonic() + 60
+        while not os.path.exists(url.removeprefix("ws+unix://")):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        parent.kill()
+        while start_time(pid) is not None:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        assert not os.path.exists(url.removeprefix("ws+unix://"))
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
