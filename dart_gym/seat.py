@@ -88,7 +88,12 @@ class Seat:
         task = asyncio.create_task(self._stop(self._desktop, list(self._scenarios.values())), name=f"stop-{self.name}")
         self._desktop, self._scenarios = None, {}
         self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)
+        task.add_done_callback(self._stopped)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        self._stopping.discard(task)
+        if not task.cancelled() and task.exception() is not None:  # logged: nobody can act on it here
+            log.warning("a desktop of seat %s did not stop cleanly", self.name, exc_info=task.exception())
 
     async def _stop(self, desktop: Desktop, scenarios: list[Scenario]) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -97,8 +102,7 @@ class Seat:
                 stack.push_async_callback(scenario.close)
 
     async def close(self) -> None:
-        """Give the desktop up and wait until everything is stopped. Errors are logged: nobody can act on them here."""
+        """Give the desktop up and wait until everything is stopped."""
         self.discard()
-        for result in await asyncio.gather(*self._stopping, return_exceptions=True):
-            if isinstance(result, BaseException):
-                log.warning("a desktop of seat %s did not stop cleanly: %r", self.name, result)
+        if self._stopping:
+            await asyncio.wait(self._stopping)
