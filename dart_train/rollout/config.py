@@ -18,50 +18,66 @@ class TaskEntry(_Model):
     """One task of the training set."""
 
     id: str = Field(min_length=1, description='such as "miniwob/click-tab"')
-    weight: float = Field(1.0, gt=0, description="share of the rollouts, relative to the other tasks")
-    max_steps: int | None = Field(None, ge=1, description="step limit; None for the service's, then the task's own")
+    weight: float = Field(default=1.0, gt=0, description="share of the rollouts, relative to the other tasks")
+    max_steps: int | None = Field(
+        default=None, ge=1, description="step limit; None for the service's, then the task's own"
+    )
 
 
 class SamplingConfig(_Model):
     """How the policy samples. There is no top_p, top_k or penalty: they would bias the log-probabilities."""
 
-    temperature: float = Field(1.0, ge=0)
-    max_tokens: int = Field(24, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    max_tokens: int = Field(default=24, ge=1)
 
 
 class EngineConfig(_Model):
     """The engine replicas: started here as processes, or running elsewhere and reached by URL."""
 
-    replicas: int = Field(1, ge=1, description="processes to start; ignored where `urls` is given")
-    urls: tuple[str, ...] = Field((), description="replicas that already run; they are never restarted from here")
-    threads: int = Field(1, ge=1, description="torch threads of a replica")
-    max_batch: int = Field(32, ge=1, description="requests that one forward pass takes together")
-    request_timeout_s: float = Field(60.0, gt=0, description="a replica that takes longer over one request is dead")
-    start_timeout_s: float = Field(120.0, gt=0, description="until a started replica answers")
-    health_interval_s: float = Field(1.0, gt=0)
-    patience_s: float = Field(300.0, gt=0, description="how long a request waits for any replica before MODEL_ERROR")
-    max_backoff_s: float = Field(30.0, gt=0, description="longest pause before a dead replica is started again")
+    replicas: int = Field(default=1, ge=1, description="processes to start; ignored where `urls` is given")
+    urls: tuple[str, ...] = Field(
+        default=(), description="replicas that already run; they are never restarted from here"
+    )
+    threads: int = Field(default=1, ge=1, description="torch threads of a replica")
+    max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
+    request_timeout_s: float = Field(
+        default=60.0, gt=0, description="a replica that takes longer over one request is dead"
+    )
+    start_timeout_s: float = Field(default=120.0, gt=0, description="until a started replica answers")
+    health_interval_s: float = Field(default=1.0, gt=0)
+    patience_s: float = Field(
+        default=300.0, gt=0, description="how long a request waits for any replica before MODEL_ERROR"
+    )
+    max_backoff_s: float = Field(default=30.0, gt=0, description="longest pause before a dead replica is started again")
 
 
 class RolloutConfig(_Model):
     """Everything that the rollout service decides by. The paths and the cluster's URL come from the run."""
 
     tasks: tuple[TaskEntry, ...] = Field(min_length=1, description="ids, or entries with weight and max_steps")
-    slots: int = Field(4, ge=1, description="desktops used at the same time")
-    group_size: int = Field(8, ge=1, description="rollouts of one task and seed that are compared with one another")
-    max_steps: int | None = Field(None, ge=1, description="step limit of tasks without one in their entry")
-    budget_rollouts: int | None = Field(None, ge=1, description="stop after so many recorded rollouts of the run")
-    seed: int = Field(0, ge=0, description="of the stream of training seeds and of sampling")
-    stay_groups: float = Field(2.0, ge=0, description="groups that a task may run ahead so that a slot can stay on it")
-    max_attempts: int = Field(5, ge=1, description="tries of one rollout that the environment loses")
+    slots: int = Field(default=4, ge=1, description="desktops used at the same time")
+    group_size: int = Field(
+        default=8, ge=1, description="rollouts of one task and seed that are compared with one another"
+    )
+    max_steps: int | None = Field(default=None, ge=1, description="step limit of tasks without one in their entry")
+    budget_rollouts: int | None = Field(
+        default=None, ge=1, description="stop after so many recorded rollouts of the run"
+    )
+    seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
+    stay_groups: float = Field(
+        default=2.0, ge=0, description="groups that a task may run ahead so that a slot can stay on it"
+    )
+    max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
-    sync_interval_s: float = Field(0.2, gt=0, description="how often the checkpoint table is looked at")
-    admission_interval_s: float = Field(0.25, gt=0, description="how often the data manager is asked for admission")
-    metrics_interval_s: float = Field(1.0, gt=0)
-    patience_s: float = Field(300.0, gt=0, description="how long the cluster or the database may be away")
-    max_unrecorded: int = Field(256, ge=1, description="episodes waiting for the database before slots pause")
-    stop_grace_s: float = Field(3.0, ge=0, description="time that running episodes get to end after SIGTERM")
+    sync_interval_s: float = Field(default=0.2, gt=0, description="how often the checkpoint table is looked at")
+    admission_interval_s: float = Field(
+        default=0.25, gt=0, description="how often the data manager is asked for admission"
+    )
+    metrics_interval_s: float = Field(default=1.0, gt=0)
+    patience_s: float = Field(default=300.0, gt=0, description="how long the cluster or the database may be away")
+    max_unrecorded: int = Field(default=256, ge=1, description="episodes waiting for the database before slots pause")
+    stop_grace_s: float = Field(default=3.0, ge=0, description="time that running episodes get to end after SIGTERM")
 
     @field_validator("tasks", mode="before")
     @classmethod

@@ -28,6 +28,7 @@ STICKY_SLACK = 2
 MAX_REFUSALS = 3
 FIRST_BACKOFF_S = 0.25
 FAILED_LOOKS = 3
+FAILED_GRACE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class EnginePool:
                         replica.why_down = str(error)
                         _log.warning("engine %s: %s", replica.name, error)
                     self._set(replica, ReplicaState.DOWN)
-                await replica.shut_down()
+                await replica.shut_down(FAILED_GRACE_S)
                 await asyncio.sleep(backoff(replica.failures, self.config.max_backoff_s))
                 replica.restarts += 1
         finally:

@@ -12,32 +12,19 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dart_agent.evaluate import PlayableSession
 from dart_agent.policies.policy import Decision, Episode, Policy
-from dart_gym.actions import Action, action_to_dict
+from dart_gym.actions import action_to_dict
 from dart_gym.outcomes import StepResult, TerminalState
 from dart_train.rollout.scheduler import Assignment
 from dart_train.trajectory import Step, Trajectory
 
 PHASES = ("idle", "connect", "reset", "generate", "step")
 """What a desktop slot can be doing."""
-
-
-class PlayableSession(Protocol):
-    """What of a session a rollout needs; `dart_gym.session.Session` and the cluster's client have it."""
-
-    async def reset(self, task: str, *, seed: int, max_steps: int | None = None) -> StepResult:
-        """Start an episode."""
-
-    async def step(self, action: Action) -> StepResult:
-        """Carry out one action."""
-
-    async def finish(self, terminal: TerminalState) -> StepResult:
-        """End the episode from the policy's side."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 
 from dart_train.rollout.episode import PHASES, PlayedEpisode
@@ -61,7 +61,7 @@ class Totals:
     def __init__(self, window_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._window = clock, window_s
         self._history: deque[tuple[float, dict[str, float]]] = deque([(clock(), {})])
-        self.sums: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
         self.terminals: Counter[str] = Counter()
 
     def add(self, played: PlayedEpisode) -> None:

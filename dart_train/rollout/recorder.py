@@ -43,7 +43,7 @@ class Recorder:
         expected: int | None = None,
         source: str = "rollout",
         patience_s: float = 300.0,
-        on_failure: Callable[[], None] | None = None,
+        on_failure: Callable[[], object] | None = None,
     ) -> None:
         self.recorded = 0
         self.failure: BaseException | None = None

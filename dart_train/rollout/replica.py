@@ -142,17 +142,17 @@ class Replica:
         self.version = info.version
         return info
 
-    async def shut_down(self) -> None:
-        """Close the client and end the process, SIGKILL after a while. Idempotent."""
+    async def shut_down(self, grace_s: float = TERMINATE_S) -> None:
+        """End the process, by SIGKILL after `grace_s`, and close the client. Idempotent."""
         engine, process = self.engine, self.process
         self.engine = self.process = None
         if process is not None and process.poll() is None:
             process.terminate()
-        if engine is not None:
-            await engine.close()
         if process is not None:
-            await asyncio.to_thread(_reap, process)
+            await asyncio.to_thread(_reap, process, grace_s)
             _remove_socket(self.spec.url)
+        if engine is not None:  # last: closing waits for the other side, which may have stood still until its end
+            await engine.close()
 
     def _status(self) -> int | None:
         return self.process.returncode if self.process is not None else None
@@ -177,9 +177,9 @@ def _start_server(spec: ReplicaSpec, weights: Weights) -> subprocess.Popen[bytes
         )
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
+def _reap(process: subprocess.Popen[bytes], grace_s: float) -> None:
     try:
-        process.wait(TERMINATE_S)
+        process.wait(grace_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

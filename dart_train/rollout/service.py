@@ -23,7 +23,7 @@ from typing import Any
 
 from dart_agent.engines.base import Engine
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client import ClusterClient, RemoteSession
+from dart_gym.cluster.client import ClientSession, ClusterClient
 from dart_gym.errors import (
     ClusterError,
     ConfigurationError,
@@ -258,7 +258,7 @@ class RolloutService:
             await self._pause(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 
-    async def _episodes(self, slot: int, session: RemoteSession, assignment: Assignment | None) -> None:
+    async def _episodes(self, slot: int, session: ClientSession, assignment: Assignment | None) -> None:
         """Play one rollout after the other on a session, until there is none."""
         policy = self._make_policy(EpisodeEngine(self._pool))
         losses = 0
