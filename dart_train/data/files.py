@@ -36,6 +36,7 @@ from dart_gym.outcomes import TerminalState
 from dart_train.errors import CorruptDataError, DiskFullError, InvalidTrajectoryError, ReadOnlyError
 from dart_train.trajectory import Step, Trajectory
 
+KNOWN_IMAGES = 200_000  # hashes remembered so that a screenshot seen before costs no look at the disk
 _TEMPORARY = ".tmp-"
 _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,190}")
 _IMAGE_HASH = re.compile(r"[0-9a-f]{32}")
@@ -117,6 +118,8 @@ class TrajectoryFiles:
                         "screenshots are (H, W, 3) uint8, named by data.image_hash(image), and not changed afterwards"
                     )
                 self._write_file(path, encode_png(image))
+            if len(self._known_images) >= KNOWN_IMAGES:
+                self._known_images.clear()
             self._known_images.add(image_id)
 
     def has_image(self, image_id: str) -> bool:

@@ -3,7 +3,7 @@
 Invariants:
     - A write transaction is exclusive from its first statement (`BEGIN IMMEDIATE` on SQLite, row locks on MySQL), so
       what it read is still true when it writes.
-    - A function given to `Store.write` may run more than once (MySQL deadlocks): it must only touch the database.
+    - A function given to `Store.write` may run more than once (races on MySQL): it must only touch the database.
     - Every driver error leaves as a `DataError`.
 """
 
@@ -32,7 +32,8 @@ from dart_train.errors import (
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
-DEADLOCK_ATTEMPTS = 5
+RACE_ATTEMPTS = 5
+MYSQL_RACES = (1213, 1062)  # deadlock; duplicate key: two processes recorded the first member of one group
 RETRY_S = 0.01
 _SCHEMA_KEY = "schema_version"
 _ALL_RUNS = ""  # the run_id of facts about the database itself
@@ -83,17 +84,15 @@ class Store:
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a write transaction and return what it returns."""
-        for attempt in range(1, DEADLOCK_ATTEMPTS + 1):
+        attempts = 0
+        while True:
+            attempts += 1
             try:
                 with self._writer.begin() as connection:
                     return work(connection)
-            except exc.DBAPIError as error:
-                if (
-                    _mysql_code(error) == 1213 and attempt < DEADLOCK_ATTEMPTS
-                ):  # deadlock: rolled back whole, so run it again
-                    continue
-                raise self._explain(error) from error
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            except exc.DBAPIError as error:  # rolled back whole, so it may run again
+                if _mysql_code(error) not in MYSQL_RACES or attempts == RACE_ATTEMPTS:
+                    raise self._explain(error) from error
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a read transaction (one snapshot) and return what it returns."""
