@@ -1,0 +1,68 @@
+"""Fixtures of the cluster tests: real servers on Unix sockets with drawn desktops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dart_gym.cluster.client import ClientSettings, ClusterClient
+from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.desktops.base import DesktopSpec
+from dart_gym.desktops.fake import FakeDesktop
+
+
+class Desktops(list[FakeDesktop]):
+    """Makes fake desktops and remembers them."""
+
+    def __call__(self, spec: DesktopSpec) -> FakeDesktop:
+        self.append(FakeDesktop(spec))
+        return self[-1]
+
+
+@pytest.fixture
+def desktops() -> Desktops:
+    return Desktops()
+
+
+@pytest.fixture
+async def start_server(tmp_path_factory, desktops):
+    """Starts a server from the fields of its settings; on a Unix socket unless told otherwise."""
+    started = []
+
+    async def start(**fields) -> ClusterServer:
+        path = tmp_path_factory.mktemp("c") / "s"
+        server = ClusterServer(ServerSettings(**{"listen": f"ws+unix://{path}", "desktops": 2, **fields}), desktops)
+        await server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        await server.stop()
+
+
+@pytest.fixture
+async def server(start_server):
+    return await start_server()
+
+
+@pytest.fixture
+def client(server):
+    return ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))
+
+
+@pytest.fixture
+def until():
+    """Waits until a function returns something true, and returns that."""
+
+    async def wait(condition: Callable[[], object], timeout: float = 5.0):
+        deadline = time.monotonic() + timeout
+        while not (value := condition()):
+            assert time.monotonic() < deadline, "the condition did not come true"
+            await asyncio.sleep(0.005)
+        return value
+
+    return wait
