@@ -244,7 +244,8 @@ async def test_server_process(tiny_dir, url, remote, tokens, vision):
 @pytest.mark.train
 async def test_server_ends_with_its_parent(tiny_dir, url):
     argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
-    code = f"import subprocess, sys; p = subprocess.Popen({[*argv, '--die-with-parent']!r}); print(p.pid, flush=True); p.wait()"
+    argv.append("--die-with-parent")
+    code = f"import subprocess; p = subprocess.Popen({argv!r}); print(p.pid, flush=True); p.wait()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         pid = int(parent.stdout.readline())
