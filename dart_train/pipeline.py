@@ -17,7 +17,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -90,8 +90,11 @@ class Pipeline:
         listed.append(("report", "report", lambda: self._module("report")))
         return listed
 
-    def execute(self) -> None:
+    def execute(self, only: Collection[str] | None = None) -> None:
         """Run every phase that is not finished yet.
+
+        Args:
+            only: names of the phases to run; None for all.
 
         Raises:
             Interrupted: a signal asked to stop; the same command goes on later.
@@ -99,7 +102,7 @@ class Pipeline:
         """
         self.state.values["lives"] += 1
         self.state.save()
-        phases = self.phases()
+        phases = [phase for phase in self.phases() if only is None or phase[0] in only]
         self.panel.set_phases([(name, title, self.state.finished(name)) for name, title, _ in phases])
         for name, _, function in phases:
             if self.state.finished(name):
@@ -183,7 +186,7 @@ class Pipeline:
 def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
     """The environment cluster of the run as a module."""
     arguments = ("serve", "--listen", url, "--desktops", str(config.cluster.desktops))
-    return python_module("cluster", "dart_gym", *arguments, "--sandbox", config.cluster.sandbox)
+    return python_module("cluster", "dart_gym.cli", *arguments, "--sandbox", config.cluster.sandbox)
 
 
 def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
@@ -207,11 +210,13 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     return run
 
 
-def execute(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirectory:
-    """Run, or go on with, everything that a configuration describes."""
+def execute(
+    config: RunConfig, runs_dir: Path, *, plain: bool = False, only: Collection[str] | None = None
+) -> RunDirectory:
+    """Run, or go on with, everything that a configuration describes, or some of its phases."""
     run = open_run(config, runs_dir)
     with RunLock(run), Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel) as pipeline:
-        pipeline.execute()
+        pipeline.execute(only)
     return run
 
 

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt  # noqa: E402  the backend must be chosen first
 INK, FAINT = "#1f2933", "#9aa5b1"
 BEFORE, AFTER, CONSTANT = "#b8c4d0", "#2563eb", "#d97706"
 PALETTE = ("#2563eb", "#059669", "#d97706", "#7c3aed", "#db2777", "#0891b2", "#65a30d", "#dc2626")
-STYLE = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.spines.top": False,
@@ -95,7 +95,7 @@ def before_after(tasks: list[TaskFigures]) -> str:
         axis.set_xlim(0, 1.02)
         axis.grid(axis="y", visible=False)
         axis.set_xlabel("success on held-out seeds")
-        handles = [plt.Rectangle((0, 0), 1, 1, color=BEFORE), plt.Rectangle((0, 0), 1, 1, color=AFTER)]
+        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=BEFORE), plt.Rectangle((0, 0), 1, 1, color=AFTER)]
         labels = ["before RL", "after RL"]
         if any(task.constant_click is not None for task in rows):
             handles.append(plt.Line2D([], [], color=CONSTANT))

@@ -29,6 +29,7 @@ STEP_LIMITS = {
     "click-link": 2,
     "click-color": 2,
     "click-widget": 2,
+    "grid-coordinate": 2,
     "click-button-sequence": 3,
     "click-collapsible": 3,
     "click-collapsible-2": 6,

@@ -63,6 +63,7 @@
       : document.querySelector('#area h3')),
     'click-collapsible-2': link,
     'click-link': link,
+    'grid-coordinate': () => click(document.getElementById(/\(.*\)/.exec(query())[0])),
     'enter-text': enterText,
     'enter-text-dynamic': enterText,
     'click-checkboxes': () => select(listed() === 'nothing' ? [] : listed().split(', '), 'input'),
