@@ -77,21 +77,23 @@ def companion_files(model_dir: str | Path) -> list[Path]:
     )
 
 
-def prune_versions(root: str | Path, keep: int, served: int) -> list[int]:
+def prune_versions(root: str | Path, keep: int, served: int, first: int = 0) -> list[int]:
     """Delete old published versions.
 
-    The newest `keep` stay, and every version that is not older than the one being served: an engine may be about to
-    load it.
+    What stays: the newest `keep`, every version that is not older than the one being served (an engine may be about
+    to load it), and what came before `first` (the model as it was given, the warm start: comparisons need them).
 
     Args:
         root: where versions lie.
         keep: how many of the newest stay.
         served: newest version known to be served by an engine.
+        first: oldest version that may be deleted.
 
     Returns:
         the deleted versions.
     """
-    found = sorted(int(path.name[1:]) for path in Path(root).glob("v*") if path.is_dir() and path.name[1:].isdecimal())
+    names = (path.name[1:] for path in Path(root).glob("v*") if path.is_dir())
+    found = sorted(int(name) for name in names if name.isdecimal() and int(name) >= first)
     removed = [version for version in found[: max(len(found) - keep, 0)] if version < served]
     for version in removed:
         _remove(version_dir(root, version))

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
 
 
+_OWN = ("training", "resumed")
+"""Sources of the versions that the trainer may delete; others are the warm start's."""
+
+
 class Publisher:
     """One run's published versions.
 
@@ -41,10 +45,13 @@ class Publisher:
         self.version = 0
         self.unpublished = 0
         self.served = -1
+        self._first = 0
 
     def begin(self, model: Any, resumed: checkpoint.ResumePoint | None) -> None:
         """Take up the newest version, or publish the weights where no published version is equal to them."""
         newest = self._data.newest_checkpoint()
+        own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
+        self._first = min(own, default=self._data.next_version() if newest else 1)
         if resumed is not None:
             self.version, self.unpublished = resumed.version, resumed.unpublished
         elif newest is not None:
@@ -71,5 +78,5 @@ class Publisher:
         checkpoint.write_model(model, path, self._model_dir)
         self._data.publish(version, str(path), source)
         self.version, self.unpublished = version, 0
-        for old in checkpoint.prune_versions(self._root, self._keep, self.served):
+        for old in checkpoint.prune_versions(self._root, self._keep, self.served, self._first):
             self._data.deprecate_checkpoint(old)

@@ -122,12 +122,14 @@ def record_group(
 ) -> Callable[..., None]:
     """Record a group of one-step rollouts with the given rewards."""
 
-    def record(key: str, rewards: tuple[float, ...] = (1.0, 0.0, 0.0, 1.0), logprob: float = -1.0) -> None:
+    def record(
+        key: str, rewards: tuple[float, ...] = (1.0, 0.0, 0.0, 1.0), logprob: float = -1.0, version: int = 0
+    ) -> None:
         image = next(iter(screens))
         for number, reward in enumerate(rewards):
             response = tuple(tokens.response(f"Action: click(start_box='({number},9)')"))
             logprobs = (logprob,) * len(response)
-            step = Step(make_prompt("Click on the tab", image), (image,), response, logprobs)
+            step = Step(make_prompt("Click on the tab", image), (image,), response, logprobs, (version, version))
             data.record(make_trajectory((step,), reward, key), {image: screens[image]})
 
     return record

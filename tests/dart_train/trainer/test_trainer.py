@@ -198,6 +198,33 @@ def test_starts_from_the_version_that_is_published(data, record_group, make_conf
     assert [row.version for row in data.checkpoints()] == [2, 1, 0]
 
 
+def test_old_versions_go_and_the_warm_start_stays(data, record_group, make_config, model_dir, tmp_path):
+    root = tmp_path / "checkpoints"
+    for version, source in enumerate(("initial", "warmup")):
+        path = checkpoint.write_model(load_model(model_dir), checkpoint.version_dir(root, version), model_dir)
+        data.publish(version, path, source)
+    for number, steps in enumerate((3, 6)):  # two lives: what the first published is the second's to delete
+        for _ in range(3):
+            record_group(f"g{len(list(data.trajectories()))}", version=2 * number + 2)
+        config = make_config(groups_per_step=1, max_steps=steps, keep_published=2)
+        DartGRPOTrainer(root / "v000001", config, data).run()
+    left = sorted(int(path.name[1:]) for path in root.iterdir())
+    assert left == [0, 1, 4, 5, 6, 7]  # v4 was seen in the data: anything newer may be about to be loaded
+    status = {row.version: str(row.status) for row in data.checkpoints()}
+    assert status[2].lower() == status[3].lower() == "deprecated"
+
+
+@pytest.mark.parametrize("options", [{"bf16": True}, {"activation_checkpointing": True}, {"beta": 0.1}])
+def test_options_of_large_models(data, record_group, make_config, model_dir, options, log):
+    record_group("a"), record_group("b")
+    trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1, **options), data, metrics=log)
+    before = weights(trainer.model)
+    trainer.run()
+    assert not torch.equal(weights(trainer.model), before)
+    (row,) = read_metrics(log.path)
+    assert row["entropy"] == pytest.approx(math.log(937 - 7), abs=0.1)  # an untrained model, whatever the precision
+
+
 def test_stops_when_told_and_keeps_its_state(data, record_group, make_config, model_dir, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(leases, "REASON_INTERVAL_S", 0.2)
     monkeypatch.setattr(leases, "POLL_S", 0.05)

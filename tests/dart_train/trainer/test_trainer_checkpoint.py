@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def test_prune_keeps_the_newest_and_what_may_be_loaded(tmp_path):
     assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == [2, 3]
     assert sorted(path.name for path in tmp_path.glob("v0*")) == [f"v{version:06d}" for version in (4, 5, 6, 7)]
     assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == []
+    assert checkpoint.prune_versions(tmp_path, keep=2, served=7, first=5) == [5]
 
 
 def test_resume_point_is_the_newest_complete_state(tmp_path):
@@ -67,22 +69,21 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
 
 @pytest.mark.train
 def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
-    for number in range(60):
+    for number in range(40):
         record_group(f"g{number}")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    for life, extra in enumerate((0.003, 0.017), 1):
-        process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(model_dir)])
-        try:
-            _wait_for_version(data, process, 6 * life)
-            time.sleep(extra)  # not a wait for anything: kills at different moments of a step
-        finally:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        for path in (tmp_path / "checkpoints").glob("v*"):
-            assert torch.isfinite(load_model(path).lm_head.weight).all()
-        point = checkpoint.resume_point(tmp_path / "trainer")
-        assert point is not None and point.step >= 4 * life
+    process = subprocess.Popen([sys.executable, str(script), str(tmp_path), str(model_dir)])
+    try:
+        _wait_for_version(data, process, 4)
+        time.sleep(random.uniform(0.0, 0.05))  # not a wait for anything: another moment of a step each time
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for path in (tmp_path / "checkpoints").glob("v*"):
+        assert torch.isfinite(load_model(path).lm_head.weight).all()
+    point = checkpoint.resume_point(tmp_path / "trainer")
+    assert point is not None and point.step >= 3
     before = data.newest_checkpoint().version
     config = make_config(groups_per_step=1, max_steps=point.step + 2)
     trainer = DartGRPOTrainer(model_dir, config, data)
@@ -94,7 +95,7 @@ def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_conf
 
 
 def _wait_for_version(data, process: subprocess.Popen, version: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while (newest := data.newest_checkpoint()) is None or newest.version < version:
         assert process.poll() is None, "the trainer ended by itself"
         assert time.monotonic() < deadline, "the trainer did not come so far"
