@@ -1,0 +1,83 @@
+"""The private cluster: it starts by itself, is shared, and never outlives its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_gym.cluster.background import background_loop
+from dart_gym.cluster.local import LocalCluster, acquire_shared, release_shared
+from dart_gym.errors import ClusterError
+from dart_gym.processes import start_time
+
+
+def directory_of(url: str) -> Path:
+    return Path(url.removeprefix("ws+unix://")).parent
+
+
+async def test_it_starts_serves_and_leaves_nothing():
+    async with LocalCluster(desktops=1) as cluster:
+        assert cluster.pid is not None
+        pid, directory = cluster.pid, directory_of(cluster.url)
+        async with cluster.client().session() as session:
+            assert (await session.reset("fake/click-button", seed=0)).terminal is None
+            assert (await session.step(await session.oracle())).reward == 1.0
+    assert start_time(pid) is None and not directory.exists()
+
+
+async def test_a_server_that_does_not_start_says_why():
+    with pytest.raises(ClusterError, match="desktops must be at least 1"):
+        await LocalCluster(desktops=0).start()
+
+
+def test_it_is_shared_and_ends_with_its_last_user():
+    loop = background_loop()
+    first, second = loop.run(acquire_shared), loop.run(acquire_shared)
+    assert first == second
+    loop.run(release_shared)
+    assert directory_of(first).exists()
+    loop.run(release_shared)
+    assert not directory_of(first).exists()
+
+
+OWNER = """
+import sys, time
+from dart_gym.cluster.background import background_loop
+from dart_gym.cluster.local import LocalCluster
+cluster = LocalCluster()
+background_loop().run(cluster.start)
+print(cluster.pid, cluster.url, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_it_dies_with_its_owner_however_that_dies(until, signum):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert owner.stdin is not None and owner.stdout is not None
+    pid, url = (await asyncio.to_thread(owner.stdout.readline)).split()
+    os.kill(owner.pid, signum)
+    await asyncio.to_thread(owner.wait)
+    await until(lambda: start_time(int(pid)) is None, timeout=20.0)
+    assert not directory_of(url).exists()
+    owner.stdin.close()
+    owner.stdout.close()
+
+
+async def test_the_loop_may_be_used_inside_a_running_loop_but_not_its_own():
+    async def answer() -> int:
+        return 42
+
+    assert background_loop().run(answer) == 42  # as in Jupyter
+
+    async def inside() -> None:
+        background_loop().run(answer)
+
+    with pytest.raises(RuntimeError, match="own loop"):
+        background_loop().run(inside)
