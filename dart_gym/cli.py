@@ -67,7 +67,8 @@ def serve(
 ) -> None:
     """Serve desktops until a signal ends it. SIGTERM and Ctrl-C stop all of them."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("websockets").setLevel(logging.WARNING)
+    for chatty in ("websockets", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     if die_with_parent:
         follow_parent(parent)
     settings = ServerSettings(

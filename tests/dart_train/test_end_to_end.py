@@ -1,0 +1,142 @@
+"""The whole of `dart-train run`, as a user starts it: all modules as processes, on drawn desktops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dart_train.metrics import read_metrics
+
+CONFIG = Path(__file__).parent / "e2e.yaml"
+REPORT_KEYS = {
+    "success_before", "success_before_ci_low", "success_before_ci_high",
+    "success_after", "success_after_ci_low", "success_after_ci_high",
+    "wall_s", "rl_wall_s", "env_utilisation", "rollout_utilisation", "actions_per_min", "staleness_mean",
+    "dropped_stale", "weight_updates",
+}  # fmt: skip
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+def start(runs_dir: Path, *arguments: str) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-m",
+        "dart_train",
+        "run",
+        str(CONFIG),
+        "--runs-dir",
+        str(runs_dir),
+        "--plain",
+        *arguments,
+    ]
+    log = (runs_dir / "launcher.log").open("ab")
+    with log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def wait_until(condition, process: subprocess.Popen, runs_dir: Path, seconds: float = 240.0):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        text = (runs_dir / "launcher.log").read_text()
+        assert process.poll() is None, f"the run ended early with {process.returncode}:\n{text}"
+        assert time.monotonic() < deadline, f"nothing after {seconds} s:\n{text}"
+        time.sleep(0.05)
+    return value
+
+
+def processes_of(runs_dir: Path) -> list[psutil.Process]:
+    """Every living process that has the runs' directory on its command line or as an ancestor's."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(runs_dir) in word for word in words):
+            found.append(process)
+    return found
+
+
+def module(runs_dir: Path, name: str) -> psutil.Process | None:
+    return next((p for p in processes_of(runs_dir) if p.cmdline()[1:4] == ["-m", "dart_train", name]), None)
+
+
+def metrics(runs_dir: Path, name: str) -> list[dict]:
+    return list(read_metrics(runs_dir / "e2e" / "metrics" / f"{name}.jsonl"))
+
+
+def assert_nothing_left(runs_dir: Path) -> None:
+    deadline = time.monotonic() + 20.0
+    while left := processes_of(runs_dir):
+        assert time.monotonic() < deadline, f"left behind: {[p.cmdline() for p in left]}"
+        time.sleep(0.05)
+    assert not list((runs_dir / "e2e").glob("*.sock"))
+    assert not (runs_dir / "e2e" / "run.lock").exists()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run whose rollout service and trainer were killed once each, and then its launcher, which was started again."""
+    runs_dir = tmp_path_factory.mktemp("runs")
+    run = start(runs_dir)
+    wait_until(lambda: metrics(runs_dir, "trainer"), run, runs_dir)
+    module(runs_dir, "rollout").send_signal(signal.SIGKILL)
+    module(runs_dir, "learn").send_signal(signal.SIGKILL)
+    steps = len(metrics(runs_dir, "trainer"))
+    wait_until(lambda: len(metrics(runs_dir, "trainer")) > steps, run, runs_dir)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    deadline = time.monotonic() + 20.0
+    while left := processes_of(runs_dir):
+        assert time.monotonic() < deadline, f"outlived the launcher: {[p.cmdline() for p in left]}"
+        time.sleep(0.05)
+    again = start(runs_dir)
+    again.wait(300)
+    assert again.returncode == 0, (runs_dir / "launcher.log").read_text()
+    return runs_dir
+
+
+def test_a_run_survives_the_death_of_modules_and_launcher(finished):
+    state = json.loads((finished / "e2e" / "state.json").read_text())
+    assert state["lives"] == 2
+    assert all("finished" in phase for phase in state["phases"].values())
+    assert_nothing_left(finished)
+
+
+def test_the_report_has_its_keys(finished):
+    figures = json.loads((finished / "e2e" / "report.json").read_text())
+    assert REPORT_KEYS <= set(figures)
+    assert figures["rollouts"] >= 96
+    assert figures["weight_updates"] >= 3
+    assert 0 < figures["env_utilisation"] <= 1
+    page = (finished / "e2e" / "report.html").read_text()
+    assert "Learning curves" in page
+    assert "data:image/png;base64," in page
+
+
+def test_a_finished_run_returns_at_once(finished):
+    started = time.monotonic()
+    again = start(finished)
+    assert again.wait(60) == 0
+    assert time.monotonic() - started < 20
+
+
+def test_another_configuration_under_the_same_name_is_refused(finished):
+    other = start(finished, "--set", "seed=2")
+    assert other.wait(60) == 1
+    assert "was made by another configuration" in (finished / "launcher.log").read_text()
+
+
+def test_ctrl_c_leaves_nothing_and_the_same_command_goes_on(tmp_path):
+    run = start(tmp_path)
+    wait_until(lambda: metrics(tmp_path, "progress"), run, tmp_path)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(60) == 130
+    assert_nothing_left(tmp_path)
+    assert "the same command goes on where it was" in (tmp_path / "launcher.log").read_text()
