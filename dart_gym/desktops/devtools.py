@@ -92,7 +92,7 @@ class DevTools:
         return reply["result"].get("value")
 
     async def navigate(self, url: str) -> None:
-        """Load a page and wait for its load event."""
+        """Load a page and wait until it is loaded and drawn (before that, Chromium drops what the user does)."""
         await self.call("Page.enable")
         loaded = self.event("Page.loadEventFired")
         try:
@@ -107,6 +107,11 @@ class DevTools:
             raise DesktopTimeoutError(f"{url} did not load within {self._timeout:g} s") from None
         finally:
             loaded.cancel()
+        await self.next_frame()
+
+    async def next_frame(self) -> None:
+        """Wait until the page has drawn what it shows now: two animation frames, the first may be under way."""
+        await self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))")
 
     def event(self, method: str) -> asyncio.Future[dict[str, Any]]:
         """A future of the next event of a kind (its domain must be enabled)."""

@@ -53,9 +53,7 @@ class Framebuffer:
         header_size, self.width, self.height = words[0], words[4], words[5]
         byte_order, bits_per_pixel, bytes_per_line, colors = words[7], words[11], words[12], words[19]
         if bits_per_pixel != 32 or byte_order != 0:
-            raise DesktopError(
-                f"{path}: expected 32-bit little-endian pixels, got {bits_per_pixel} (order {byte_order})"
-            )
+            raise DesktopError(f"{path}: pixels of {bits_per_pixel} bits in order {byte_order}, not 32 in order 0")
         pixels = np.frombuffer(self._map, np.uint8, bytes_per_line * self.height, header_size + colors * _COLOR_BYTES)
         self._rows = pixels.reshape(self.height, bytes_per_line)
         self._pixels = self._rows[:, : self.width * 4].reshape(self.height, self.width, 4)

@@ -20,12 +20,10 @@ class GuestClient:
 
     Args:
         path: the socket that the guest listens on.
-        describe: says what is known about the desktop (its logs) for an error message.
     """
 
-    def __init__(self, path: Path, describe: Any = lambda: "") -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._describe = describe
 
     async def boot(self, timeout: float) -> int:
         """Start display, bus and window manager; return the display's number."""
@@ -67,12 +65,12 @@ class GuestClient:
         except TimeoutError:
             raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
         except (ConnectionError, FileNotFoundError) as error:
-            raise DesktopError(f"the desktop has ended ({error or type(error).__name__}){self._describe()}") from error
+            raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
         if "error" in reply:
             kind = getattr(builtins, reply["error"], None)
             if isinstance(kind, type) and issubclass(kind, OSError):
                 raise kind(reply["message"])
-            raise DesktopError(f"the desktop could not do '{header['op']}': {reply['message']}{self._describe()}")
+            raise DesktopError(f"the desktop could not do '{header['op']}': {reply['message']}")
         return reply, content
 
     async def _exchange(self, header: dict[str, Any], body: bytes, fd: int | None) -> tuple[dict[str, Any], bytes]:

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import secrets
 import select
 import shutil
@@ -36,6 +37,7 @@ _INSIDE = "/run/desktop"
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
 _MAX_SOCKET_PATH = 107
 _LOG_TAIL = 2000
+LOG_MARK = "\n--- end of "
 _LONGEST_END_S = 5.0
 _counter = itertools.count(1)
 _cleaned = False
@@ -90,7 +92,7 @@ def check_sandbox() -> str | None:
     """Why sandboxes do not work on this machine, with the next step; None when they do."""
     if shutil.which("bwrap") is None:
         return "bubblewrap is not installed; next step: apt-get install bubblewrap (or choose sandbox: none)"
-    command = ["bwrap", *_namespaces(), *_file_system(), GUEST_PYTHON, "-I", "-S", "-c", ""]
+    command = [str(shutil.which("bwrap")), *_namespaces(), *_file_system(), GUEST_PYTHON, "-I", "-S", "-c", ""]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except subprocess.TimeoutExpired:
@@ -238,7 +240,7 @@ class Sandbox:
     def _bwrap(self, info_fd: int) -> list[str]:
         machine_id = "/etc/machine-id" if os.path.exists("/etc/machine-id") else "/var/lib/dbus/machine-id"
         return [
-            *("bwrap", *_namespaces(), "--info-fd", str(info_fd), *_file_system()),
+            *(str(shutil.which("bwrap")), *_namespaces(), "--info-fd", str(info_fd), *_file_system()),
             *("--ro-bind", str(self.directory / "passwd"), "/etc/passwd"),
             *("--ro-bind", str(self.directory / "group"), "/etc/group"),
             *("--ro-bind", str(self.directory / "machine-id"), machine_id),
@@ -307,7 +309,7 @@ class Sandbox:
         for name in names:
             text = _read_tail(self.log_dir / f"{name}.log")
             if text:
-                parts.append(f"\n--- end of {name}.log:\n{text}")
+                parts.append(f"{LOG_MARK}{name}.log:\n{text}")
         return "".join(parts)
 
     def destroy(self) -> None:
@@ -356,9 +358,12 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
 
 def _inner_pid(info_fd: int) -> int | None:
     """Pid of the init process inside, from `bwrap --info-fd`; None without a sandbox, or when it did not get so far."""
-    ready, _, _ = select.select([info_fd], [], [], _LONGEST_END_S)
-    data = os.read(info_fd, 4096) if ready else b""
-    return json.loads(data)["child-pid"] if data else None
+    data = b""
+    while select.select([info_fd], [], [], _LONGEST_END_S)[0] and (chunk := os.read(info_fd, 4096)):
+        data += chunk
+        if match := re.search(rb'"child-pid": (\d+)', data):
+            return int(match[1])
+    return None
 
 
 def _read_tail(path: Path) -> str:

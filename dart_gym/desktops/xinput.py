@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from Xlib import X
@@ -26,7 +26,7 @@ _STROKES_IN_A_GO = 64
 _CATCH_UP_S = 1.0
 _BLIND_PACE_S = 0.1  # for a program that does not say how far it is: there is nothing to wait for
 _DRAG_STEP_PX = 12
-_DRAG_PERIOD_S = 0.004  # a hand is slow: programs ignore drags whose motions all have one time stamp
+_PACE_S = 0.004  # a hand is slow: programs take clicks and motions with the same time stamp for one
 
 
 class XInput:
@@ -34,10 +34,12 @@ class XInput:
 
     Args:
         connection: to its X server.
+        settle: waits until its screen stands still for a moment.
     """
 
-    def __init__(self, connection: XConnection) -> None:
+    def __init__(self, connection: XConnection, settle: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection
+        self._settle_screen = settle
         self._display = connection.display
         screen = self._display.screen()
         self._size = (screen.width_in_pixels, screen.height_in_pixels)
@@ -61,7 +63,7 @@ class XInput:
     async def _carry_out(self, action: Action) -> None:
         match action:
             case Click():
-                self._click(action)
+                await self._click(action)
             case Move():
                 self._move(action.x, action.y)
             case Drag():
@@ -92,27 +94,36 @@ class XInput:
 
     # Pointer
 
-    def _click(self, action: Click) -> None:
+    async def _click(self, action: Click) -> None:
         self._check(action.x, action.y)
         with self._keys(self._strokes(action.modifiers)):
             self._move(action.x, action.y)
-            for _ in range(action.count):
+            for number in range(action.count):
+                if number:
+                    await self._pace()
                 with self._button(_BUTTONS[action.button]):
                     pass
 
     async def _drag(self, action: Drag) -> None:
+        """Drag, and let programs keep up: they decide whether a drag begins, and where it may end, while it goes on."""
         for x, y in action.path:
             self._check(x, y)
         self._move(*action.path[0])
         with self._button(_BUTTONS[action.button]):
-            for x, y in _points_between(action.path):
+            for number, (x, y) in enumerate(_points_between(action.path)):
                 await self._pace()
                 self._move(x, y)
-            await self._pace()
+                if number == 0:
+                    await self._settle()
+            await self._settle()
 
     async def _pace(self) -> None:
-        self._display.flush()
-        await asyncio.sleep(_DRAG_PERIOD_S)
+        self._display.sync()  # a busy server would give what waits in its queue the same time
+        await asyncio.sleep(_PACE_S)
+
+    async def _settle(self) -> None:
+        self._display.sync()
+        await self._settle_screen()
 
     def _scroll(self, action: Scroll) -> None:
         self._check(action.x, action.y)

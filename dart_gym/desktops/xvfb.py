@@ -9,8 +9,9 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,7 @@ from dart_gym.desktops import browser, devtools, settling
 from dart_gym.desktops.base import CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.framebuffer import Framebuffer
 from dart_gym.desktops.relay import GuestClient
-from dart_gym.desktops.sandbox import Sandbox, check_sandbox
+from dart_gym.desktops.sandbox import LOG_MARK, Sandbox, check_sandbox
 from dart_gym.desktops.xconnection import XConnection
 from dart_gym.desktops.xinput import XInput
 from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingDependencyError
@@ -30,6 +31,8 @@ from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutErro
 PROFILES = ("bare", "browser")
 SANDBOXES = ("bwrap", "none")
 BACKGROUND = 0x3B5B7A
+_LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
+_DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
 _PROBE_PERIOD_S = 0.004
 _LARGE_PIXELS = 500_000  # from here on a copy of the screen takes milliseconds and goes to a thread
 
@@ -66,10 +69,11 @@ class XvfbDesktop:
             raise DesktopError("the desktop is started already; stop it first")
         sandbox = self._sandbox = Sandbox(self.spec.sandbox, (self.spec.width, self.spec.height), dict(self.spec.env))
         try:
-            async with asyncio.timeout(timeout):
-                await self._boot(sandbox)
+            with self._explained():
+                async with asyncio.timeout(timeout):
+                    await self._boot(sandbox)
         except TimeoutError:
-            logs = self._logs()
+            logs = sandbox.log_tail(*_LOGS)
             await self.stop()
             raise DesktopTimeoutError(f"the desktop was not ready within {timeout:g} s{logs}") from None
         except BaseException:
@@ -77,7 +81,7 @@ class XvfbDesktop:
             raise
 
     async def _boot(self, sandbox: Sandbox) -> None:
-        self._guest = GuestClient(sandbox.guest_socket, self._logs)
+        self._guest = GuestClient(sandbox.guest_socket)
         try:
             number = await self._guest.boot(timeout=60.0)
         except DesktopError as error:
@@ -87,7 +91,7 @@ class XvfbDesktop:
             raise
         connection = self._connection = XConnection(sandbox.display_socket(number))
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0")
-        self._input = XInput(connection)
+        self._input = XInput(connection, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
         if self.spec.profile == "browser":
@@ -169,12 +173,21 @@ class XvfbDesktop:
         if sandbox is None:
             raise DesktopError("the desktop is not started, or was stopped")
         if not sandbox.alive:
-            raise DesktopError(f"the desktop has ended by itself; the next reset gets a fresh one{self._logs()}")
+            raise DesktopError("the desktop has ended by itself; the next reset gets a fresh one")
         return sandbox
 
-    def _logs(self) -> str:
-        names = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
-        return self._sandbox.log_tail(*names) if self._sandbox is not None else ""
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise a `DesktopError` with the last lines of the logs in its message."""
+        sandbox = self._sandbox
+        try:
+            yield
+        except DesktopTimeoutError:
+            raise
+        except DesktopError as error:
+            if LOG_MARK in str(error):
+                raise  # explained by a method that this one called
+            raise DesktopError(f"{error}{sandbox.log_tail(*_LOGS) if sandbox is not None else ''}") from error
 
     def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
         self._running()
@@ -184,51 +197,60 @@ class XvfbDesktop:
 
     async def screenshot(self) -> NDArray[np.uint8]:
         """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
-        connection, framebuffer, _ = self._parts()
-        cursor = connection.cursor()
-        if self.spec.width * self.spec.height >= _LARGE_PIXELS:
-            return await asyncio.to_thread(framebuffer.rgb, cursor)
-        return framebuffer.rgb(cursor)
+        with self._explained():
+            connection, framebuffer, _ = self._parts()
+            cursor = connection.cursor()
+            if self.spec.width * self.spec.height >= _LARGE_PIXELS:
+                return await asyncio.to_thread(framebuffer.rgb, cursor)
+            return framebuffer.rgb(cursor)
 
     async def perform(self, action: Action) -> None:
         """Carry out an action; see `Desktop.perform`."""
-        await self._parts()[2].perform(action)
+        with self._explained():
+            await self._parts()[2].perform(action)
 
     async def release_inputs(self) -> None:
         """Release keys and buttons that KeyDown and MouseDown left held."""
-        self._parts()[2].release_all()
+        with self._explained():
+            self._parts()[2].release_all()
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""
-        return await settling.settle(self._parts()[1], policy)
+        with self._explained():
+            return await settling.settle(self._parts()[1], policy)
 
     async def execute(
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
     ) -> CommandResult:
         """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
-        self._running()
-        return await self._guest.run(command, env or {}, stdin, timeout)
+        with self._explained():
+            self._running()
+            return await self._guest.run(command, env or {}, stdin, timeout)
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
         """Start a program and leave it running. Raises `FileNotFoundError` when it is missing."""
-        self._running()
-        await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+        with self._explained():
+            self._running()
+            await self._guest.launch(f"program-{next(self._names)}", command, env or {})
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file; relative paths and `~` start at the home directory."""
-        self._running()
-        return await self._guest.read_file(path)
+        with self._explained():
+            self._running()
+            return await self._guest.read_file(path)
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Create or replace a file, making its parent directories."""
-        self._running()
-        await self._guest.write_file(path, data)
+        with self._explained():
+            self._running()
+            await self._guest.write_file(path, data)
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""
-        sandbox = self._running()
-        if port not in self._ports:
-            with sandbox.listener(f"port-{port}.sock") as (path, listener):
-                await self._guest.listen(listener, self._real_ports.get(port, port))
-                self._ports[port] = path
-        return self._ports[port]
+        with self._explained():
+            sandbox = self._running()
+            if port not in self._ports:
+                with sandbox.listener(f"port-{port}.sock") as (path, listener):
+                    await self._guest.listen(listener, self._real_ports.get(port, port))
+                    self._ports[port] = path
+            return self._ports[port]

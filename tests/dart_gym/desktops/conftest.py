@@ -54,9 +54,12 @@ def descendants():
 
     def collect(pid: int) -> set[int]:
         found: set[int] = set()
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()):
-                found |= {child} | collect(child)
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                for child in map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split()):
+                    found |= {child} | collect(child)
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended in between
         return found
 
     return collect

@@ -83,7 +83,7 @@ async def test_drags_and_wheel_reach_the_page(page):
     down = next(event for event in events if event[0] == "mousedown")
     between = [event for event in events[events.index(down) :] if event[0] == "mousemove"]
     assert down[1:3] == [20, 30] and len(between) >= 6
-    wheel = await page.perform(Scroll(100, 100, dy=2), "wheel")
+    wheel = await page.perform(Scroll(100, 100, dy=2), "wheel", 2)
     assert wheel[0][6:] == [0, 1]
     assert (await page.perform(Scroll(100, 100, dy=-1), "wheel"))[0][6:] == [0, -1]
     assert (await page.perform(Scroll(100, 100, dx=1), "wheel"))[0][6:] == [1, 0]
@@ -119,6 +119,11 @@ async def test_an_animation_does_not_settle_and_a_late_change_is_waited_for(page
         """data:text/html,<style>@keyframes k{from{left:0}to{left:200px}}</style><div style="position:absolute;
         width:50px;height:50px;background:red;animation:k 1s linear infinite alternate"></div>"""
     )
+
+    async def painted():
+        return tuple((await page.desktop.screenshot())[20, 225]) == (255, 0, 0)
+
+    await page.until(painted)
     moving = await page.desktop.settle(SettlePolicy(quiet_ms=80, max_ms=400))
     assert not moving.stable and 0.4 <= moving.waited_s < 1.0
     await page.devtools.navigate(
