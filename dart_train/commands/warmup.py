@@ -18,6 +18,9 @@ from dart_train.trainer.collate import Sample
 from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
 from dart_train.trainer.warmup import Progress, SupervisedConfig, train_supervised
 
+MAX_PASSES = 20
+UNLIMITED = 1 << 30
+
 
 def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
     """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save.
@@ -37,7 +40,8 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
             raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
         target = continue_to or context.run.checkpoint(version)
         settings = _settings(config, seconds if continue_to else None)
-        samples = load_samples(config, data, start.path)
+        wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
+        samples = load_samples(config, data, start.path, wanted=wanted)
         say = _teller(context, settings)
         train_supervised(start.path, samples, data.load_image, target, settings, on_progress=say)
         if continue_to is None:
@@ -70,12 +74,28 @@ def _teller(context: ModuleContext, settings: SupervisedConfig) -> Callable[[Pro
     return say
 
 
-def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path) -> list[Sample]:
-    """The run's demonstrations as training samples, imperfect as configured. Equal for equal seeds."""
+def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *, wanted: int) -> list[Sample]:
+    """The run's demonstrations as training samples, imperfect as configured. Equal for equal seeds.
+
+    Every pass over the demonstrations draws anew which of them carry a wrong instruction: a fixed choice would be
+    learned by heart.
+
+    Args:
+        config: of the run.
+        data: has the demonstrations.
+        model_dir: of tokenizer and image processing.
+        wanted: samples that the training will take; so many passes are made, at most `MAX_PASSES`.
+    """
     recorded = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in recorded]
-    share = config.demonstrations.wrong_instruction_share
-    demonstrations = corrupt(demonstrations, share, random.Random(config.seed))
     tokens = ModelTokens.load(model_dir)
     conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), conversation_config(config.agent))
-    return encode(demonstrations, conversation, tokens, data.load_image)
+    share = config.demonstrations.wrong_instruction_share
+    passes = MAX_PASSES if share else 1
+    rng = random.Random(config.seed)
+    samples: list[Sample] = []
+    for _ in range(passes):
+        samples += encode(corrupt(demonstrations, share, rng), conversation, tokens, data.load_image)
+        if len(samples) >= wanted:
+            break
+    return samples
