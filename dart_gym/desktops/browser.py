@@ -28,6 +28,7 @@ _FLAGS = (
     "--force-device-scale-factor=1",
     "--disable-frame-rate-limit",  # frames as soon as drawn, not 60 a second: a reset takes 4-10 ms instead of 16-33
     "--disable-gpu-vsync",
+    "--disable-partial-raster",  # else the pixels of round corners depend on what was shown before
     "--window-position=0,0",
 )
 
