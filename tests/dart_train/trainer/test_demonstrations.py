@@ -1,0 +1,79 @@
+"""Demonstrations: corrupted as said, encoded as a rollout would have been."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_agent.conversation import Conversation, ConversationConfig
+from dart_gym.outcomes import TerminalState
+from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
+from dart_train.trainer.errors import TrainingError
+from dart_train.trajectory import Step, Trajectory
+
+
+def made(count: int, task: str = "t") -> list[Demonstration]:
+    return [Demonstration(task, f"{task} {number}", (f"s{number}",), (f"a{number}",)) for number in range(count)]
+
+
+@given(st.integers(2, 40), st.floats(0, 1), st.integers(0, 1000))
+def test_the_share_is_exact_and_only_instructions_change(count, share, seed):
+    before = made(count)
+    after = corrupt(before, share, random.Random(seed))
+    changed = [old != new for old, new in zip(before, after, strict=True)]
+    assert sum(changed) == round(share * count)  # all instructions differ here
+    assert [replace(new, instruction=old.instruction) for old, new in zip(before, after, strict=True)] == before
+    assert {item.instruction for item in after} <= {item.instruction for item in before}
+
+
+def test_instructions_never_cross_tasks():
+    mixed = made(20, "one") + made(20, "two") + made(1, "alone")
+    for item in corrupt(mixed, 1.0, random.Random(0)):
+        assert item.instruction.split()[0] == item.task_id
+
+
+def test_every_other_demonstration_is_as_likely():
+    counts = [0] * 4
+    for seed in range(3000):
+        counts[int(corrupt(made(4), 1.0, random.Random(seed))[1].instruction.split()[1])] += 1
+    assert counts[1] == 0
+    assert all(850 < count < 1150 for place, count in enumerate(counts) if place != 1)
+
+
+def test_equal_seeds_give_equal_results():
+    assert corrupt(made(30), 0.7, random.Random(5)) == corrupt(made(30), 0.7, random.Random(5))
+
+
+def test_a_share_is_a_share():
+    with pytest.raises(ValueError, match=r"share must be in \[0, 1\], got 75"):
+        corrupt(made(3), 75, random.Random(0))
+
+
+@pytest.mark.train
+def test_encoded_as_a_rollout_would_have_been(tokens, vision, screens):
+    first, second, third, _ = screens
+    conversation = Conversation(tokens, vision, ConversationConfig(style="short", screenshots=2, texts=1))
+    answers = ("Action: wait()", "Action: click(start_box='(1,2)')", "Action: finished()")
+    demonstration = Demonstration("t", "Close the dialog", (first, second, third), answers, ("", "off the screen", ""))
+    samples = encode([demonstration], conversation, tokens, screens.__getitem__)
+    assert [sample.image_hashes for sample in samples] == [(first,), (first, second), (second, third)]
+    assert [tokens.decode(sample.response_ids) for sample in samples] == list(answers)
+    assert all(sample.response_ids[-1] == tokens.im_end_id for sample in samples)
+    # The last prompt: two screenshots, one response, and what was wrong with the second action.
+    text = tokens.decode(samples[2].prompt_ids)
+    assert answers[0] not in text and answers[1] in text and "off the screen" in text
+    assert samples[2].prompt_ids.count(tokens.image_pad_id) == 2 * vision.num_tokens(screens[first])
+
+
+def test_taken_from_a_recorded_trajectory():
+    step = Step((1, 2), ("old", "new"), (3,), text="Action: wait()", action_error="no")
+    trajectory = Trajectory("id", "run", "t", "0", "Do it", 0, "g", TerminalState.DONE, 1.0, (step,), source="oracle")
+    assert Demonstration.from_trajectory(trajectory) == Demonstration(
+        "t", "Do it", ("new",), ("Action: wait()",), ("no",)
+    )
+    with pytest.raises(TrainingError, match="without screenshot or text"):
+        Demonstration.from_trajectory(replace(trajectory, steps=(replace(step, text=""),)))

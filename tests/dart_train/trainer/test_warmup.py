@@ -1,0 +1,94 @@
+"""Supervised training: its limits, its learning rate, and what it leaves behind."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dart_agent.tokens import ModelTokens
+from dart_train.metrics import MetricsLog, read_metrics
+from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.trainer import load_model
+from dart_train.trainer.warmup import SupervisedConfig, learning_rate_share, train_supervised
+
+pytestmark = pytest.mark.train
+
+SMALL = {"batch_size": 4, "learning_rate": 5e-3, "warmup_steps": 3, "threads": 1}
+
+
+def test_learns_its_demonstrations_and_writes_a_model(model_dir, samples, screens, tmp_path):
+    seen, log = [], MetricsLog(tmp_path / "warmup.jsonl")
+    target = tmp_path / "warm"
+    config = SupervisedConfig(max_steps=40, **SMALL)
+    load = screens.__getitem__
+    end = train_supervised(model_dir, samples, load, target, config, on_progress=seen.append, metrics=log)
+    log.close()
+    assert end.steps == 40 and end.share == 1.0 and end == seen[-1]
+    assert seen[0].loss == pytest.approx(math.log(937 - 7), abs=0.1)
+    assert end.loss < 0.7 * seen[0].loss
+    assert [row["step"] for row in read_metrics(log.path)] == [20, 40]
+    assert ModelTokens.load(target) == ModelTokens.load(model_dir)
+    assert not torch.equal(load_model(target).lm_head.weight, load_model(model_dir).lm_head.weight)
+    assert {path.name for path in tmp_path.iterdir()} == {"warm", "warmup.jsonl"}
+
+
+def test_equal_seeds_give_equal_weights(model_dir, samples, screens, tmp_path):
+    config = SupervisedConfig(max_steps=3, **SMALL)
+    for name in ("a", "b"):
+        train_supervised(model_dir, samples, screens.__getitem__, tmp_path / name, config)
+    assert torch.equal(load_model(tmp_path / "a").lm_head.weight, load_model(tmp_path / "b").lm_head.weight)
+
+
+def test_ends_by_time(model_dir, samples, screens, tmp_path):
+    config = SupervisedConfig(max_seconds=0.4, **SMALL)
+    end = train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", config)
+    assert 0.4 <= end.seconds < 5 and end.steps >= 1
+
+
+def test_ends_when_the_gate_opens(model_dir, samples, screens, tmp_path):
+    asked = []
+
+    def gate(model) -> bool:
+        asked.append(model.training)
+        return len(asked) == 3
+
+    config = SupervisedConfig(max_steps=500, gate_every_s=0.01, **SMALL)
+    end = train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", config, gate=gate)
+    assert asked == [False] * 3 and end.steps < 500
+
+
+def test_too_few_samples(model_dir, samples, screens, tmp_path):
+    with pytest.raises(TrainingError, match="10 samples do not fill a batch of 16"):
+        train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", SupervisedConfig(max_steps=1))
+
+
+def test_a_loss_that_is_not_finite_leaves_no_model(model_dir, samples, screens, tmp_path):
+    with pytest.raises(TrainingError, match="not finite; lower learning_rate"):
+        config = SupervisedConfig(max_steps=50, **{**SMALL, "learning_rate": 1e38})
+        train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", config)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "set max_steps, max_seconds or both"),
+        ({"max_steps": 1, "schedule": "linear"}, "choose 'cosine' or 'constant'"),
+        ({"max_steps": 1, "batch_size": 0}, "batch_size=0"),
+    ],
+)
+def test_wrong_settings_are_explained(values, words):
+    with pytest.raises(ValueError, match=words):
+        SupervisedConfig(**values)
+
+
+def test_learning_rate_rises_then_follows_a_cosine():
+    config = SupervisedConfig(max_steps=100, warmup_steps=10)
+    shares = [learning_rate_share(config, step, step / 100) for step in (0, 4, 9)]
+    assert shares == pytest.approx([0.1, 0.5, 1.0], abs=0.03)
+    assert learning_rate_share(config, 50, 0.5) == pytest.approx(0.55)
+    assert learning_rate_share(config, 100, 1.0) == pytest.approx(0.1)
+    constant = SupervisedConfig(max_steps=100, schedule="constant")
+    assert learning_rate_share(constant, 100, 1.0) == 1.0
