@@ -56,8 +56,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         width: of the screen in pixels, instead of the task's.
         height: likewise.
         render_mode: "rgb_array" or None.
-        max_episode_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. The one
-            given to `gymnasium.make` does the same.
+        max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
+            `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
         time_limit_s: wall-clock limit of an episode.
         deadline_s: of one operation; what takes longer is a fault of the environment.
 
@@ -79,7 +79,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         width: int | None = None,
         height: int | None = None,
         render_mode: str | None = None,
-        max_episode_steps: int | None = None,
+        max_steps: int | None = None,
         time_limit_s: float | None = None,
         deadline_s: float = 120.0,
     ) -> None:
@@ -93,7 +93,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             width=width,
             height=height,
             render_mode=render_mode,
-            max_episode_steps=max_episode_steps,
+            max_steps=max_steps,
             time_limit_s=time_limit_s,
             deadline_s=deadline_s,
         )
@@ -102,7 +102,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         self._choice = TaskChoice.make(task, tasks, suite, width, height)
         self.observation_space = observation_space(self._choice.height, self._choice.width)
         self.action_space = ActionSpace(self._choice.height, self._choice.width)
-        self._max_episode_steps, self._time_limit_s, self._deadline_s = max_episode_steps, time_limit_s, deadline_s
+        self._max_steps, self._time_limit_s, self._deadline_s = max_steps, time_limit_s, deadline_s
         self._link = ClusterLink(url, token_env)
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
@@ -138,7 +138,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             result = await self._session.reset(
                 task,
                 seed=seed,
-                max_steps=self._step_limit,
+                max_steps=self._max_steps,
                 time_limit_s=self._time_limit_s,
                 desktop=self._choice.override or None,
                 deadline_s=self._deadline_s,
@@ -147,14 +147,6 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
                 return result
             detail = result.observation.action_error
         raise DesktopError(f"{RESET_ATTEMPTS} desktops in a row failed to start the task: {detail}")
-
-    @property
-    def _step_limit(self) -> int | None:
-        """Known to the session too, so that the step at which Gymnasium's TimeLimit cuts is evaluated."""
-        if self._max_episode_steps is not None:
-            return self._max_episode_steps
-        limit = self.spec.max_episode_steps if self.spec is not None else None
-        return limit if limit is not None and limit > 0 else None
 
     def step(self, action: Action | dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         """Carry out an action, or the dict of one.

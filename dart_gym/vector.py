@@ -119,8 +119,9 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     Args:
         num_envs: how many.
-        task, tasks, suite, url, token_env, width, height, render_mode, time_limit_s, deadline_s: see `DesktopEnv`.
-        max_episode_steps: likewise.
+        task, tasks, suite, url, token_env, width, height: see `DesktopEnv`, and so for what follows.
+        render_mode, max_steps, time_limit_s, deadline_s: likewise.
+        max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
 
     Raises:
@@ -140,6 +141,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         width: int | None = None,
         height: int | None = None,
         render_mode: str | None = None,
+        max_steps: int | None = None,
         max_episode_steps: int | None = None,
         time_limit_s: float | None = None,
         deadline_s: float = 120.0,
@@ -157,7 +159,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.single_action_space = ActionSpace(self._choice.height, self._choice.width)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._limits = {"max_steps": max_episode_steps, "time_limit_s": time_limit_s}
+        self._limits = {"max_steps": max_steps or max_episode_steps, "time_limit_s": time_limit_s}
         self._deadline_s = deadline_s
         self._link = ClusterLink(url, token_env)
         self._sessions: list[ClientSession | None] = [None] * num_envs

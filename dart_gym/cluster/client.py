@@ -137,6 +137,7 @@ class ClientSession:
         self._token = ""
         self._next_id = 0
         self._lock = asyncio.Lock()
+        self._closings = 0
         self._last: StepResult | None = None  # of the running episode
 
     async def __aenter__(self) -> ClientSession:
@@ -219,22 +220,27 @@ class ClientSession:
         A server that is gone has nothing to be told.
         """
         self._last = None
-        if self._lock.locked():
-            await self._reconnect_to_close()
+        self._closings += 1
         token, self._token = self._token, ""
-        connection, self._connection = self._connection, None
-        if connection is None or not token:
+        if self._lock.locked():
+            self._drop()
+            connection = await self._take_over(token)
+        else:
+            connection, self._connection = self._connection, None
+        if connection is None:
             return
         self._next_id += 1
         with contextlib.suppress(websockets.ConnectionClosed):
             await connection.send(protocol.encode_request(Request(self._next_id, "close", 0)))
         await connection.close()
 
-    async def _reconnect_to_close(self) -> None:
-        """Take the session over on a second connection, because the first one is busy with an operation."""
-        self._drop()
+    async def _take_over(self, token: str) -> ClientConnection | None:
+        """A second connection to the session, because the first one is busy; None if there is no session any more."""
+        if not token:
+            return None
         with contextlib.suppress(OSError, TimeoutError, websockets.WebSocketException, ClusterError):
-            self._connection, _ = await self._client.connect(self._token)
+            return (await self._client.connect(token))[0]
+        return None
 
     # --- how
 
@@ -262,8 +268,10 @@ class ClientSession:
         return reply
 
     async def _exchange(self, frame: bytes, request_id: int, deadline_s: float) -> Reply:
-        reason = ""
+        reason, closings = "", self._closings
         for _ in range(MAX_SENDS):
+            if self._closings != closings:
+                raise ClusterError("the session was closed during the operation", ErrorCode.SESSION_LOST)
             connection = self._connection or await self._connect()
             try:
                 await connection.send(frame)

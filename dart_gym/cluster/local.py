@@ -119,7 +119,7 @@ class LocalCluster:
             self._directory = None
 
 
-class _SharedCluster:
+class SharedCluster:
     """Counts who uses the private cluster of this process. Its methods run in the background loop only."""
 
     def __init__(self) -> None:
@@ -151,18 +151,18 @@ class _SharedCluster:
                 self._cluster = None
 
 
-_shared: _SharedCluster | None = None
+_shared: SharedCluster | None = None
 
 
-def _shared_cluster() -> _SharedCluster:
+def _shared_cluster() -> SharedCluster:
     global _shared
     if _shared is None or _shared.pid != os.getpid():
-        _shared = _SharedCluster()
+        _shared = SharedCluster()
         atexit.register(_stop_at_exit, _shared)
     return _shared
 
 
-def _stop_at_exit(shared: _SharedCluster) -> None:
+def _stop_at_exit(shared: SharedCluster) -> None:
     if shared.pid == os.getpid():
         background_loop().run(shared.stop)
 

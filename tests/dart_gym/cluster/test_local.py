@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import LocalCluster, acquire_shared, release_shared
+from dart_gym.cluster.local import LocalCluster, SharedCluster
 from dart_gym.errors import ClusterError
 from dart_gym.processes import start_time
 
@@ -36,14 +36,16 @@ async def test_a_server_that_does_not_start_says_why():
         await LocalCluster(desktops=0).start()
 
 
-def test_it_is_shared_and_ends_with_its_last_user():
-    loop = background_loop()
-    first, second = loop.run(acquire_shared), loop.run(acquire_shared)
+async def test_it_is_shared_and_ends_with_its_last_user():
+    shared = SharedCluster()
+    first, second = await asyncio.gather(shared.acquire(), shared.acquire())
     assert first == second
-    loop.run(release_shared)
+    await shared.release()
     assert directory_of(first).exists()
-    loop.run(release_shared)
+    await shared.release()
     assert not directory_of(first).exists()
+    assert await shared.acquire() != first
+    await shared.release()
 
 
 OWNER = """
