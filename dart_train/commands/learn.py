@@ -16,6 +16,9 @@ from dart_train.rundir import RunDirectory
 ROLLOUTS_ENDED = "rollouts_ended"
 """Fact of the run: the rollout service has spent its budget."""
 
+START_SOURCES = ("initial", "warmup")
+"""Sources of published weights that are not the trainer's own."""
+
 LOOK_INTERVAL_S = 0.5
 
 
@@ -72,10 +75,14 @@ def main(context: ModuleContext) -> None:
         newest = data.newest_checkpoint()
         if newest is None:
             raise DartTrainError("no weights are published yet; run `dart-train run`, or `dart-train prepare` first")
+        started_from = max(
+            (row for row in data.checkpoints() if row.source in START_SOURCES), key=lambda row: row.version
+        )
         trainer = DartGRPOTrainer(
             newest.path,
             arguments,
             data,
+            ref_model=started_from.path,  # of the KL term: the same one after every restart
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")),
             stop=EndOfData(context, data, arguments.groups_per_step),
