@@ -9,6 +9,7 @@ import math
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,13 +24,13 @@ from dart_agent.evaluate import (
     PolicyFactory,
     TaskScore,
     evaluate,
+    open_cluster,
     play_episode,
     total_score,
 )
 from dart_agent.policies.loading import model_factory, policy_factory
 from dart_agent.policies.policy import Decision
 from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.local import LocalCluster
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.outcomes import Observation, StepResult
 from dart_gym.tasks import registry
@@ -248,16 +249,13 @@ def _engine(model: Path, url: str | None) -> Engine:
     return TransformersEngine(model)
 
 
-@contextlib.asynccontextmanager
-async def _cluster(url: str | None, token_env: str | None, desktops: int) -> AsyncIterator[ClusterClient]:
+def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractAsyncContextManager[ClusterClient]:
     """A running cluster, or a private one for the time of the command."""
-    if url is None:
-        async with LocalCluster(desktops) as local:
-            yield local.client()
-    elif token_env is not None and not os.environ.get(token_env):
+    if url is None or token_env is None:
+        return open_cluster(url, desktops=desktops)
+    if not os.environ.get(token_env):
         raise ConfigurationError(f"the environment variable {token_env} named by --token-env is not set")
-    else:
-        yield ClusterClient(url, os.environ[token_env] if token_env else None)
+    return open_cluster(url, os.environ[token_env])
 
 
 def main() -> None:

@@ -12,13 +12,15 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dart_agent.policies.policy import Decision, Episode, Policy
 from dart_gym.actions import Action
+from dart_gym.cluster.client import ClusterClient
+from dart_gym.cluster.local import LocalCluster
 from dart_gym.outcomes import Evaluation, Observation, StepResult, TerminalState
 
 ATTEMPTS = 3
@@ -201,6 +203,11 @@ class TaskScore:
         """Share of successes; NaN without episodes."""
         return self.successes / self.episodes if self.episodes else math.nan
 
+    def __str__(self) -> str:
+        interval = f"95 % interval {self.low:.2f} to {self.high:.2f}"
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"{self.task_id}: {self.successes} of {self.episodes} episodes, {interval}{lost}"
+
 
 def wilson_interval(successes: int, episodes: int, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's confidence interval of a rate (95 % by default); (0, 1) where nothing was tried.
@@ -295,6 +302,69 @@ async def evaluate(
     except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
         raise group_error.exceptions[0] from None
     return [score_task(task, played[task]) for task in tasks]
+
+
+@asynccontextmanager
+async def open_cluster(
+    url: str | None = None, token: str | None = None, *, desktops: int = 1
+) -> AsyncIterator[ClusterClient]:
+    """A running cluster, or without a URL a private one, which ends with the context.
+
+    Args:
+        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`.
+        token: bearer token, if the cluster wants one.
+        desktops: how many the private cluster may run at once.
+    """
+    if url is not None:
+        yield ClusterClient(url, token)
+    else:
+        async with LocalCluster(desktops) as local:
+            yield local.client()
+
+
+async def evaluate_policy(
+    make_policy: Callable[[], Policy],
+    tasks: Sequence[str],
+    *,
+    episodes: int = 10,
+    first_seed: int = 0,
+    concurrency: int = 2,
+    max_steps: int | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    on_episode: Callable[[PlayedEpisode], None] | None = None,
+) -> list[TaskScore]:
+    """Score a policy of one's own, cluster included: `evaluate` for those who have only a class.
+
+        scores = asyncio.run(evaluate_policy(MyPolicy, ["miniwob/click-test"], episodes=5))
+
+    Args:
+        make_policy: called without arguments, once per desktop: a class, or a function that returns a policy.
+        tasks: ids.
+        episodes: per task, with the seeds `first_seed`, `first_seed + 1`, ...
+        first_seed: see there.
+        concurrency: desktops at the same time.
+        max_steps: step limit; None for the tasks' own.
+        url: of a running cluster; None starts a private one.
+        token: of that cluster.
+        on_episode: told about each episode that counts, as it ends.
+
+    Returns:
+        One score per task in the order of `tasks`.
+
+    Raises:
+        dart_gym.errors.DartGymError: a task is unknown, or no cluster can be started or reached.
+    """
+    async with open_cluster(url, token, desktops=concurrency) as client:
+        return await evaluate(
+            client,
+            lambda session: make_policy(),
+            tasks,
+            range(first_seed, first_seed + episodes),
+            concurrency=concurrency,
+            max_steps=max_steps,
+            on_episode=on_episode,
+        )
 
 
 def total_score(scores: Sequence[TaskScore]) -> TaskScore:

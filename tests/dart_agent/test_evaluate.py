@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent import cli
-from dart_agent.evaluate import evaluate, play_episode, score_task, total_score, wilson_interval
+from dart_agent.evaluate import evaluate, evaluate_policy, play_episode, score_task, total_score, wilson_interval
 from dart_agent.policies.oracle import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.policies.random_policy import RandomPolicy
@@ -103,6 +103,29 @@ async def test_evaluate():
     random = await evaluate(Sessions(), lambda session: RandomPolicy(), TASKS[:1], range(4), max_steps=1)
     assert random[0].episodes == 4
     assert await evaluate(Sessions(), lambda session: RandomPolicy(), [], range(4)) == []
+
+
+async def test_a_class_is_enough():
+    class FirstTry(RandomPolicy):
+        """Counts how many were made."""
+
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            FirstTry.made += 1
+
+    told = []
+    scores = await evaluate_policy(FirstTry, TASKS, episodes=3, first_seed=5, concurrency=2, on_episode=told.append)
+    assert [(score.task_id, score.episodes, score.lost) for score in scores] == [(task, 3, 0) for task in TASKS]
+    assert sorted((episode.task_id, episode.seed) for episode in told) == [(t, s) for t in TASKS for s in (5, 6, 7)]
+    assert FirstTry.made == 2
+
+
+def test_a_score_in_words():
+    score = dataclasses.replace(score_task("fake/x", []), episodes=4, successes=3, low=0.3, high=0.954)
+    assert str(score) == "fake/x: 3 of 4 episodes, 95 % interval 0.30 to 0.95"
+    assert str(dataclasses.replace(score, lost=2)).endswith(", 2 lost")
 
 
 async def test_the_first_error_ends_it():
