@@ -17,7 +17,7 @@ from typing import Any
 
 from dart_gym.desktops.base import Desktop
 from dart_gym.errors import DesktopTimeoutError, TaskError
-from dart_gym.tasks.parameters import fill
+from dart_gym.tasks.parameters import Value, fill
 from dart_gym.tasks.windows import find_windows, wait_for_window
 
 HOME = "/home/user"
@@ -67,7 +67,7 @@ def command_line(parameters: dict[str, Any], desktop: Desktop) -> list[str]:
         StepError: `command` is neither text nor a list of texts, or is empty.
     """
     width, height = desktop.spec.width, desktop.spec.height
-    screen = {
+    screen: dict[str, Value] = {
         "SCREEN_WIDTH": width,
         "SCREEN_HEIGHT": height,
         "SCREEN_WIDTH_HALF": width // 2,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from dart_gym.errors import EvaluationFailure
 from dart_gym.outcomes import TerminalState
 
 INFEASIBLE = "infeasible"
+Conj: TypeAlias = Literal["and", "or"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Plan:
     """An evaluator, read: its checks in order and how they are combined."""
 
     checks: tuple[Check, ...]
-    conj: Literal["and", "or"] = "and"
+    conj: Conj = "and"
     infeasible: bool = False
 
 
@@ -50,7 +51,7 @@ def read_evaluator(evaluator: dict[str, Any]) -> Plan:
     func = evaluator.get("func")
     if func == INFEASIBLE:
         return Plan((), infeasible=True)
-    conj = evaluator.get("conj") or "and"
+    conj: Conj = evaluator.get("conj") or "and"
     if conj not in ("and", "or"):
         raise EvaluationFailure(f"evaluator: 'conj' must be 'and' or 'or', got {conj!r}")
     if isinstance(func, str):
@@ -89,12 +90,12 @@ def early_score(plan: Plan, terminal: TerminalState) -> float | None:
     return 0.0 if failed else None
 
 
-def decided(conj: Literal["and", "or"], score: float) -> bool:
+def decided(conj: Conj, score: float) -> bool:
     """Whether a single metric's score makes the remaining ones superfluous."""
     return score == 0.0 if conj == "and" else score == 1.0
 
 
-def combine(conj: Literal["and", "or"], scores: list[float]) -> float:
+def combine(conj: Conj, scores: list[float]) -> float:
     """Combine the scores of the metrics that were looked at.
 
     `and`: 0 as soon as one is 0, else the mean. `or`: the maximum.

@@ -84,21 +84,41 @@
     return String(typeof said === 'string' ? said : said.utterance).replace(/\s+/g, ' ').trim();
   };
 
-  // Both counts become the higher one: a sentinel of which only a half came (or will come) counts.
-  const align = () => seen.keys = seen.clicks = Math.max(seen.keys, seen.clicks);
+  // Wait until all of `number` sentinels came, or nothing comes any more (one was lost, or a user's keys count as
+  // sentinels), and return how many there were.
+  const align = async number => {
+    for (let before = null; seen.keys !== number || seen.clicks !== number;) {
+      const now = `${seen.keys} ${seen.clicks}`;
+      if (now === before) {
+        number = seen.keys = seen.clicks = Math.max(seen.keys, seen.clicks);
+        break;
+      }
+      before = now;
+      await new Promise(resolve => setTimeout(resolve, 100));
+    }
+    return number;
+  };
+
+  // A fresh page gets no input before its first frame is shown.
+  const painted = new Promise(resolve => new PerformanceObserver((list, observer) => {
+    observer.disconnect();
+    resolve();
+  }).observe({type: 'paint', buffered: true}));
 
   window.dart = {
-    // Whether a sentinel has come, within `patience` ms: a fresh page gets no input before it is shown.
-    async listens(patience) {
+    painted: () => Promise.race([painted.then(() => true), new Promise(resolve => setTimeout(resolve, 1000, false))]),
+
+    // Whether a sentinel has come, within `patience` ms, and how many there were.
+    async listens(number, patience) {
       const arrived = await sentinel(1, patience);
-      return {arrived, sentinels: align()};
+      return {arrived, sentinels: arrived ? await align(number) : 0};
     },
 
     // Start an episode once the page has seen the `number`-th sentinel.
     async reset(seed, number) {
       const arrived = await sentinel(number, 2000);
       if (document.activeElement) document.activeElement.blur();
-      Math.seedrandom(seed);
+      Math.seedrandom(seed + '\0');  // as for a number: the generator takes the strings 1 and 11 for the same
       core.startEpisodeReal();
       for (const input of document.querySelectorAll('input, textarea')) {
         input.autocomplete = 'off';
@@ -115,10 +135,10 @@
       return {arrived, done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL};
     },
 
-    // Returns how many sentinels there were, as far as the page can tell.
-    hideBeacon() {
+    // Returns how many sentinels there were.
+    hideBeacon(number) {
       beacon.hidden = true;
-      return align();
+      return align(number);
     },
   };
 })();
