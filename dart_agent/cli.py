@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from dart_agent.conversation import ConversationConfig
 from dart_agent.engines.base import Engine, Sampling
@@ -178,7 +178,7 @@ def expand_tasks(names: list[str]) -> list[str]:
 
 def score_table(scores: list[TaskScore]) -> Table:
     """Scores as people read them."""
-    table = Table("task", "episodes", "success", "95 % interval", "mean score", "steps", "lost")
+    table = Table(Column("task", no_wrap=True), "episodes", "success", "95 % interval", "mean score", "steps", "lost")
     for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
         rate = "-" if math.isnan(score.rate) else f"{100 * score.rate:.0f} %"
         interval = f"{100 * score.low:.0f} - {100 * score.high:.0f} %"
