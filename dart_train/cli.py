@@ -68,6 +68,22 @@ def run(
 
 
 @app.command()
+def controls(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
+) -> None:
+    """Repeat a finished run with shuffled rewards, which must not learn, and add that to its report."""
+    from dart_train import pipeline
+    from dart_train.commands import controls as command
+
+    directory = command.main(_load(config, overrides, name), runs_dir, plain=plain)
+    pipeline.say_result(directory, Console())
+
+
+@app.command()
 def prepare(
     config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
 ) -> None:

@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 
 from rich.console import Console
 
+from dart_train.commands.prepare import SHIPPED_MODELS
 from dart_train.config import RunConfig, dump_config
 from dart_train.errors import DartTrainError
 from dart_train.panel import Panel
@@ -80,9 +81,15 @@ class Pipeline:
             listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
         if config.warmup.max_steps:
             listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
+        if config.warmup.max_steps and config.model.path in SHIPPED_MODELS:
+            listed.append(("base", "test base", lambda: self._evaluate("base", 0, "--trained-only")))
         listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
+        if config.evaluation.greedy:
+            listed.append(("greedy_before", "greedy before", lambda: self._greedy("greedy_before", WARM_VERSION)))
         listed.append(("rl", "training", self._train))
         listed.append(("after", "test after", lambda: self._evaluate("after", None)))
+        if config.evaluation.greedy:
+            listed.append(("greedy_after", "greedy after", lambda: self._greedy("greedy_after", None)))
         if config.controls.constant_click:
             listed.append(("constant", "constant click", lambda: self._module("constant-click", desktops=True)))
         if config.controls.supervised:
@@ -126,9 +133,12 @@ class Pipeline:
         self._until_finished("rl", "rollout", "learn")
         self.supervisor.stop("data")
 
-    def _evaluate(self, label: str, version: int | None) -> None:
+    def _evaluate(self, label: str, version: int | None, *arguments: str) -> None:
         which = () if version is None else ("--version", str(version))
-        self._module("evaluate", "--label", label, *which, desktops=True, phase=label)
+        self._module("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
+
+    def _greedy(self, label: str, version: int | None) -> None:
+        self._evaluate(label, version, "--trained-only", "--temperature", "0")
 
     def _supervised_control(self) -> None:
         """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""

@@ -33,6 +33,9 @@ PHASE_TITLES = {
     "constant": "constant-click baseline",
     "supervised": "control: supervised training instead of RL",
     "report": "report",
+    "base": "test of the shipped weights",
+    "greedy_before": "greedy test before",
+    "greedy_after": "greedy test after",
 }
 
 NOTE_SUCCESS = (
@@ -45,10 +48,12 @@ NOTE_IMPERFECT = (
     "final figure is the reinforcement learning alone."
 )
 NOTE_SHIPPED = (
-    "The model starts from weights shipped with the package, which were trained on pointing at named elements "
-    "(scripts/make_tiny_base.py) and never saw an instruction of these tasks."
+    "The model starts from weights shipped with the package: supervised training on clean demonstrations of other "
+    "MiniWoB++ tasks (scripts/make_tiny_base.py). They have never seen the tasks that are trained here."
 )
 NOTES_ON_CONTROLS = {
+    "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",
+    "greedy_before": "Greedy: the most probable token is taken instead of a sampled one.",
     "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often "
     "when it is clicked at every step, whatever the screen shows.",
     "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on "
@@ -131,7 +136,7 @@ def scores_by_task(evaluation: dict[str, Any] | None) -> dict[str, list[float]]:
 
 
 def _tasks(config: RunConfig, evaluations: dict[str, Any]) -> list[TaskFigures]:
-    labels = ("before", "after", "greedy_before", "greedy_after", "supervised", "shuffled")
+    labels = ("before", "after", "greedy_before", "greedy_after", "base", "supervised", "shuffled")
     scores = {label: scores_by_task(evaluations.get(label)) for label in labels}
     constant = evaluations.get("constant", {}).get("tasks", {})
     return [
@@ -148,7 +153,7 @@ def _tasks(config: RunConfig, evaluations: dict[str, Any]) -> list[TaskFigures]:
 def _success(config: RunConfig, evaluations: dict[str, Any]) -> dict[str, float | int | str | None]:
     """Mean success over the trained tasks per evaluation, and every task's own."""
     figures: dict[str, float | int | str | None] = {}
-    for label in ("before", "after", "greedy_before", "greedy_after", "supervised", "shuffled"):
+    for label in ("before", "after", "greedy_before", "greedy_after", "base", "supervised", "shuffled"):
         by_task = scores_by_task(evaluations.get(label))
         trained = [by_task[task] for task in config.train_tasks if by_task.get(task)]
         if trained and len(trained) == len(config.train_tasks):

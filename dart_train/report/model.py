@@ -33,6 +33,7 @@ class TaskFigures:
     greedy_before: Rate | None = None
     greedy_after: Rate | None = None
     constant_click: float | None = None
+    base: Rate | None = None
     supervised: Rate | None = None
     shuffled: Rate | None = None
 

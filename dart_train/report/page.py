@@ -92,6 +92,7 @@ def _float(value: object) -> float | None:
 def _table(data: ReportData) -> str:
     columns: list[tuple[str, str]] = [("before", "before RL"), ("after", "after RL")]
     optional = (
+        ("base", "shipped weights"),
         ("greedy_before", "greedy before"),
         ("greedy_after", "greedy after"),
         ("supervised", "supervised only"),
