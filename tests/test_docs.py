@@ -1,0 +1,152 @@
+"""The documentation is true: its code runs and prints what it says, its commands, settings, links and files exist."""
+
+import re
+import shlex
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+import dart_agent.cli
+import dart_gym.cli
+import dart_train.cli
+from dart_train.config import RunConfig, check_trainer_fields
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = {
+    "dart-gym": typer.main.get_command(dart_gym.cli.app),
+    "dart-agent": typer.main.get_command(dart_agent.cli.app),
+    "dart-train": typer.main.get_command(dart_train.cli.app),
+}
+REAL_DESKTOP = re.compile(r"(miniwob|dialogs)[/\"]")
+REAL_MODEL = re.compile(r"tiny_model|TransformersEngine|Trainer")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)#?([^)\s]*)\)")
+SECTIONS = "model|cluster|agent|demonstrations|warmup|rollout|data|trainer|evaluation|controls"
+SETTING = re.compile(rf"`((?:{SECTIONS})(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:dart_gym|dart_agent|dart_train|configs|examples|scripts|sql|docker)/[\w./-]+)`")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page, and the line that it begins in."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def _blocks(*languages: str) -> Iterator[Block]:
+    for page in PAGES:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            if match[1] in languages:
+                yield Block(page, text.count("\n", 0, match.start(2)) + 1, match[1], match[2])
+
+
+def _marked(name: str, text: str, *values: object) -> object:
+    marks = [pytest.mark.desktop] if REAL_DESKTOP.search(text) else []
+    marks += [pytest.mark.train] if REAL_MODEL.search(text) else []
+    return pytest.param(*values, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("block", [_marked(block.name, block.text, block) for block in _blocks("python")])
+def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    code = compile("\n" * (block.line - 1) + block.text, str(block.page), "exec")  # an error shows the page's line
+    exec(code, module.__dict__)
+    printed = capsys.readouterr().out
+    position = 0
+    for line in PRINTED.findall(block.text):
+        position = printed.find(line, position)
+        assert position >= 0, f"{block.name} should print {line!r}, but printed:\n{printed}"
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.name) for block in _blocks("bash", "console")])
+def test_commands_exist_with_their_options(block: Block):
+    for words in map(lambda line: shlex.split(line, comments=True), block.text.replace("\\\n", " ").splitlines()):
+        if words and words[0] in COMMANDS:
+            for name in words[1].split("|"):
+                _check_command(COMMANDS[words[0]], name, words[2:])
+
+
+def _check_command(group: Any, name: str, arguments: list[str]) -> None:
+    command = group.commands.get(name)
+    assert command is not None, f"there is no {group.name} {name}; known: {', '.join(group.commands)}"
+    options = {option for parameter in command.params for option in parameter.opts}
+    for word in arguments:
+        assert not word.startswith("-") or word in options, f"{group.name} {name} has no {word}"
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+def test_links_files_and_settings_exist(page: Path):
+    text = page.read_text()
+    for target, anchor in LINK.findall(text):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}, which does not exist"
+        assert not anchor or anchor in _anchors(path), f"{page.name} links to {target}#{anchor}, which does not exist"
+    for name in FILE.findall(text):
+        assert (ROOT / name).exists(), f"{page.name} names {name}, which does not exist"
+    for name in SETTING.findall(text):
+        _check_setting(name)
+
+
+def _anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _check_setting(name: str) -> None:
+    section, *fields = name.split(".")
+    if section == "trainer":
+        check_trainer_fields({fields[0]: None}, "documentation")
+        return
+    model: object = RunConfig.model_fields[section].annotation
+    for field in fields:
+        known = getattr(model, "model_fields", {})
+        assert field in known, f"there is no setting {name}"
+        model = known[field].annotation
+
+
+def _run_example(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(ROOT / "examples" / name), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+
+
+def test_every_example_is_documented_and_short():
+    pages = "".join(page.read_text() for page in PAGES)
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        assert path.name in pages
+        assert len(path.read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize("task", ["fake/two-steps", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+def test_random_agent(task):
+    printed = _run_example("random_agent.py", task, "--episodes", "2")
+    assert "seed 0: Click" in printed
+    assert printed.count(" steps, score ") == 2
+
+
+@pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+def test_vector_send_recv(task):
+    assert _run_example("vector_send_recv.py", task, "--envs", "2", "--episodes", "6").startswith("6 episodes in ")
+
+
+@pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
+def test_own_policy(task):
+    printed = _run_example("own_policy.py", task, "--episodes", "4")
+    assert re.match(rf"{task}: [1-4] of 4 episodes", printed)
