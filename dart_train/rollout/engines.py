@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
 from dart_train.rollout.config import EngineConfig
-from dart_train.rollout.replica import Replica, ReplicaSpec, ReplicaState, Weights
+from dart_train.rollout.replica import ENGINE_PROGRAM, Replica, ReplicaSpec, ReplicaState, Weights
 
 _log = logging.getLogger(__name__)
 STICKY_SLACK = 2
@@ -73,15 +73,22 @@ class EnginePool:
         weights: what replicas start with.
         directory: of the replicas' sockets (a short path).
         log_dir: of their logs; None for none.
+        program: the engine server to start; see `ReplicaSpec.program`.
     """
 
     def __init__(
-        self, config: EngineConfig, weights: Weights, *, directory: str | Path, log_dir: str | Path | None = None
+        self,
+        config: EngineConfig,
+        weights: Weights,
+        *,
+        directory: str | Path,
+        log_dir: str | Path | None = None,
+        program: tuple[str, ...] = ENGINE_PROGRAM,
     ) -> None:
         self.config = config
         self.weights = weights
         self.reissued = 0
-        self.replicas = [Replica(spec) for spec in _specs(config, Path(directory), log_dir)]
+        self.replicas = [Replica(spec) for spec in _specs(config, Path(directory), log_dir, program)]
         self._keepers: list[asyncio.Task[None]] = []
         self._usable = asyncio.Event()
 
@@ -311,7 +318,9 @@ class EpisodeEngine:
         """Nothing is held."""
 
 
-def _specs(config: EngineConfig, directory: Path, log_dir: str | Path | None) -> list[ReplicaSpec]:
+def _specs(
+    config: EngineConfig, directory: Path, log_dir: str | Path | None, program: tuple[str, ...]
+) -> list[ReplicaSpec]:
     if config.urls:
         return [ReplicaSpec(f"r{index}", url, owned=False) for index, url in enumerate(config.urls)]
     return [
@@ -322,6 +331,7 @@ def _specs(config: EngineConfig, directory: Path, log_dir: str | Path | None) ->
             threads=config.threads,
             max_batch=config.max_batch,
             log=Path(log_dir) / f"engine-{index}.log" if log_dir else None,
+            program=program,
         )
         for index in range(config.replicas)
     ]

@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 FIRST_LOOK_S = 0.02
 SLOWEST_LOOK_S = 0.5
 TERMINATE_S = 3.0
+ENGINE_PROGRAM = (sys.executable, "-m", "dart_agent.engines.server")
 
 
 class ReplicaState(StrEnum):
@@ -55,6 +56,7 @@ class ReplicaSpec:
         threads: torch threads.
         max_batch: requests in one forward pass.
         log: where its output goes.
+        program: what is started; it takes the arguments of `dart_agent.engines.server`.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ReplicaSpec:
     threads: int = 1
     max_batch: int = 32
     log: Path | None = None
+    program: tuple[str, ...] = ENGINE_PROGRAM
 
 
 @dataclass(slots=True)
@@ -159,7 +162,7 @@ class Replica:
 
 
 def _start_server(spec: ReplicaSpec, weights: Weights) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", weights.path, "--listen", spec.url]
+    argv = [*spec.program, "--model", weights.path, "--listen", spec.url]
     argv += ["--name", spec.name, "--threads", str(spec.threads), "--max-batch", str(spec.max_batch)]
     argv += ["--version", str(weights.version)]
     threading = {"OMP_NUM_THREADS": str(spec.threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}

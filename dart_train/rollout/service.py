@@ -23,7 +23,7 @@ from typing import Any
 
 from dart_agent.engines.base import Engine
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client import ClientSession, ClusterClient
+from dart_gym.cluster.client import ClientSession, ClientSettings, ClusterClient
 from dart_gym.errors import (
     ClusterError,
     ConfigurationError,
@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 FOR_A_PERSON = (ConfigurationError, MissingDependencyError, TaskError)
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
+RECONNECT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class RolloutService:
             stay_groups=config.stay_groups,
             max_attempts=config.max_attempts,
         )
-        self._client = ClusterClient(cluster_url, token=token)
+        settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
+        self._client = ClusterClient(cluster_url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
         self._clock = PhaseClock(config.slots)

@@ -1,0 +1,63 @@
+"""An engine server without a model, for tests of what surrounds engines: the real protocol in a real process.
+
+It answers with the prompt's own ids and a text of its choice. A weights directory is any directory with a
+`config.json`; the word "unfit" in its name makes loading fail. `--say` is the text of all responses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+
+from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.server import run
+
+
+class EchoEngine:
+    def __init__(self, name: str, model: str, version: int, delay_s: float, say: str) -> None:
+        self._name, self._model, self._version, self._delay, self._say = name, model, version, delay_s, say
+        self._busy = 0.0
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        if min(prompt.token_ids) < 0:
+            raise EngineError("negative token id")
+        started = time.perf_counter()
+        await asyncio.sleep(self._delay)
+        seconds = time.perf_counter() - started
+        self._busy += seconds
+        ids = prompt.token_ids[:4]
+        logprobs = tuple(-1.0 for _ in ids)
+        return Generation(
+            self._say, ids, logprobs, (self._version,) * 2, "stop", engine=self._name, seconds=(0, seconds)
+        )
+
+    async def update_weights(self, path: str, version: int) -> None:
+        await asyncio.sleep(self._delay)
+        if "unfit" in Path(path).name:
+            raise EngineError(f"the weights at {path} do not fit")
+        self._model, self._version = path, version
+
+    async def info(self) -> EngineInfo:
+        return EngineInfo(self._name, self._model, self._version, busy_s=self._busy)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--model", "--listen", "--name", "--say"):
+        parser.add_argument(name, default="")
+    for name in ("--version", "--threads", "--max-batch"):
+        parser.add_argument(name, type=int, default=0)
+    parser.add_argument("--delay", type=float, default=0.01)
+    args = parser.parse_args()
+    if not (Path(args.model) / "config.json").exists():
+        raise SystemExit(f"no model at {args.model}")
+    asyncio.run(run(EchoEngine(args.name, args.model, args.version, args.delay, args.say), args.listen))
+
+
+if __name__ == "__main__":
+    main()

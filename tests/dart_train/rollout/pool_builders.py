@@ -1,0 +1,48 @@
+"""Pools for tests: replicas with the tiny model, and replicas that only echo."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from dart_train.rollout.config import EngineConfig
+from dart_train.rollout.engines import EnginePool
+from dart_train.rollout.replica import ReplicaState, Weights
+
+ECHO = (sys.executable, str(Path(__file__).with_name("echo_engine.py")))
+
+
+def make_weights(directory: Path) -> Path:
+    """A directory that looks like a checkpoint and holds no weights."""
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    return directory
+
+
+def model_pool(replicas: int, model: Path, sockets: Path, **settings: float) -> EnginePool:
+    config = EngineConfig(replicas=replicas, health_interval_s=0.2, **settings)
+    return EnginePool(config, Weights(str(model), 3), directory=sockets, log_dir=sockets)
+
+
+def echo_pool(replicas: int, weights: Path, sockets: Path, **settings: float) -> EnginePool:
+    config = EngineConfig(replicas=replicas, **{"health_interval_s": 0.2, "max_backoff_s": 0.3, **settings})
+    return EnginePool(config, Weights(str(weights), 3), directory=sockets, log_dir=sockets, program=ECHO)
+
+
+def pid_of(pool: EnginePool, index: int) -> int:
+    process = pool.replicas[index].process
+    assert process is not None
+    return process.pid
+
+
+async def until(condition: Callable[[], bool], timeout: float = 90.0) -> None:
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def all_ready(pool: EnginePool) -> Callable[[], bool]:
+    return lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas)

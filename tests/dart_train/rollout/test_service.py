@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import threading
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from echo_engine import EchoEngine
+from pool_builders import until
+
+from dart_agent.engines.server import EngineServer
+from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.errors import ClusterError, UnknownTaskError
+from dart_gym.outcomes import TerminalState
+from dart_train.data.manager import DataManager
+from dart_train.errors import DatabaseGoneError
+from dart_train.metrics import MetricsLog, read_metrics
+from dart_train.rollout.config import FIRST_TRAINING_SEED, EngineConfig, RolloutConfig
+from dart_train.rollout.replica import ReplicaState, Weights
+from dart_train.rollout.service import RolloutService
+
+CLICK = "Action: click(start_box='(42,56)')"
+DONE, STEP_LIMIT = TerminalState.DONE, TerminalState.STEP_LIMIT
+TASKS = ("fake/click-button", "fake/two-steps")
+
+
+@pytest_asyncio.fixture
+async def echo_url(sockets: Path) -> AsyncIterator[str]:
+    """An engine that always clicks at the same place."""
+    engine = EchoEngine("echo", "", 0, 0.001, CLICK)
+    async with EngineServer(engine).listening(f"ws+unix://{sockets / 'echo.sock'}") as url:
+        yield url
+
+
+def config_of(engine_url: str | None = None, **settings) -> RolloutConfig:
+    urls = (engine_url,) if engine_url else ()
+    engine = EngineConfig(urls=urls, replicas=2, health_interval_s=0.2, max_backoff_s=0.5)
+    values = {"tasks": TASKS, "slots": 4, "group_size": 4, "admission_interval_s": 0.05, **settings}
+    return RolloutConfig(engine=engine, **values)
+
+
+def groups_of(data: DataManager) -> dict[str, list]:
+    groups = defaultdict(list)
+    for trajectory in data.trajectories(source="rollout"):
+        groups[trajectory.group_key].append(trajectory)
+    return groups
+
+
+async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
+    cluster_url, echo_url, data, make_policy, tmp_path
+):
+    config = config_of(echo_url, budget_rollouts=64, metrics_interval_s=0.2)
+    metrics = MetricsLog(tmp_path / "metrics" / "rollout.jsonl")
+    service = RolloutService(
+        config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy, metrics=metrics
+    )
+    summary = await service.run()
+    assert summary.rollouts == 64 and summary.lost == 0 and summary.actions >= 64
+    groups = groups_of(data)
+    assert sorted(map(len, groups.values())) == [4] * 16
+    for members in groups.values():
+        assert len({(t.task_id, t.seed, t.instruction) for t in members}) == 1
+        assert all(t.seed >= FIRST_TRAINING_SEED and t.terminal in (DONE, STEP_LIMIT) for t in members)
+        assert all(t.reward in (0.0, 1.0) and t.task_hash and t.created_at > 0 for t in members)
+        assert all(set(t.timings) >= {"reset", "step", "generate", "engine", "wire"} for t in members)
+        for step in (step for t in members for step in t.steps):
+            assert step.text == CLICK and step.engine == "echo" and len(step.logprobs) == len(step.sampled_ids) == 4
+            assert step.sampled_ids == step.prompt_ids[:4] and step.actions[0]["kind"] == "click"
+            assert data.load_image(step.image_hashes[0]).shape == (224, 168, 3)
+    shares = Counter(key.split("@")[0] for key in groups)
+    assert set(shares) == set(TASKS) and max(shares.values()) - min(shares.values()) <= 4
+    assert data.ready()[0] == 16
+    metrics.close()
+    lines = list(read_metrics(metrics.path))
+    assert lines[-1]["rollouts"] == 64 and lines[-1]["unrecorded"] == 0
+    assert set(lines[-1]["success"]) == set(TASKS) and lines[-1]["engines"][0]["requests"] >= 64
+    assert any(0 < line["env_utilisation"] <= 1 for line in lines)
+
+
+async def test_a_second_life_continues_the_count(cluster_url, echo_url, data, make_policy):
+    for budget, expected in ((10, 8), (20, 20)):
+        config = config_of(echo_url, budget_rollouts=budget)
+        service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+        assert (await service.run()).rollouts == expected
+    groups = groups_of(data)
+    assert sorted(map(len, groups.values())) == [4] * 5
+    assert len({(members[0].task_id, members[0].seed) for members in groups.values()}) == 5
+
+
+async def test_responses_without_an_action_are_recorded_as_parse_errors(cluster_url, sockets, data, make_policy):
+    engine = EchoEngine("echo", "", 0, 0.001, "I do not know.")
+    async with EngineServer(engine).listening(f"ws+unix://{sockets / 'dumb.sock'}") as url:
+        config = config_of(url, budget_rollouts=8)
+        service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+        summary = await service.run()
+    assert summary.terminals == {"parse_error": 8} and summary.rollouts == 8
+    for trajectory in data.trajectories():
+        assert trajectory.terminal is TerminalState.PARSE_ERROR and trajectory.reward == 0.0
+        assert len(trajectory.steps) == 1 and trajectory.steps[0].actions == ()
+
+
+async def test_survives_the_loss_of_the_cluster(sockets, echo_url, data, make_policy):
+    url = f"ws+unix://{sockets / 'gym.sock'}"
+    settings = ServerSettings(listen=url, desktops=4, drain_s=0.1)
+    config = config_of(echo_url, budget_rollouts=120)
+    service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+    server = ClusterServer(settings)
+    await server.start()
+    run = asyncio.create_task(service.run())
+    await until(lambda: service.scheduler.completed > 20)
+    await server.stop()
+    await asyncio.sleep(0.3)  # the time that the cluster is away
+    assert not run.done()
+    async with ClusterServer(settings):
+        summary = await run
+    assert summary.rollouts == 120 and summary.given_up == 0
+    assert sorted(len([t for t in g if t.terminal.trainable]) for g in groups_of(data).values()) == [4] * 30
+
+
+async def test_gives_up_on_a_cluster_that_stays_away(sockets, echo_url, data, make_policy):
+    config = config_of(echo_url, patience_s=0.1)
+    url = f"ws+unix://{sockets / 'nobody.sock'}"
+    service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+    with pytest.raises(ClusterError, match="is `dart-gym serve` running"):
+        await service.run()
+
+
+class FlakyData(DataManager):
+    """A data manager whose database is away for some calls."""
+
+    away = 3
+
+    def record(self, *args, **kwargs):
+        if self.away:
+            self.away -= 1
+            raise DatabaseGoneError("the database is away")
+        return super().record(*args, **kwargs)
+
+
+def flaky(data: DataManager, away: int) -> FlakyData:
+    manager = FlakyData(data.store, data.files, data.run_id, data.config)
+    manager.away = away
+    return manager
+
+
+async def test_waits_for_a_database_that_is_away(cluster_url, echo_url, data, make_policy, caplog):
+    config = config_of(echo_url, budget_rollouts=32, max_unrecorded=8)
+    service = RolloutService(
+        config, flaky(data, 3), cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+    )
+    most_waiting = 0
+
+    async def watch() -> None:
+        nonlocal most_waiting
+        while True:
+            most_waiting = max(most_waiting, service.figures()["unrecorded"] if hasattr(service, "_recorder") else 0)
+            await asyncio.sleep(0.005)
+
+    watcher = asyncio.create_task(watch())
+    summary = await service.run()
+    watcher.cancel()
+    assert summary.rollouts == 32 and sum(map(len, groups_of(data).values())) == 32
+    assert caplog.text.count("cannot record yet") == 3
+    assert most_waiting <= 8 + config.slots
+
+
+async def test_ends_with_the_error_when_the_database_stays_away(cluster_url, echo_url, data, make_policy):
+    config = config_of(echo_url, patience_s=0.3)
+    service = RolloutService(
+        config, flaky(data, 10_000), cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+    )
+    with pytest.raises(DatabaseGoneError):
+        await service.run()
+
+
+async def test_an_unknown_task_ends_the_service_at_once(cluster_url, echo_url, data, make_policy):
+    config = config_of(echo_url, tasks=("fake/click-buton",))
+    service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+    with pytest.raises(UnknownTaskError, match="click-button"):
+        await service.run()
+
+
+async def test_stops_within_seconds_and_leaves_no_thread(cluster_url, echo_url, data, make_policy):
+    service = RolloutService(
+        config_of(echo_url), data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+    )
+    run = asyncio.create_task(service.run())
+    await until(lambda: service.scheduler.completed > 10)
+    service.stop()
+    async with asyncio.timeout(10):
+        summary = await run
+    assert sum(map(len, groups_of(data).values())) == summary.rollouts
+    assert not [thread for thread in threading.enumerate() if thread.name == "recorder"]
+
+
+async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, make_policy):
+    behind = data.config.model_copy(update={"batch_groups": 2, "batches_ahead": 1.0})
+    manager = DataManager(data.store, data.files, data.run_id, behind)
+    service = RolloutService(
+        config_of(echo_url), manager, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+    )
+    run = asyncio.create_task(service.run())
+    await until(lambda: manager.ready()[1] >= 8 and service.scheduler.running == 0)
+    waiting = service.scheduler.completed
+    leased = manager.lease(100, "trainer", at_least=1)
+    assert leased is not None
+    manager.commit(leased.lease_id, 1)
+    await until(lambda: service.scheduler.completed > waiting)
+    service.stop()
+    await run
+
+
+@pytest.mark.train
+@pytest.mark.e2e
+async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
+    cluster_url, data, make_policy, model_dir, tmp_path
+):
+    data.publish(1, model_dir, "initial")
+    config = config_of(tasks=("fake/click-button",), budget_rollouts=400)
+    service = RolloutService(
+        config, data, cluster_url=cluster_url, weights=Weights(str(model_dir), 1), make_policy=make_policy
+    )
+    run = asyncio.create_task(service.run())
+    await until(lambda: service.scheduler.completed >= 20)
+    pool = service._pool
+    await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas))
+    victim = pool.replicas[0].process
+    assert victim is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    data.publish(2, shutil.copytree(model_dir, tmp_path / "v2"), "training")
+    summary = await run
+    assert summary.rollouts == 400 and summary.given_up == 0 and "model_error" not in summary.terminals
+    versions = Counter(t.newest_version for members in groups_of(data).values() for t in members)
+    assert set(versions) == {1, 2}

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
+
+from dart_agent.engines.base import Prompt, Sampling
+from dart_train.errors import DataError
+from dart_train.rollout.replica import Replica, ReplicaSpec, ReplicaState, Weights
+from dart_train.rollout.sync import WeightSync, next_stale, why_unusable
+
+
+def replica(name: str, state: ReplicaState, version: int) -> Replica:
+    made = Replica(ReplicaSpec(name, f"ws+unix:///{name}.sock", owned=False))
+    made.state, made.version = state, version
+    return made
+
+
+def test_the_ready_replica_with_the_oldest_weights_is_updated_first():
+    replicas = [
+        replica("a", ReplicaState.READY, 3),
+        replica("b", ReplicaState.READY, 2),
+        replica("c", ReplicaState.STARTING, 0),
+        replica("d", ReplicaState.DOWN, 0),
+    ]
+    stale = next_stale(replicas, 4)
+    assert stale is not None and stale.name == "b"
+    assert next_stale(replicas[:1], 3) is None
+    assert next_stale(replicas[2:], 4) is None
+
+
+@pytest.mark.train
+def test_broken_checkpoint_directories_are_told_from_sound_ones(model_dir, tmp_path):
+    assert why_unusable(model_dir) == ""
+    assert "is no directory" in why_unusable(tmp_path / "none")
+    for name, breakage, reason in [
+        ("config", lambda d: (d / "config.json").write_text("{"), "config.json"),
+        ("empty", lambda d: (d / "model.safetensors").unlink(), "holds no"),
+        ("cut", lambda d: os.truncate(d / "model.safetensors", 5000), "bytes, its header says"),
+        ("header", lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "no valid header"),
+        ("stub", lambda d: (d / "model.safetensors").write_bytes(b"12"), "no valid header"),
+        ("list", lambda d: (d / "model.safetensors").write_bytes(b"\x02" + b"\0" * 7 + b"[]"), "cannot be read"),
+    ]:
+        copy = tmp_path / name
+        shutil.copytree(model_dir, copy)
+        breakage(copy)
+        assert reason in why_unusable(copy), name
+
+
+class Table:
+    """The newest checkpoint, as the checkpoint table would say."""
+
+    def __init__(self) -> None:
+        self.newest: Weights | None = None
+
+    def __call__(self) -> Weights | None:
+        return self.newest
+
+
+def weights_at(directory: Path, version: int) -> Weights:
+    """A directory that looks like a checkpoint."""
+    make_weights(directory)
+    return Weights(str(directory), version)
+
+
+def copy_of(model: Path, target: Path) -> str:
+    shutil.copytree(model, target)
+    return str(target)
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+async def synced(sync: WeightSync, pool, version: int) -> None:
+    task = asyncio.create_task(sync.run())
+    try:
+        await until(lambda: all(r.version == version and r.state is ReplicaState.READY for r in pool.replicas))
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.train
+async def test_replicas_are_updated_one_at_a_time_while_requests_go_on(model_dir, sockets, prompt, sampling, table):
+    async with model_pool(2, model_dir, sockets) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool, interval_s=0.02)
+        watching = True
+        most_updating, versions = 0, set()
+
+        async def watch() -> None:
+            nonlocal most_updating
+            while watching:
+                updating = sum(r.state is ReplicaState.UPDATING for r in pool.replicas)
+                most_updating = max(most_updating, updating)
+                await asyncio.sleep(0)
+
+        async def load() -> None:
+            while watching:
+                versions.add((await pool.generate(prompt, sampling)).version)
+
+        running = [asyncio.create_task(work) for work in (watch(), load(), load(), load())]
+        for version in (4, 5):
+            table.newest = Weights(copy_of(model_dir, sockets / f"v{version}"), version)
+            await synced(sync, pool, version)
+        watching = False
+        await asyncio.gather(*running)
+        assert most_updating == 1
+        assert sync.updates == 4 and versions >= {(3, 3), (5, 5)} and pool.weights.version == 5
+        assert all(old == new for old, new in versions)
+
+
+async def test_a_newer_checkpoint_supersedes_what_has_not_begun(weights_dir, sockets, table):
+    async with echo_pool(2, weights_dir, sockets) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool)
+        table.newest = weights_at(sockets / "v4", 4)
+        assert await sync.update_one()
+        table.newest = weights_at(sockets / "v6", 6)
+        assert await sync.update_one() and await sync.update_one()
+        assert not await sync.update_one()
+        assert [r.version for r in pool.replicas] == [6, 6] and sync.updates == 3
+
+
+async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weights_dir, sockets, table, caplog):
+    async with echo_pool(1, weights_dir, sockets) as pool:
+        sync = WeightSync(table, pool)
+        table.newest = weights_at(sockets / "broken", 4)
+        os.truncate(sockets / "broken" / "model.safetensors", 9)
+        assert not await sync.update_one() and not await sync.update_one()
+        assert caplog.text.count("checkpoint version 4 is skipped") == 1
+        assert (await pool.generate(Prompt((1,)), Sampling())).version == (3, 3)
+        table.newest = weights_at(sockets / "v5", 5)
+        assert await sync.update_one()
+        assert (await pool.generate(Prompt((1,)), Sampling())).version == (5, 5)
+
+
+async def test_weights_that_no_engine_takes_are_given_up_and_the_last_good_ones_served(
+    weights_dir, sockets, table, caplog
+):
+    """The directory looks sound: only the engine can find out that it is not."""
+    async with echo_pool(2, weights_dir, sockets) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool, interval_s=0.02)
+        table.newest = weights_at(sockets / "v4", 4)
+        await synced(sync, pool, 4)
+        table.newest = weights_at(sockets / "unfit", 5)
+        task = asyncio.create_task(sync.run())
+        await until(lambda: "version 5 is skipped: failed 2 times" in caplog.text)
+        await until(all_ready(pool))
+        assert {r.version for r in pool.replicas} == {4}
+        table.newest = weights_at(sockets / "v6", 6)
+        await until(lambda: {r.version for r in pool.replicas} == {6})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_replica_killed_during_the_update_comes_back_with_the_newest_weights(weights_dir, sockets, table):
+    async with echo_pool(2, weights_dir, sockets) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool, interval_s=0.02)
+        table.newest = weights_at(sockets / "v9", 9)
+        os.kill(pid_of(pool, 0), signal.SIGKILL)
+        await synced(sync, pool, 9)
+        assert pool.replicas[0].restarts == 1
+
+
+async def test_replicas_start_with_the_newest_weights_when_their_own_were_deleted(weights_dir, sockets, table):
+    async with echo_pool(1, weights_dir, sockets) as pool:
+        sync = WeightSync(table, pool, interval_s=0.02)
+        shutil.rmtree(weights_dir)
+        table.newest = weights_at(sockets / "v9", 9)
+        os.kill(pid_of(pool, 0), signal.SIGKILL)
+        await synced(sync, pool, 9)
+
+
+async def test_a_database_that_is_away_is_asked_again(weights_dir, sockets, caplog):
+    answers: list[Weights | DataError | None] = [
+        DataError("gone"),
+        DataError("gone"),
+        None,
+        weights_at(sockets / "a", 7),
+    ]
+
+    def look_up() -> Weights | None:
+        answer = answers.pop(0)
+        if isinstance(answer, DataError):
+            raise answer
+        return answer
+
+    async with echo_pool(1, weights_dir, sockets) as pool:
+        sync = WeightSync(look_up, pool)
+        assert [await sync.update_one() for _ in range(4)] == [False, False, False, True]
+        assert caplog.text.count("cannot look for checkpoints") == 1
