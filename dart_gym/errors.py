@@ -5,17 +5,35 @@ What a policy or a trainer must go on with is a value instead: see `dart_gym.out
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class DartGymError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        hopeless: the same call fails again until a person has mended something, so that nobody need try.
+    """
+
+    hopeless: ClassVar[bool] = False
 
 
 class ConfigurationError(DartGymError):
     """A setting is wrong: unknown key, wrong type, impossible combination."""
 
+    hopeless = True
+
+
+class AddressError(ConfigurationError):
+    """A server cannot listen where it was told to; a server that is just ending may still be there."""
+
+    hopeless = False
+
 
 class MissingDependencyError(DartGymError):
     """A program or a right that the machine lacks. `dart-gym doctor` lists them all."""
+
+    hopeless = True
 
 
 class DesktopError(DartGymError):
@@ -32,6 +50,8 @@ class TaskError(DartGymError):
 
 class UnknownTaskError(TaskError):
     """No such task; the message suggests near names."""
+
+    hopeless = True
 
 
 class EvaluationFailure(DartGymError):

@@ -18,13 +18,7 @@ in the info) are for code that expects them; both concern `step` only.
 
 from __future__ import annotations
 
-import itertools
-import queue
-import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,82 +27,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_gym.actions import Action
-from dart_gym.cluster.client import ClientSession
-from dart_gym.cluster.protocol import ErrorCode
+from dart_gym.dispatch import Dispatcher, Operation, Transition
 from dart_gym.env import check_render_mode
-from dart_gym.episodes import (
-    MAX_SEED,
-    ClusterLink,
-    TaskChoice,
-    check_options,
-    ending,
-    make_info,
-    make_observation,
-)
-from dart_gym.errors import ClusterError, ConfigurationError, DesktopError, EpisodeStateError
-from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.episodes import MAX_SEED, ClusterLink, TaskChoice, check_options, ending, make_info, make_observation
+from dart_gym.errors import ConfigurationError, EpisodeStateError
+from dart_gym.outcomes import StepResult
 from dart_gym.spaces import ActionSpace, as_action, observation_space
 
-FAULTS = (ErrorCode.SESSION_LOST, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE, ErrorCode.INTERNAL)
 OPTIONS = ("task_ids", "tasks", "reset_mask")
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """What one environment answered.
-
-    Attributes:
-        env_id: which one.
-        request_id: of the request, as `send` or `async_reset` returned it.
-        is_reset: whether it answers a reset.
-        result: the step result: typed ending, evaluation, timings.
-    """
-
-    env_id: int
-    request_id: int
-    is_reset: bool
-    result: StepResult
-
-    @property
-    def observation(self) -> dict[str, Any]:
-        """As a member of the single observation space."""
-        return make_observation(self.result)
-
-    @property
-    def reward(self) -> float:
-        """The score at the end of an episode that has one, else 0."""
-        return self.result.reward
-
-    @property
-    def terminated(self) -> bool:
-        """Whether the episode ended by the task or the policy."""
-        return ending(self.result)[0]
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the episode was cut."""
-        return ending(self.result)[1]
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """As `DesktopEnv`'s."""
-        return make_info(self.result)
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """An answer that is an exception."""
-
-    env_id: int
-    request_id: int
-    error: Exception
-
-
-def _is_fault(error: Exception) -> bool:
-    """Whether an exception concerns this one desktop, which a reset replaces."""
-    if isinstance(error, ClusterError):
-        return error.code in FAULTS
-    return isinstance(error, DesktopError)
 
 
 class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]):
@@ -159,15 +85,9 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.single_action_space = ActionSpace(self._choice.height, self._choice.width)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._limits = {"max_steps": max_steps or max_episode_steps, "time_limit_s": time_limit_s}
-        self._deadline_s = deadline_s
-        self._link = ClusterLink(url, token_env)
-        self._sessions: list[ClientSession | None] = [None] * num_envs
-        self._request_ids = itertools.count(1)
-        self._in_flight: dict[int, int] = {}
-        self._ready: queue.SimpleQueue[Transition | _Failure] = queue.SimpleQueue()
-        self._latest: list[StepResult | None] = [None] * num_envs
-        self._background: set[Future[None]] = set()
+        self._max_steps = max_steps if max_steps is not None else max_episode_steps
+        self._time_limit_s, self._deadline_s = time_limit_s, deadline_s
+        self._dispatcher = Dispatcher(ClusterLink(url, token_env), num_envs, self._choice.height, self._choice.width)
 
     # --- send and recv
 
@@ -199,7 +119,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         chosen = [self._choice.draw(self.np_random) if task is None else self._choice.check(task) for task in tasks]
         numbers = [int(self.np_random.integers(MAX_SEED)) if seed is None else int(seed) for seed in seeds]
         return [
-            self._submit(i, True, partial(self._reset_one, i, task, seed))
+            self._dispatcher.submit(i, True, self._reset_operation(task, seed))
             for i, task, seed in zip(ids, chosen, numbers, strict=True)
         ]
 
@@ -213,10 +133,10 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         pairs = list(zip((as_action(action) for action in actions), (int(i) for i in env_ids), strict=True))
         self._check_free([i for _, i in pairs])
         for _, i in pairs:
-            latest = self._latest[i]
+            latest = self._dispatcher.latest[i]
             if latest is None or latest.terminal is not None:
                 raise EpisodeStateError(f"environment {i} has no running episode: reset it first (reset_mask)")
-        return [self._submit(i, False, partial(self._step_one, i, action)) for action, i in pairs]
+        return [self._dispatcher.submit(i, False, self._step_operation(action)) for action, i in pairs]
 
     def recv(
         self, *, min_ready: int = 1, max_ready: int | None = None, timeout: float | None = None
@@ -231,97 +151,33 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         Raises:
             DartGymError: what is no fault of one desktop (an unreachable cluster, a missing program).
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        wanted = min(min_ready, len(self._in_flight))
-        found: list[Transition] = []
-        while self._in_flight and (max_ready is None or len(found) < max_ready):
-            try:
-                if len(found) >= wanted:
-                    answer = self._ready.get_nowait()
-                else:
-                    answer = self._ready.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                break
-            if self._in_flight.get(answer.env_id) != answer.request_id:
-                continue  # of a request that was abandoned
-            del self._in_flight[answer.env_id]
-            if isinstance(answer, _Failure):
-                self._latest[answer.env_id] = None
-                raise answer.error
-            self._latest[answer.env_id] = answer.result
-            found.append(answer)
-        return found
+        return self._dispatcher.recv(min_ready, max_ready, timeout)
 
     def abandon(self, env_ids: Iterable[int]) -> None:
         """Give up requests in flight; their environments need a reset.
 
         The desktops are thrown away in the middle of whatever they do, so no action can land in a later episode.
         """
-        for i in env_ids:
-            if self._in_flight.pop(i, None) is None:
-                continue
-            session, self._sessions[i] = self._sessions[i], None
-            self._latest[i] = None
-            if session is not None:
-                future = self._link.loop.submit(session.close)
-                self._background.add(future)
-                future.add_done_callback(self._background.discard)
+        self._dispatcher.abandon(env_ids)
 
     def _check_free(self, env_ids: Sequence[int]) -> None:
         if self.closed:
             raise EpisodeStateError("the environment is closed: make a new one")
-        seen = set()
-        for i in env_ids:
-            if not 0 <= i < self.num_envs:
-                raise ValueError(f"there is no environment {i}: they are numbered 0 to {self.num_envs - 1}")
-            if i in self._in_flight:
-                raise EpisodeStateError(
-                    f"environment {i} already has request {self._in_flight[i]} in flight: recv or abandon it first"
-                )
-            if i in seen:
-                raise ValueError(f"environment {i} is named twice")
-            seen.add(i)
+        self._dispatcher.check_free(env_ids)
 
-    def _submit(self, env_id: int, is_reset: bool, make: Callable[[], Coroutine[Any, Any, StepResult]]) -> int:
-        """Run a coroutine in the loop; its result, or its fault as a value, goes to the queue."""
-        request_id = self._in_flight[env_id] = next(self._request_ids)
-
-        async def run() -> None:
-            try:
-                result = await make()
-            except Exception as error:
-                if not _is_fault(error):  # a person must act: raised where the answer is waited for
-                    self._ready.put(_Failure(env_id, request_id, error))
-                    return
-                result = self._fault(f"{type(error).__name__}: {error}")
-            self._ready.put(Transition(env_id, request_id, is_reset, result))
-
-        self._link.loop.submit(run)
-        return request_id
-
-    async def _reset_one(self, env_id: int, task: str | dict[str, Any], seed: int) -> StepResult:
-        session = self._sessions[env_id]
-        if session is None:
-            session = self._sessions[env_id] = (await self._link.client()).session()
+    def _reset_operation(self, task: str | dict[str, Any], seed: int) -> Operation:
         override = self._choice.override or None
-        return await session.reset(
+        return lambda session: session.reset(
             task,
             seed=seed,
+            max_steps=self._max_steps,
+            time_limit_s=self._time_limit_s,
             desktop=override,
             deadline_s=self._deadline_s,
-            **self._limits,  # type: ignore[arg-type]
         )
 
-    async def _step_one(self, env_id: int, action: Action) -> StepResult:
-        session = self._sessions[env_id]
-        if session is None:
-            raise EpisodeStateError(f"environment {env_id} has no session")
-        return await session.step(action, deadline_s=self._deadline_s)
-
-    def _fault(self, detail: str) -> StepResult:
-        frame = np.zeros((self._choice.height, self._choice.width, 3), np.uint8)
-        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "cluster", detail)
-        return StepResult(Observation(frame, "", detail), TerminalState.ENV_ERROR, evaluation)
+    def _step_operation(self, action: Action) -> Operation:
+        return lambda session: session.step(action, deadline_s=self._deadline_s)
 
     # --- reset and step
 
@@ -346,11 +202,11 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         everyone = range(self.num_envs)
         tasks = _per_env("task_ids", given.get("task_ids", given.get("tasks")), everyone)
         seeds = _per_env("seed", seed, everyone)
-        self.abandon(list(self._in_flight))
+        self.abandon(self._dispatcher.in_flight)
         self.async_reset(ids, tasks=[tasks[i] for i in ids], seeds=[seeds[i] for i in ids])
         self.recv(min_ready=len(ids))
         for i in everyone:
-            if self._latest[i] is None:
+            if self._dispatcher.latest[i] is None:
                 raise EpisodeStateError(f"environment {i} was never reset: the first reset needs all of them")
         infos: dict[str, Any] = {}
         for i in ids:
@@ -366,7 +222,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             EpisodeStateError: an environment has ended and autoreset is disabled.
         """
         everyone = range(self.num_envs)
-        ended = [i for i in everyone if self._latest[i] is not None and self._result(i).terminal is not None]
+        ended = [i for i in everyone if self._dispatcher.latest[i] is not None and self._result(i).terminal is not None]
         actions = _per_env("actions", actions, everyone)
         resets = ended if self.autoreset_mode is AutoresetMode.NEXT_STEP else []
         stepped = [i for i in everyone if i not in resets]
@@ -400,7 +256,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return infos
 
     def _result(self, env_id: int) -> StepResult:
-        result = self._latest[env_id]
+        result = self._dispatcher.latest[env_id]
         if result is None:
             raise EpisodeStateError(f"environment {env_id} was never reset")
         return result
@@ -415,10 +271,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     def oracle(self, env_id: int) -> Action:
         """The next action of a perfect user, where the suite knows one."""
-        session = self._sessions[env_id]
-        if session is None:
-            raise EpisodeStateError(f"environment {env_id} has no running episode: reset it first")
-        return self._link.loop.run(session.oracle)
+        return self._dispatcher.oracle(env_id)
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """The last frame of each environment, as copies; None without a render mode."""
@@ -428,14 +281,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give all desktops back, in the middle of whatever they do."""
-        self._link.loop.run(self._close)
-
-    async def _close(self) -> None:
-        sessions, self._sessions = self._sessions, [None] * self.num_envs
-        for session in sessions:
-            if session is not None:
-                await session.close()
-        await self._link.close()
+        self._dispatcher.close()
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
@@ -464,3 +310,6 @@ def _per_env(name: str, values: Any, env_ids: Sequence[int]) -> list[Any]:
     if isinstance(values, (str, bytes, dict)) or len(values) != len(env_ids):
         raise ValueError(f"{name} needs one value for each of {len(env_ids)} environments, got {values!r:.200}")
     return list(values)
+
+
+__all__ = ["DesktopVectorEnv", "Transition"]

@@ -129,6 +129,7 @@ class SharedCluster:
         self._lock = asyncio.Lock()
 
     async def acquire(self) -> str:
+        """Its URL; starts it if need be."""
         async with self._lock:
             if self._cluster is None:
                 cluster = LocalCluster()
@@ -138,6 +139,7 @@ class SharedCluster:
             return self._cluster.url
 
     async def release(self) -> None:
+        """Let go of it; the last one stops it."""
         async with self._lock:
             self._users -= 1
             if self._users == 0 and self._cluster is not None:
@@ -145,6 +147,7 @@ class SharedCluster:
                 await cluster.stop()
 
     async def stop(self) -> None:
+        """Stop it, whoever still uses it."""
         async with self._lock:
             if self._cluster is not None:
                 await self._cluster.stop()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import errno
 import hmac
 import logging
@@ -22,8 +21,8 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -32,29 +31,20 @@ from websockets.asyncio.server import Server, ServerConnection, serve, unix_serv
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from dart_gym.actions import action_from_dict, action_to_dict
 from dart_gym.cluster import protocol
 from dart_gym.cluster.address import Address, parse_address
-from dart_gym.cluster.pool import Pool, Slot
+from dart_gym.cluster.operations import ClientGoneError, Lease, Operations, describe
+from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
-from dart_gym.errors import (
-    ClusterError,
-    ConfigurationError,
-    DartGymError,
-    EpisodeStateError,
-    ProtocolError,
-    UnknownTaskError,
-)
-from dart_gym.outcomes import EvaluationStatus, StepResult, TerminalState
-from dart_gym.session import Session, resolve_task
-from dart_gym.tasks.task import Task
+from dart_gym.errors import AddressError, ClusterError, ConfigurationError, ProtocolError
 
 log = logging.getLogger(__name__)
 
 BIG_IMAGE_BYTES = 500_000  # larger ones are compressed in a thread
-CLOSE_PROTOCOL, CLOSE_IDLE, CLOSE_REPLACED = 4400, 4408, 4409
+HELLO_TIMEOUT_S = 10.0
+CLOSE_PROTOCOL, CLOSE_IDLE = 4400, 4408
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +86,10 @@ class ServerSettings:
 
 
 @dataclass(slots=True, eq=False)
-class _Lease:
-    """A session as the server sees it, over all its connections."""
+class _Connected(Lease):
+    """A lease with the connection that it has now, if any."""
 
-    token: str
-    codec: str
-    client: str
     connection: ServerConnection | None = None
-    slot: Slot | None = None
-    session: Session | None = None
-    last_id: int = 0
-    last_reply: bytes = b""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    last_used: float = field(default_factory=time.monotonic)
-    worker: asyncio.Task[Any] | None = None
-    closed: bool = False
-
-
-class _ConnectionLostError(Exception):
-    """The client went away while it waited for a desktop: nothing was executed."""
 
 
 class ClusterServer:
@@ -131,19 +106,13 @@ class ClusterServer:
         self.settings = settings
         self.pool = Pool(settings.desktops, desktop_factory)
         self._address = parse_address(settings.listen)
-        self._leases: dict[str, _Lease] = {}
+        self._leases: dict[str, _Connected] = {}
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
-        self._operations: dict[str, _Operation] = {
-            "lease": self._do_lease,
-            "reset": self._do_reset,
-            "step": self._do_step,
-            "finish": self._do_finish,
-            "oracle": self._do_oracle,
-        }
+        self._operations = Operations(self.pool, settings.sandbox, self._counters)
 
     # --- life
 
@@ -165,7 +134,7 @@ class ClusterServer:
         """Listen.
 
         Raises:
-            ConfigurationError: the address is in use or cannot be had.
+            AddressError: the address is in use or cannot be had.
         """
         options: dict[str, Any] = {
             "process_request": self._authorize,
@@ -187,7 +156,7 @@ class ClusterServer:
             else:
                 self._server = await serve(self._serve, self._address.host, self._address.port, **options)
         except OSError as error:
-            raise ConfigurationError(_explain_bind(self._address, error)) from error
+            raise AddressError(_explain_bind(self._address, error)) from error
         self._janitor = asyncio.create_task(self._keep_house(), name="janitor")
 
     async def stop(self) -> None:
@@ -231,19 +200,16 @@ class ClusterServer:
                     await self._evict(lease)
             self.pool.stop_idle(settings.idle_desktop_s)
 
-    async def _evict(self, lease: _Lease) -> None:
+    async def _evict(self, lease: _Connected) -> None:
         connection = lease.connection
         self._end(lease)
         if connection is not None:
             message = f"no request for {self.settings.idle_timeout_s:g} s: the lease has ended; reset starts anew"
             await _farewell(connection, ErrorCode.IDLE, message, CLOSE_IDLE)
 
-    def _end(self, lease: _Lease) -> None:
-        lease.closed = True
+    def _end(self, lease: _Connected) -> None:
         self._leases.pop(lease.token, None)
-        if lease.slot is not None:
-            slot, lease.slot, lease.session = lease.slot, None, None
-            self.pool.release(slot)
+        self._operations.end(lease)
 
     # --- connections
 
@@ -261,7 +227,7 @@ class ClusterServer:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
-        lease: _Lease | None = None
+        lease: _Connected | None = None
         try:
             lease = await self._greet(connection)
             await self._converse(connection, lease)
@@ -270,7 +236,7 @@ class ClusterServer:
             await _farewell(connection, ErrorCode.PROTOCOL, str(error), CLOSE_PROTOCOL)
         except ClusterError as error:
             await _farewell(connection, ErrorCode(error.code), str(error), CLOSE_PROTOCOL)
-        except (websockets.ConnectionClosed, _ConnectionLostError):
+        except (websockets.ConnectionClosed, ClientGoneError):
             pass  # `finally` starts the grace period
         except asyncio.CancelledError:  # `stop`
             await _farewell(connection, ErrorCode.SHUTDOWN, "the server stops", 1001)
@@ -280,17 +246,17 @@ class ClusterServer:
             if lease is not None and lease.connection is connection:
                 self._detach(lease)
 
-    def _detach(self, lease: _Lease) -> None:
+    def _detach(self, lease: _Connected) -> None:
         lease.connection, lease.last_used = None, time.monotonic()
         if lease.slot is None:  # nothing worth coming back to
             self._end(lease)
 
-    async def _greet(self, connection: ServerConnection) -> _Lease:
-        async with asyncio.timeout(10.0):
-            try:
+    async def _greet(self, connection: ServerConnection) -> _Connected:
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = protocol.decode_hello(await connection.recv())
-            except TimeoutError:
-                raise ProtocolError("no hello within 10 s") from None
+        except TimeoutError:
+            raise ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s") from None
         if hello.version != protocol.VERSION:
             raise ProtocolError(f"the server speaks version {protocol.VERSION}, the client {hello.version}: update one")
         lease = self._resume(hello) if hello.resume else self._open(hello)
@@ -301,23 +267,23 @@ class ClusterServer:
         await connection.send(protocol.encode_welcome(welcome))
         return lease
 
-    def _open(self, hello: Hello) -> _Lease:
+    def _open(self, hello: Hello) -> _Connected:
         codec = next((codec for codec in hello.codecs if codec in protocol.CODECS), None)
         if codec is None:
             raise ProtocolError(f"no common image codec: the server has {', '.join(protocol.CODECS)}")
-        lease = _Lease(secrets.token_urlsafe(18), codec, hello.client)
+        lease = _Connected(secrets.token_urlsafe(18), codec)
         self._leases[lease.token] = lease
         self._counters["sessions"] += 1
         return lease
 
-    def _resume(self, hello: Hello) -> _Lease:
+    def _resume(self, hello: Hello) -> _Connected:
         lease = self._leases.get(hello.resume)
         if lease is None:
             raise ClusterError("the session is gone: its grace period is over", ErrorCode.SESSION_LOST)
         self._counters["resumed"] += 1
         return lease
 
-    async def _converse(self, connection: ServerConnection, lease: _Lease) -> None:
+    async def _converse(self, connection: ServerConnection, lease: _Connected) -> None:
         async for frame in connection:
             request = protocol.decode_request(frame)
             if request.op == "close" and lease.worker is not None:
@@ -330,17 +296,21 @@ class ClusterServer:
                     lease.worker = None
             lease.last_used = time.monotonic()
             await connection.send(reply)
-            if lease.closed:
+            if lease.ended:
+                self._leases.pop(lease.token, None)
                 return
 
-    async def _answer(self, connection: ServerConnection, lease: _Lease, request: Request) -> bytes:
+    async def _answer(self, connection: ServerConnection, lease: _Connected, request: Request) -> bytes:
         if request.id == lease.last_id:
             self._counters["resent"] += 1
             return lease.last_reply
         if request.id < lease.last_id:
             raise ProtocolError(f"request {request.id} comes after request {lease.last_id}")
         self._counters["requests"] += 1
-        reply = await self._execute(connection, lease, request)
+        if request.op == "status":
+            reply = Reply(request.id, self.status())
+        else:
+            reply = await self._operations.execute(request, lease, connection.wait_closed)
         if lease.codec != "raw" and reply.image is not None and reply.image.nbytes > BIG_IMAGE_BYTES:
             encoded = await asyncio.to_thread(protocol.encode_reply, reply, lease.codec)
         else:
@@ -348,186 +318,14 @@ class ClusterServer:
         lease.last_id, lease.last_reply = request.id, encoded
         return encoded
 
-    async def _execute(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        if request.op == "status":
-            return Reply(request.id, self.status())
-        if request.op == "close":
-            self._end(lease)
-            return Reply(request.id)
-        try:
-            return await self._operations[request.op](connection, lease, request)
-        except ProtocolError:
-            raise
-        except (DartGymError, TimeoutError) as error:
-            return Reply(request.id, code=protocol.code_of(error), message=str(error) or "deadline passed")
-        except (websockets.ConnectionClosed, _ConnectionLostError, asyncio.CancelledError):
-            raise
-        except Exception as error:
-            # The boundary of the process: a defect of one task must not end the other sessions.
-            log.exception("%s of %s failed", request.op, lease.slot.task if lease.slot else "a new session")
-            self._counters["internal_errors"] += 1
-            return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {error}")
-
-    # --- operations
-
-    async def _lend(
-        self, connection: ServerConnection, lease: _Lease, spec: DesktopSpec | None, timeout: float
-    ) -> tuple[Session, Slot, float]:
-        """The session and slot of a lease, waiting for a seat if it has none; and the seconds waited."""
-        if lease.session is not None and lease.slot is not None:
-            return lease.session, lease.slot, 0.0
-        started = time.monotonic()
-        slot = await self._wait_for_slot(connection, spec, timeout)
-        lease.slot, lease.session = slot, Session(slot.seat)
-        waited = time.monotonic() - started
-        self._counters["queue_ms"] += round(waited * 1000)
-        return lease.session, slot, waited
-
-    async def _wait_for_slot(self, connection: ServerConnection, spec: DesktopSpec | None, timeout: float) -> Slot:
-        acquiring = asyncio.ensure_future(self.pool.acquire(spec))
-        gone = asyncio.ensure_future(connection.wait_closed())
-        try:
-            done, _ = await asyncio.wait({acquiring, gone}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if acquiring in done:
-                return acquiring.result()
-            if gone in done:
-                raise _ConnectionLostError
-            raise ClusterError(
-                f"all {self.settings.desktops} desktops stayed lent for {timeout:.1f} s: "
-                "use fewer sessions, more --desktops, or a longer deadline",
-                ErrorCode.CAPACITY,
-            )
-        finally:
-            gone.cancel()
-            acquiring.cancel()  # no effect when it is done
-
-    async def _do_lease(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        _, slot, waited = await self._lend(connection, lease, None, request.deadline_ms / 1000)
-        return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
-
-    async def _do_reset(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        deadline = time.monotonic() + request.deadline_ms / 1000
-        arguments = _ResetArguments.parse(request.args)
-        task = self._resolve(arguments)
-        session, slot, waited = await self._lend(connection, lease, task.desktop, request.deadline_ms / 1000)
-        self.pool.fit(slot, task.desktop)
-        slot.task = task.id
-        with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
-            result = await session.reset(
-                task,
-                seed=arguments.seed,
-                max_steps=arguments.max_steps,
-                time_limit_s=arguments.time_limit_s,
-                deadline_s=max(0.0, deadline - time.monotonic()),
-            )
-        result.timings["queue"] = waited
-        result.timings["total"] += waited
-        slot.episodes += result.terminal is None
-        return self._step_reply(request, result)
-
-    def _resolve(self, arguments: _ResetArguments) -> Task:
-        name = arguments.task
-        if isinstance(name, str) and name.endswith(".json"):
-            raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
-        task = resolve_task(name, arguments.desktop)
-        if self.settings.sandbox is not None:
-            task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self.settings.sandbox))
-        return task
-
-    async def _do_step(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        session, slot = _episode_of(lease)
-        try:
-            action = action_from_dict(request.args.get("action"))  # type: ignore[arg-type]  # it checks
-        except (ValueError, TypeError) as error:
-            return Reply(request.id, code=ErrorCode.BAD_ACTION, message=str(error))
-        with slot.working("step"):
-            result = await session.step(action, deadline_s=request.deadline_ms / 1000)
-        return self._step_reply(request, result)
-
-    async def _do_finish(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        session, slot = _episode_of(lease)
-        try:
-            terminal = TerminalState(str(request.args.get("terminal")))
-        except ValueError as error:
-            raise ProtocolError(str(error)) from None
-        with slot.working("evaluate"):
-            result = await session.finish(terminal, deadline_s=request.deadline_ms / 1000)
-        return self._step_reply(request, result)
-
-    async def _do_oracle(self, connection: ServerConnection, lease: _Lease, request: Request) -> Reply:
-        session, slot = _episode_of(lease)
-        with slot.working("oracle"):
-            action = await session.oracle(deadline_s=request.deadline_ms / 1000)
-        return Reply(request.id, {"action": action_to_dict(action)})
-
-    def _step_reply(self, request: Request, result: StepResult) -> Reply:
-        self._counters[request.op] += 1
-        if result.evaluation is not None:
-            self._counters["episodes_ended"] += 1
-            if result.evaluation.status is not EvaluationStatus.OK:
-                self._counters[result.evaluation.status] += 1
-        return protocol.step_reply(request.id, result)
-
     def status(self) -> dict[str, Any]:
         """What every desktop does, and how much was done: plain values."""
-        now = time.monotonic()
         return {
-            "desktops": [_describe(slot, now) for slot in self.pool.slots],
+            **describe(self.pool),
             "counters": dict(self._counters),
             "sessions": len(self._leases),
-            "waiting": self.pool.waiting,
-            "uptime_s": now - self._started,
-            "pid": os.getpid(),
+            "uptime_s": time.monotonic() - self._started,
         }
-
-
-_Operation = Callable[[ServerConnection, _Lease, Request], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True)
-class _ResetArguments:
-    task: str | dict[str, Any]
-    seed: int
-    max_steps: int | None
-    time_limit_s: float | None
-    desktop: dict[str, Any] | None
-
-    @classmethod
-    def parse(cls, args: dict[str, Any]) -> _ResetArguments:
-        """Check the types of what came over the wire; raises `ProtocolError`."""
-        match args:
-            case {
-                "task": str() | dict() as task,
-                "seed": int(seed),
-                "max_steps": int() | None as max_steps,
-                "time_limit_s": float() | int() | None as time_limit_s,
-                "desktop": dict() | None as desktop,
-            }:
-                return cls(task, seed, max_steps, time_limit_s, desktop)
-        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s and desktop")
-
-
-def _episode_of(lease: _Lease) -> tuple[Session, Slot]:
-    if lease.session is None or lease.slot is None:
-        raise EpisodeStateError("this session has no desktop yet: call reset first")
-    return lease.session, lease.slot
-
-
-def _describe(slot: Slot, now: float) -> dict[str, Any]:
-    spec = slot.seat.spec
-    busy: dict[str, float] = dict(slot.busy_s)
-    if slot.phase not in ("idle", "leased"):
-        busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
-    return {
-        "slot": slot.seat.name,
-        "spec": f"{spec.kind} {spec.width}x{spec.height} {spec.profile}" if spec else "",
-        "task": slot.task,
-        "phase": slot.phase,
-        "phase_s": now - slot.phase_since,
-        "episodes": slot.episodes,
-        "alive": slot.seat.alive,
-        "busy_s": busy,
-    }
 
 
 async def _farewell(connection: ServerConnection, code: ErrorCode, message: str, close_code: int) -> None:

@@ -1,0 +1,268 @@
+"""What the server's requests do: sessions get seats of the pool, and episodes run on them. Knows no sockets.
+
+Invariants:
+    - A lease gets its seat with its first reset (or `lease`), and keeps it until `end`.
+    - An operation's error becomes a reply with a code; only broken requests (`ProtocolError`) and a client that went
+      away while it waited for a seat (`ClientGoneError`, nothing was executed) are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from dart_gym.actions import action_from_dict, action_to_dict
+from dart_gym.cluster import protocol
+from dart_gym.cluster.pool import Pool, Slot
+from dart_gym.cluster.protocol import ErrorCode, Reply, Request
+from dart_gym.desktops.base import DesktopSpec
+from dart_gym.errors import ClusterError, DartGymError, EpisodeStateError, ProtocolError, UnknownTaskError
+from dart_gym.outcomes import EvaluationStatus, StepResult, TerminalState
+from dart_gym.session import Session, resolve_task
+from dart_gym.tasks.task import Task
+
+log = logging.getLogger(__name__)
+
+Gone = Callable[[], Coroutine[Any, Any, None]]
+"""Waits until the client has gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A session as the server sees it, over all its connections.
+
+    Attributes:
+        token: resumes the session.
+        codec: of its images.
+        slot: the seat that it holds, with the session that runs on it.
+        last_id: of the last request that was executed; `last_reply` is its encoded reply.
+        lock: held while a request is executed.
+        worker: the task that executes it.
+        last_used: monotonic time of the last request, or of the loss of the connection.
+        ended: nothing can be asked of it any more.
+    """
+
+    token: str
+    codec: str
+    slot: Slot | None = None
+    session: Session | None = None
+    last_id: int = 0
+    last_reply: bytes = b""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    worker: asyncio.Task[Any] | None = None
+    last_used: float = field(default_factory=time.monotonic)
+    ended: bool = False
+
+
+class ClientGoneError(Exception):
+    """The client went away while it waited for a desktop: nothing was executed."""
+
+
+class Operations:
+    """Executes requests.
+
+    Args:
+        pool: the seats.
+        sandbox: replaces the tasks' choice if given.
+        counters: what is counted, for the status.
+    """
+
+    def __init__(self, pool: Pool, sandbox: str | None, counters: Counter[str]) -> None:
+        self._pool, self._sandbox, self._counters = pool, sandbox, counters
+        self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
+            "lease": self._lease,
+            "reset": self._reset,
+            "step": self._step,
+            "finish": self._finish,
+            "oracle": self._oracle,
+        }
+
+    async def execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        """Execute a request of a lease and return its reply.
+
+        Raises:
+            ProtocolError: the request's arguments do not follow the protocol.
+            ClientGoneError: see there.
+        """
+        if request.op == "close":
+            self.end(lease)
+            return Reply(request.id)
+        try:
+            return await self._table[request.op](request, lease, gone)
+        except (ProtocolError, ClientGoneError):
+            raise
+        except (DartGymError, TimeoutError) as error:
+            return Reply(request.id, code=protocol.code_of(error), message=str(error) or "the deadline has passed")
+        except Exception as error:
+            # The boundary of the process: a defect of one task must not end the other sessions.
+            log.exception("%s of %s failed", request.op, lease.slot.task if lease.slot else "a new session")
+            self._counters["internal_errors"] += 1
+            return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {error}")
+
+    def end(self, lease: Lease) -> None:
+        """Take the seat back; whatever episode ran has no score."""
+        lease.ended = True
+        if lease.slot is not None:
+            slot, lease.slot, lease.session = lease.slot, None, None
+            self._pool.release(slot)
+
+    # --- seats
+
+    async def _lend(
+        self, lease: Lease, spec: DesktopSpec | None, timeout: float, gone: Gone
+    ) -> tuple[Session, Slot, float]:
+        """The session and slot of a lease, waiting for a seat if it has none; and the seconds waited."""
+        if lease.session is not None and lease.slot is not None:
+            return lease.session, lease.slot, 0.0
+        started = time.monotonic()
+        slot = await self._wait_for_slot(spec, timeout, gone)
+        lease.slot, lease.session = slot, Session(slot.seat)
+        waited = time.monotonic() - started
+        self._counters["queue_ms"] += round(waited * 1000)
+        return lease.session, slot, waited
+
+    async def _wait_for_slot(self, spec: DesktopSpec | None, timeout: float, gone: Gone) -> Slot:
+        acquiring = asyncio.ensure_future(self._pool.acquire(spec))
+        leaving = asyncio.ensure_future(gone())
+        try:
+            done, _ = await asyncio.wait({acquiring, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if acquiring in done:
+                return acquiring.result()
+            if leaving in done:
+                raise ClientGoneError
+            raise ClusterError(
+                f"all {len(self._pool.slots)} desktops stayed lent for {timeout:.1f} s: "
+                "use fewer sessions, more --desktops, or a longer deadline",
+                ErrorCode.CAPACITY,
+            )
+        finally:
+            leaving.cancel()
+            acquiring.cancel()  # no effect when it is done
+
+    async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
+        return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
+
+    # --- episodes
+
+    async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        deadline = time.monotonic() + request.deadline_ms / 1000
+        arguments = _ResetArguments.parse(request.args)
+        task = self._resolve(arguments)
+        session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
+        self._pool.fit(slot, task.desktop)
+        slot.task = task.id
+        with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
+            result = await session.reset(
+                task,
+                seed=arguments.seed,
+                max_steps=arguments.max_steps,
+                time_limit_s=arguments.time_limit_s,
+                deadline_s=max(0.0, deadline - time.monotonic()),
+            )
+        result.timings["queue"] = waited
+        result.timings["total"] += waited
+        slot.episodes += result.terminal is None
+        return self._step_reply(request, result)
+
+    def _resolve(self, arguments: _ResetArguments) -> Task:
+        name = arguments.task
+        if isinstance(name, str) and name.endswith(".json"):
+            raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
+        task = resolve_task(name, arguments.desktop)
+        if self._sandbox is not None:
+            task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self._sandbox))
+        return task
+
+    async def _step(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        try:
+            action = action_from_dict(request.args.get("action"))  # type: ignore[arg-type]  # it checks
+        except (ValueError, TypeError) as error:
+            return Reply(request.id, code=ErrorCode.BAD_ACTION, message=str(error))
+        with slot.working("step"):
+            result = await session.step(action, deadline_s=request.deadline_ms / 1000)
+        return self._step_reply(request, result)
+
+    async def _finish(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        try:
+            terminal = TerminalState(str(request.args.get("terminal")))
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        with slot.working("evaluate"):
+            result = await session.finish(terminal, deadline_s=request.deadline_ms / 1000)
+        return self._step_reply(request, result)
+
+    async def _oracle(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        with slot.working("oracle"):
+            action = await session.oracle(deadline_s=request.deadline_ms / 1000)
+        return Reply(request.id, {"action": action_to_dict(action)})
+
+    def _step_reply(self, request: Request, result: StepResult) -> Reply:
+        self._counters[request.op] += 1
+        if result.evaluation is not None:
+            self._counters["episodes_ended"] += 1
+            if result.evaluation.status is not EvaluationStatus.OK:
+                self._counters[result.evaluation.status] += 1
+        return protocol.step_reply(request.id, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _ResetArguments:
+    task: str | dict[str, Any]
+    seed: int
+    max_steps: int | None
+    time_limit_s: float | None
+    desktop: dict[str, Any] | None
+
+    @classmethod
+    def parse(cls, args: dict[str, Any]) -> _ResetArguments:
+        """Check the types of what came over the wire; raises `ProtocolError`."""
+        match args:
+            case {
+                "task": str() | dict() as task,
+                "seed": int(seed),
+                "max_steps": int() | None as max_steps,
+                "time_limit_s": float() | int() | None as time_limit_s,
+                "desktop": dict() | None as desktop,
+            }:
+                return cls(task, seed, max_steps, time_limit_s, desktop)
+        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s and desktop")
+
+
+def _episode_of(lease: Lease) -> tuple[Session, Slot]:
+    if lease.session is None or lease.slot is None:
+        raise EpisodeStateError("this session has no desktop yet: call reset first")
+    return lease.session, lease.slot
+
+
+def describe(pool: Pool) -> dict[str, Any]:
+    """What every desktop of a pool does: plain values, for the status."""
+    now = time.monotonic()
+    return {"desktops": [_describe(slot, now) for slot in pool.slots], "waiting": pool.waiting, "pid": os.getpid()}
+
+
+def _describe(slot: Slot, now: float) -> dict[str, Any]:
+    spec = slot.seat.spec
+    busy: dict[str, float] = dict(slot.busy_s)
+    if slot.phase not in ("idle", "leased"):
+        busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
+    return {
+        "slot": slot.seat.name,
+        "spec": f"{spec.kind} {spec.width}x{spec.height} {spec.profile}" if spec else "",
+        "task": slot.task,
+        "phase": slot.phase,
+        "phase_s": now - slot.phase_since,
+        "episodes": slot.episodes,
+        "alive": slot.seat.alive,
+        "busy_s": busy,
+    }

@@ -1,0 +1,203 @@
+"""Requests to many sessions at once from synchronous code: sent, answered in any order, or given up.
+
+Invariants:
+    - One request at a time per environment; answers are matched by request id, so a late one is never taken for
+      another.
+    - What concerns one desktop is an answer with terminal ENV_ERROR. What a person must act on is raised by `recv`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dart_gym.actions import Action
+from dart_gym.cluster.client import ClientSession
+from dart_gym.cluster.protocol import ErrorCode
+from dart_gym.episodes import ClusterLink, ending, make_info, make_observation
+from dart_gym.errors import ClusterError, DesktopError, EpisodeStateError
+from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+
+Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
+FAULTS = (ErrorCode.SESSION_LOST, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE, ErrorCode.INTERNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What one environment answered.
+
+    Attributes:
+        env_id: which one.
+        request_id: of the request, as `send` or `async_reset` returned it.
+        is_reset: whether it answers a reset.
+        result: the step result: typed ending, evaluation, timings.
+    """
+
+    env_id: int
+    request_id: int
+    is_reset: bool
+    result: StepResult
+
+    @property
+    def observation(self) -> dict[str, Any]:
+        """As a member of the single observation space."""
+        return make_observation(self.result)
+
+    @property
+    def reward(self) -> float:
+        """The score at the end of an episode that has one, else 0."""
+        return self.result.reward
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the episode ended by the task or the policy."""
+        return ending(self.result)[0]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the episode was cut."""
+        return ending(self.result)[1]
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """As `DesktopEnv`'s."""
+        return make_info(self.result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An answer that is an exception."""
+
+    env_id: int
+    request_id: int
+    error: Exception
+
+
+class Dispatcher:
+    """One session per environment, opened with its first request.
+
+    Args:
+        link: to the cluster.
+        num_envs: how many environments.
+        height: of the black frame that stands for a lost screen.
+        width: likewise.
+
+    Attributes:
+        latest: the last result of each environment; None before its first reset and after `abandon`.
+    """
+
+    def __init__(self, link: ClusterLink, num_envs: int, height: int, width: int) -> None:
+        self.latest: list[StepResult | None] = [None] * num_envs
+        self._link, self._height, self._width = link, height, width
+        self._sessions: list[ClientSession | None] = [None] * num_envs
+        self._request_ids = itertools.count(1)
+        self._in_flight: dict[int, int] = {}
+        self._ready: queue.SimpleQueue[Transition | _Failure] = queue.SimpleQueue()
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Environments whose answer is still to come."""
+        return list(self._in_flight)
+
+    def oracle(self, env_id: int) -> Action:
+        """The next action of a perfect user; raises `EpisodeStateError` without a running episode."""
+        session = self._sessions[env_id]
+        if session is None:
+            raise EpisodeStateError(f"environment {env_id} has no running episode: reset it first")
+        return self._link.loop.run(session.oracle)
+
+    def check_free(self, env_ids: Sequence[int]) -> None:
+        """Raise unless each of these exists, is named once, and has no request in flight."""
+        seen = set()
+        for i in env_ids:
+            if not 0 <= i < len(self.latest):
+                raise ValueError(f"there is no environment {i}: they are numbered 0 to {len(self.latest) - 1}")
+            if i in seen:
+                raise ValueError(f"environment {i} is named twice")
+            if i in self._in_flight:
+                raise EpisodeStateError(
+                    f"environment {i} already has request {self._in_flight[i]} in flight: recv or abandon it first"
+                )
+            seen.add(i)
+
+    def submit(self, env_id: int, is_reset: bool, operation: Operation) -> int:
+        """Run an operation on an environment's session; returns the request's id."""
+        request_id = self._in_flight[env_id] = next(self._request_ids)
+
+        async def run() -> None:
+            try:
+                session = self._sessions[env_id]
+                if session is None:
+                    session = self._sessions[env_id] = (await self._link.client()).session()
+                result = await operation(session)
+            except Exception as error:
+                if not _is_fault(error):
+                    self._ready.put(_Failure(env_id, request_id, error))
+                    return
+                result = self._fault(f"{type(error).__name__}: {error}")
+            self._ready.put(Transition(env_id, request_id, is_reset, result))
+
+        self._link.loop.submit(run)
+        return request_id
+
+    def _fault(self, detail: str) -> StepResult:
+        frame = np.zeros((self._height, self._width, 3), np.uint8)
+        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "cluster", detail)
+        return StepResult(Observation(frame, "", detail), TerminalState.ENV_ERROR, evaluation)
+
+    def recv(self, min_ready: int, max_ready: int | None = None, timeout: float | None = None) -> list[Transition]:
+        """Answers in the order of their arrival. See `DesktopVectorEnv.recv`."""
+        end = None if timeout is None else time.monotonic() + timeout
+        wanted = min(min_ready, len(self._in_flight))
+        found: list[Transition] = []
+        while self._in_flight and (max_ready is None or len(found) < max_ready):
+            try:
+                if len(found) >= wanted:
+                    answer = self._ready.get_nowait()
+                else:
+                    answer = self._ready.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+            if self._in_flight.get(answer.env_id) != answer.request_id:
+                continue  # of a request that was abandoned
+            del self._in_flight[answer.env_id]
+            if isinstance(answer, _Failure):
+                self.latest[answer.env_id] = None
+                raise answer.error
+            self.latest[answer.env_id] = answer.result
+            found.append(answer)
+        return found
+
+    def abandon(self, env_ids: Iterable[int]) -> None:
+        """Give requests up, and their sessions with them. See `DesktopVectorEnv.abandon`."""
+        for i in list(env_ids):
+            if self._in_flight.pop(i, None) is None:
+                continue
+            self.latest[i] = None
+            session, self._sessions[i] = self._sessions[i], None
+            if session is not None:
+                self._link.loop.submit(session.close)
+
+    def close(self) -> None:
+        """Close all sessions, in the middle of whatever they do, and the link."""
+        self._link.loop.run(self._close)
+
+    async def _close(self) -> None:
+        sessions, self._sessions = self._sessions, [None] * len(self._sessions)
+        for session in sessions:
+            if session is not None:
+                await session.close()
+        await self._link.close()
+
+
+def _is_fault(error: Exception) -> bool:
+    """Whether an exception concerns this one desktop, which a reset replaces."""
+    if isinstance(error, ClusterError):
+        return error.code in FAULTS
+    return isinstance(error, DesktopError)
