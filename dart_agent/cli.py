@@ -95,7 +95,7 @@ def run(
 
 @app.command("eval")
 def evaluate_command(
-    tasks: Annotated[list[str], typer.Argument(help="Task ids, or names of suites.")],
+    tasks: Annotated[list[str], typer.Argument(help="Task ids, names of suites, paths of OSWorld JSONs.")],
     policy: Policy = "random",
     episodes: Annotated[int, typer.Option(min=1, help="Per task.")] = 10,
     first_seed: Annotated[int, typer.Option(min=0, help="Seeds first_seed, first_seed + 1, ...")] = 0,
@@ -164,15 +164,20 @@ def tiny(
 
 
 def expand_tasks(names: list[str]) -> list[str]:
-    """Task ids of ids and suite names.
+    """Task ids of ids and suite names; paths of OSWorld JSONs stay as they are.
 
     Raises:
         UnknownTaskError: neither a suite nor a task.
+        TaskError: a malformed JSON.
     """
     suites = set(registry.suites())
     found: list[str] = []
     for name in names:
-        found += registry.task_ids(name) if name in suites else [registry.get_task(name).id]
+        if name in suites:
+            found += registry.task_ids(name)
+        else:
+            task = registry.get_task(name)
+            found.append(name if name.endswith(".json") else task.id)
     return list(dict.fromkeys(found))
 
 

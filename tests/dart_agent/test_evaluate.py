@@ -203,6 +203,13 @@ def test_eval_command(tmp_path):
     assert [(score["task_id"], score["successes"]) for score in scores] == [*((task, 2) for task in TASKS), ("all", 4)]
 
 
+def test_eval_command_reads_tasks_from_files(tmp_path):
+    (tmp_path / "own.json").write_text(json.dumps({"id": "own", "instruction": "Do."}))
+    assert cli.expand_tasks(["fake", str(tmp_path / "own.json"), "fake/two-steps"]) == [*TASKS, f"{tmp_path}/own.json"]
+    with pytest.raises(UnknownTaskError, match="cannot read"):
+        cli.expand_tasks([str(tmp_path / "other.json")])
+
+
 @pytest.mark.train
 def test_tiny_command_and_a_model_that_plays(tmp_path):
     assert invoke("tiny", str(tmp_path / "m"), "--set", "vision_layers=1").exit_code == 0
