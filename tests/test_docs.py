@@ -1,5 +1,6 @@
 """The documentation is true: its code runs and prints what it says, its commands, settings, links and files exist."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -15,6 +16,7 @@ import typer
 import dart_agent.cli
 import dart_gym.cli
 import dart_train.cli
+from dart_gym.session import Session
 from dart_train.config import RunConfig, check_trainer_fields
 
 ROOT = Path(__file__).parents[1]
@@ -73,6 +75,19 @@ def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, 
     for line in PRINTED.findall(block.text):
         position = printed.find(line, position)
         assert position >= 0, f"{block.name} should print {line!r}, but printed:\n{printed}"
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("block", [pytest.param(block, id=block.name) for block in _blocks("json")])
+async def test_tasks_can_be_solved(block: Block):
+    async with Session() as session:
+        task = json.loads(block.text)
+        for seed in range(2):
+            result = await session.reset(task, seed=seed)
+            while result.terminal is None:
+                result = await session.step(await session.oracle())
+            assert result.evaluation is not None
+            assert result.evaluation.score == 1.0, result.evaluation
 
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.name) for block in _blocks("bash", "console")])
