@@ -63,18 +63,14 @@ class Guest:
     def spawn(self, name, command, essential=False, env=None, pass_fds=()):
         """Start a program in the background with its output in a log; the desktop ends when an essential one does."""
         with open(os.path.join(self.plan["log_dir"], name + ".log"), "ab") as log:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.home,
-                env={**self.env, **(env or {})},
-                pass_fds=pass_fds,
-                start_new_session=True,
-            )
+            process = self._popen(command, env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds)
         threading.Thread(target=self._watch, args=(name, process, essential), daemon=True).start()
         return process
+
+    def _popen(self, command, env, **options):
+        with self.ending:  # nothing starts any more once the end has begun
+            env = {**self.env, **(env or {})}
+            return subprocess.Popen(command, cwd=self.home, env=env, start_new_session=True, **options)
 
     def _watch(self, name, process, essential):
         code = process.wait()
@@ -87,7 +83,7 @@ class Guest:
         with self.ending:  # whoever comes second finds the program gone
             if self.plan["kill_descendants"]:
                 self._end_display()
-                kill_descendants()
+                kill_descendants(os.getpid())
             os._exit(code)
 
     def _end_display(self):
@@ -130,15 +126,8 @@ class Guest:
     def do_run(self, connection, request, body, fds):
         """Run a program to its end; the answer is its output."""
         try:
-            process = subprocess.Popen(
-                request["command"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=self.home,
-                env={**self.env, **request["env"]},
-                start_new_session=True,
-            )
+            pipe = subprocess.PIPE
+            process = self._popen(request["command"], request["env"], stdin=pipe, stdout=pipe, stderr=pipe)
         except OSError as error:  # as a shell reports it
             return {"returncode": 127, "stdout": 0}, str(error).encode()
         threading.Thread(target=_kill_when_closed, args=(connection, process), daemon=True).start()
@@ -241,27 +230,36 @@ def die_with_parent():
         sys.exit(71)
 
 
-def kill_descendants():
-    """Kill all processes below this one, also those that detached themselves."""
-    while children := _children(os.getpid()):
-        for pid in children:
+def kill_descendants(pid):
+    """Kill all processes below one, also those that detached themselves but were adopted by it."""
+    while found := descendants(pid):
+        for child in found:
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        for pid in children:
-            try:
-                os.waitpid(pid, 0)  # its children become ours: the loop goes on with them
-            except ChildProcessError:
-                continue  # reaped by the thread that watches it
+        time.sleep(0.002)  # until the kernel has ended them, and those that they leave behind have a new parent
 
 
-def _children(pid):
-    found: list[int] = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as file:
-            found += map(int, file.read().split())
-    return found
+def descendants(pid):
+    """Living processes below one."""
+    found = set()
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                for child in map(int, file.read().split()):
+                    found |= {child} | descendants(child)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended in between
+    return {child for child in found if not _is_zombie(child)}
+
+
+def _is_zombie(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def main():

@@ -29,6 +29,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dart_gym.desktops.guest import kill_descendants
+from dart_gym.desktops.openbox import OPENBOX_CONFIG
 from dart_gym.errors import DesktopError, MissingDependencyError
 
 GUEST_PYTHON = "/usr/bin/python3"
@@ -201,7 +203,7 @@ class Sandbox:
         for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
             path.mkdir(parents=True)
         self.x11.chmod(0o1777)
-        (self.shared / "openbox.xml").write_text(_OPENBOX)
+        (self.shared / "openbox.xml").write_text(OPENBOX_CONFIG)
         (self.directory / "passwd").write_text(
             "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
         )
@@ -349,7 +351,8 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
                 process.terminate()  # no sandbox: the guest kills what it started
         try:
             process.wait(_LONGEST_END_S)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired:  # a guest that hangs, or a machine under heavy load
+            kill_descendants(process.pid)
             process.kill()
             process.wait()
     os.close(info_fd)
@@ -375,44 +378,3 @@ def _read_tail(path: Path) -> str:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _LOG_TAIL))
         return file.read().decode(errors="replace").strip()
-
-
-# Windows keep their decorations; no key and no click on the empty screen does anything of its own.
-_OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
-<openbox_config xmlns="http://openbox.org/3.4/rc">
-  <focus><focusNew>yes</focusNew><followMouse>no</followMouse><raiseOnFocus>no</raiseOnFocus></focus>
-  <placement><policy>Smart</policy><center>yes</center></placement>
-  <theme><name>Clearlooks</name><titleLayout>LIMC</titleLayout><animateIconify>no</animateIconify></theme>
-  <desktops><number>1</number><popupTime>0</popupTime></desktops>
-  <resize><drawContents>yes</drawContents><popupShow>Never</popupShow></resize>
-  <keyboard>
-    <rebindOnMappingNotify>no</rebindOnMappingNotify>
-    <keybind key="A-F4"><action name="Close"/></keybind>
-    <keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
-  </keyboard>
-  <mouse>
-    <dragThreshold>3</dragThreshold><doubleClickTime>400</doubleClickTime>
-    <context name="Titlebar">
-      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-      <mousebind button="Left" action="Drag"><action name="Move"/></mousebind>
-      <mousebind button="Left" action="DoubleClick"><action name="ToggleMaximize"/></mousebind>
-    </context>
-    <context name="Client">
-      <mousebind button="Left" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-      <mousebind button="Middle" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-      <mousebind button="Right" action="Press"><action name="Focus"/><action name="Raise"/></mousebind>
-    </context>
-    <context name="Bottom"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="BRCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="BLCorner"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="Left"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="Right"><mousebind button="Left" action="Drag"><action name="Resize"/></mousebind></context>
-    <context name="Close"><mousebind button="Left" action="Click"><action name="Close"/></mousebind></context>
-    <context name="Maximize">
-      <mousebind button="Left" action="Click"><action name="ToggleMaximize"/></mousebind>
-    </context>
-    <context name="Iconify"><mousebind button="Left" action="Click"><action name="Iconify"/></mousebind></context>
-  </mouse>
-  <menu><hideDelay>0</hideDelay></menu>
-</openbox_config>
-"""

@@ -17,7 +17,7 @@ from dart_gym.desktops.framebuffer import Framebuffer
 
 FIRST_PERIOD_MS = 2.0
 LONGEST_PERIOD_MS = 16.0
-_GROWTH = 1.25
+_GROWTH = 1.5
 _MAX_LOAD = 0.2  # share of the time that may go into comparing frames
 
 

@@ -85,9 +85,9 @@ class XInput:
         """Release what KeyDown and MouseDown left held."""
         with translated_errors():
             for keycode in self._held_keys:
-                self._event(X.KeyRelease, keycode)
+                self._connection.fake_input(X.KeyRelease, keycode)
             for button in self._held_buttons:
-                self._event(X.ButtonRelease, button)
+                self._connection.fake_input(X.ButtonRelease, button)
             self._held_keys.clear()
             self._held_buttons.clear()
             self._display.sync()
@@ -137,10 +137,10 @@ class XInput:
         button = _BUTTONS[action.button]
         if isinstance(action, MouseDown):
             self._held_buttons.add(button)
-            self._event(X.ButtonPress, button)
+            self._connection.fake_input(X.ButtonPress, button)
         else:
             self._held_buttons.discard(button)
-            self._event(X.ButtonRelease, button)
+            self._connection.fake_input(X.ButtonRelease, button)
 
     def _check(self, x: int | None, y: int | None) -> None:
         width, height = self._size
@@ -152,7 +152,7 @@ class XInput:
         if x is None or y is None:
             return
         self._check(x, y)
-        self._display.xtest_fake_input(X.MotionNotify, x=x, y=y)
+        self._connection.fake_input(X.MotionNotify, x=x, y=y)
 
     # Keyboard
 
@@ -193,10 +193,10 @@ class XInput:
         stroke = self._strokes([action.key])[0]
         if isinstance(action, KeyDown):
             self._held_keys.add(stroke.keycode)
-            self._event(X.KeyPress, stroke.keycode)
+            self._connection.fake_input(X.KeyPress, stroke.keycode)
         else:
             self._held_keys.discard(stroke.keycode)
-            self._event(X.KeyRelease, stroke.keycode)
+            self._connection.fake_input(X.KeyRelease, stroke.keycode)
 
     def _strokes(self, keys: Sequence[str]) -> list[Stroke]:
         """Strokes of named keys, mapped if need be."""
@@ -229,22 +229,19 @@ class XInput:
         try:
             for keycode in keycodes:
                 pressed.append(keycode)
-                self._event(X.KeyPress, keycode)
+                self._connection.fake_input(X.KeyPress, keycode)
             yield
         finally:
             for keycode in reversed(pressed):
-                self._event(X.KeyRelease, keycode)
+                self._connection.fake_input(X.KeyRelease, keycode)
 
     @contextmanager
     def _button(self, button: int) -> Iterator[None]:
         try:
-            self._event(X.ButtonPress, button)
+            self._connection.fake_input(X.ButtonPress, button)
             yield
         finally:
-            self._event(X.ButtonRelease, button)
-
-    def _event(self, kind: int, detail: int) -> None:
-        self._display.xtest_fake_input(kind, detail)
+            self._connection.fake_input(X.ButtonRelease, button)
 
 
 def _points_between(path: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -85,8 +85,8 @@ class XvfbDesktop:
         try:
             number = await self._guest.boot(timeout=60.0)
         except DesktopError as error:
-            reason = await asyncio.to_thread(check_sandbox) if sandbox.isolated and not sandbox.alive else None
-            if reason is not None and self._sandbox is sandbox:
+            stopped = self._sandbox is not sandbox
+            if sandbox.isolated and not stopped and (reason := await asyncio.to_thread(check_sandbox)):
                 raise MissingDependencyError(reason) from error
             raise
         connection = self._connection = XConnection(sandbox.display_socket(number))

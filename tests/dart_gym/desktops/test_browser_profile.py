@@ -82,7 +82,7 @@ async def test_drags_and_wheel_reach_the_page(page):
     events = await page.devtools.evaluate("log")
     down = next(event for event in events if event[0] == "mousedown")
     between = [event for event in events[events.index(down) :] if event[0] == "mousemove"]
-    assert down[1:3] == [20, 30] and len(between) >= 6
+    assert down[1:3] == [20, 30] and len(between) >= 3
     wheel = await page.perform(Scroll(100, 100, dy=2), "wheel", 2)
     assert wheel[0][6:] == [0, 1]
     assert (await page.perform(Scroll(100, 100, dy=-1), "wheel"))[0][6:] == [0, -1]
@@ -124,8 +124,8 @@ async def test_an_animation_does_not_settle_and_a_late_change_is_waited_for(page
         return tuple((await page.desktop.screenshot())[20, 225]) == (255, 0, 0)
 
     await page.until(painted)
-    moving = await page.desktop.settle(SettlePolicy(quiet_ms=80, max_ms=400))
-    assert not moving.stable and 0.4 <= moving.waited_s < 1.0
+    moving = await page.desktop.settle(SettlePolicy(quiet_ms=400, max_ms=900))
+    assert not moving.stable and 0.9 <= moving.waited_s < 2.0
     await page.devtools.navigate(
         "data:text/html,<body onclick='setTimeout(() => document.body.style.background = `blue`, 60)'>hello"
     )
@@ -161,7 +161,7 @@ async def test_nothing_on_a_port_is_a_desktop_error(start_desktop):
 async def test_a_browser_that_dies_ends_the_desktop(page, until):
     waiting = asyncio.create_task(page.devtools.evaluate("new Promise(() => 0)"))
     await page.devtools.evaluate("1")
-    await page.desktop.execute(["sh", "-c", "kill -9 $(ps -o pid= -C chromium)"])
+    await page.desktop.launch(["sh", "-c", "kill -9 $(ps -o pid= -C chromium)"])
     with pytest.raises(DesktopError, match="closed"):
         await waiting
     await until(lambda: not page.desktop.alive)
