@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
-from dart_gym.processes import follow_parent
+from dart_gym.processes import exit_status, follow_parent
 from dart_gym.tasks import registry
 
 log = logging.getLogger("dart_gym")
@@ -30,7 +31,8 @@ class _Group(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except DartGymError as error:
-            raise SystemExit(f"dart-gym: {error}") from error
+            print(f"dart-gym: {error}", file=sys.stderr)
+            raise SystemExit(exit_status(hopeless=error.hopeless)) from error
 
 
 app = typer.Typer(

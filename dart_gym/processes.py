@@ -11,6 +11,15 @@ import os
 import signal
 from collections.abc import Callable
 
+SUPERVISED = "DART_SUPERVISED"
+"""Environment variable of a process that somebody starts again when it fails."""
+
+HOPELESS_STATUS = 78
+"""Exit status of a supervised process that would fail again: `EX_CONFIG` of sysexits.h."""
+
+STOPPED_STATUS = 128 + signal.SIGTERM
+"""Exit status of a supervised process that was told to stop before its work was done."""
+
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,6 +37,11 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> Callable[[], Non
             os._exit(1)
 
     return tie
+
+
+def exit_status(*, hopeless: bool) -> int:
+    """Exit status after an error: 1, or `HOPELESS_STATUS` to tell a supervisor that trying again is no use."""
+    return HOPELESS_STATUS if hopeless and os.environ.get(SUPERVISED) else 1
 
 
 def start_time(pid: int) -> int | None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
+from dart_agent.engines.base import EngineError
 from dart_gym.errors import DartGymError
+from dart_gym.processes import exit_status
 from dart_train.config import RunConfig, dump_config, load_config
-from dart_train.errors import DartTrainError
+from dart_train.errors import DartTrainError, Interrupted
+from dart_train.rundir import explained_file_errors
+
+if TYPE_CHECKING:
+    from dart_train.commands.context import ModuleContext
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 
@@ -32,14 +41,19 @@ def _load(config: Path, overrides: list[str] | None, name: str | None) -> RunCon
     return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])])
 
 
-def _context(config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None):  # noqa: ANN202
+@contextlib.contextmanager
+def _context(
+    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None
+) -> Iterator[ModuleContext]:
+    """What a module needs; what the file system does to it meanwhile is explained."""
     from dart_train.commands.context import ModuleContext
     from dart_train.pipeline import open_run
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     loaded = _load(config, overrides, name)
-    return ModuleContext(loaded, open_run(loaded, runs_dir), cluster)
+    with explained_file_errors(runs_dir / loaded.name):
+        yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)
 
 
 @app.command()
@@ -59,12 +73,8 @@ def run(
         pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
         return
-    try:
-        directory = pipeline.execute(loaded, runs_dir, plain=plain)
-    except pipeline.Interrupted as error:
-        Console(stderr=True).print(f"[yellow]{error}[/]")
-        raise typer.Exit(INTERRUPTED) from None
-    pipeline.say_result(directory, Console())
+    with explained_file_errors(runs_dir / loaded.name):
+        pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain), Console())
 
 
 @app.command()
@@ -79,8 +89,9 @@ def controls(
     from dart_train import pipeline
     from dart_train.commands import controls as command
 
-    directory = command.main(_load(config, overrides, name), runs_dir, plain=plain)
-    pipeline.say_result(directory, Console())
+    loaded = _load(config, overrides, name)
+    with explained_file_errors(runs_dir / loaded.name):
+        pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 
 
 @app.command()
@@ -90,7 +101,8 @@ def prepare(
     """Place the model that the run starts from and publish it as version 0."""
     from dart_train.commands import prepare as command
 
-    command.main(_context(config, overrides, name, runs_dir))
+    with _context(config, overrides, name, runs_dir) as context:
+        command.main(context)
 
 
 @app.command()
@@ -104,7 +116,8 @@ def demonstrate(
     """Record demonstrations by the scripted oracles."""
     from dart_train.commands import demonstrate as command
 
-    command.main(_context(config, overrides, name, runs_dir, cluster))
+    with _context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context)
 
 
 @app.command()
@@ -119,7 +132,8 @@ def warmup(
     """Train on the demonstrations and publish version 1."""
     from dart_train.commands import warmup as command
 
-    command.main(_context(config, overrides, name, runs_dir), continue_to=continue_to, seconds=seconds)
+    with _context(config, overrides, name, runs_dir) as context:
+        command.main(context, continue_to=continue_to, seconds=seconds)
 
 
 @app.command()
@@ -138,8 +152,9 @@ def evaluate(
     """Play held-out seeds with fixed weights."""
     from dart_train.commands import evaluate as command
 
-    context = _context(config, overrides, name, runs_dir, cluster)
-    command.main(context, label=label, version=version, model=model, trained_only=trained_only, temperature=temperature)
+    chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
+    with _context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
 @app.command("constant-click")
@@ -153,7 +168,8 @@ def constant_click(
     """Measure the best constant click of every trained task."""
     from dart_train.commands import constant_click as command
 
-    command.main(_context(config, overrides, name, runs_dir, cluster))
+    with _context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context)
 
 
 @app.command()
@@ -163,8 +179,7 @@ def data(
     """Be the data manager's process: expire, return leases, keep statistics."""
     from dart_train.data.service import run_data_service
 
-    context = _context(config, overrides, name, runs_dir)
-    with context.open_data() as manager:
+    with _context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
         run_data_service(
             manager,
             context.run.metrics("data"),
@@ -184,7 +199,8 @@ def rollout(
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.commands import rollout as command
 
-    command.main(_context(config, overrides, name, runs_dir, cluster))
+    with _context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context)
 
 
 @app.command()
@@ -194,7 +210,8 @@ def learn(
     """Train on leased groups and publish versions."""
     from dart_train.commands import learn as command
 
-    command.main(_context(config, overrides, name, runs_dir))
+    with _context(config, overrides, name, runs_dir) as context:
+        command.main(context)
 
 
 @app.command()
@@ -204,16 +221,20 @@ def report(
     """Write report.html and report.json of a run, also while it goes on."""
     from dart_train.commands import report as command
 
-    command.main(_context(config, overrides, name, runs_dir))
+    with _context(config, overrides, name, runs_dir) as context:
+        command.main(context)
 
 
 def main() -> None:
     """Entry point: errors that a person must act on become one message, not a traceback."""
     try:
         app()
-    except (DartTrainError, DartGymError) as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]error:[/] {error}", highlight=False, markup=True)
-        sys.exit(1)
+    except Interrupted as error:
+        Console(stderr=True).print(Text(str(error), "yellow"))
+        sys.exit(INTERRUPTED)
+    except (DartTrainError, DartGymError, EngineError) as error:
+        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "red"), f" {error}"))
+        sys.exit(exit_status(hopeless=getattr(error, "hopeless", False)))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

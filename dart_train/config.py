@@ -21,6 +21,8 @@ from dart_train.rollout.config import RolloutConfig
 class ConfigError(DartTrainError):
     """The configuration is wrong; the message names the key and the next step."""
 
+    hopeless = True
+
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

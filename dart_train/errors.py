@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 
 class DartTrainError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        hopeless: the same command fails again until a person has mended something, so that nobody need try.
+    """
+
+    hopeless: ClassVar[bool] = False
+
+
+class Interrupted(DartTrainError):
+    """Ctrl-C or SIGTERM ended a run; the same command goes on."""
 
 
 class DataError(DartTrainError):
@@ -28,6 +39,8 @@ class DiskFullError(DataError):
         path: what was being written.
     """
 
+    hopeless = True
+
     def __init__(self, path: str | Path) -> None:
         super().__init__(
             f"no space left on the device while writing {path}: free some space (old runs and checkpoints are the "
@@ -39,9 +52,13 @@ class DiskFullError(DataError):
 class ReadOnlyError(DataError):
     """The database or the data directory cannot be written."""
 
+    hopeless = True
+
 
 class SchemaError(DataError):
     """The database was made by another version of the schema, or is not the data manager's at all."""
+
+    hopeless = True
 
 
 class CorruptDataError(DataError):
@@ -50,6 +67,8 @@ class CorruptDataError(DataError):
     Attributes:
         path: the file.
     """
+
+    hopeless = True
 
     def __init__(self, path: str | Path, cause: object) -> None:
         super().__init__(
@@ -68,4 +87,6 @@ class LeaseError(DataError):
 
 
 class CheckpointError(DataError):
-    """A checkpoint cannot be published as asked."""
+    """A checkpoint cannot be published as asked, or is not whole."""
+
+    hopeless = True

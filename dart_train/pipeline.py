@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-import json
+import asyncio
 import shutil
 import signal
 import tempfile
@@ -23,20 +23,26 @@ from types import FrameType, TracebackType
 
 from rich.console import Console
 
+from dart_gym.cluster.client import ClusterClient
 from dart_train.commands.prepare import SHIPPED_MODELS
-from dart_train.config import RunConfig, dump_config
-from dart_train.errors import DartTrainError
+from dart_train.config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.errors import Interrupted
 from dart_train.panel import Panel
-from dart_train.rundir import MAX_SOCKET_PATH, RunDirectory, RunDirectoryError, RunLock, RunState
+from dart_train.rundir import (
+    MAX_SOCKET_PATH,
+    RunDirectory,
+    RunDirectoryError,
+    RunLock,
+    RunState,
+    read_json,
+    write_text,
+)
 from dart_train.supervisor import ModuleSpec, Supervisor, python_module
+from dart_train.tasks import check_tasks
 
 TICK_S = 0.25
 WARM_VERSION = 1
 """Version of the weights with which the reinforcement learning starts; 0 is the model as built or loaded."""
-
-
-class Interrupted(DartTrainError):
-    """Ctrl-C or SIGTERM."""
 
 
 class Pipeline:
@@ -55,6 +61,7 @@ class Pipeline:
         self._stop = threading.Event()
         self._sockets: Path | None = None
         self._cluster_url = config.cluster.url
+        self._cluster_answered = False
 
     def __enter__(self) -> Pipeline:
         for signum in (signal.SIGINT, signal.SIGTERM):
@@ -127,7 +134,7 @@ class Pipeline:
         """The four modules of DART beside one another."""
         self._start_cluster()
         cluster = ("--cluster", str(self._cluster_url))
-        self._start("data")
+        self._start("data", service=True)
         self._start("rollout", *cluster)
         self._start("learn")
         self._until_finished("rl", "rollout", "learn")
@@ -160,12 +167,15 @@ class Pipeline:
         self._start(command, *arguments, threads=threads)
         self._until_finished(phase or command, command)
 
-    def _start(self, command: str, *arguments: str, threads: int = 1) -> None:
-        common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent))
-        self.supervisor.start(python_module(command, "dart_train", *common, *arguments, threads=threads))
+    def _start(self, command: str, *arguments: str, threads: int = 1, service: bool = False) -> None:
+        common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
+        self.supervisor.start(python_module(command, "dart_train", *common, threads=threads, service=service))
 
     def _start_cluster(self) -> None:
         if self._cluster_url is not None:
+            if self.config.cluster.url is not None and not self._cluster_answered:
+                reach_cluster(self._cluster_url)
+                self._cluster_answered = True
             return
         path = self.run.root.resolve() / "cluster.sock"
         if len(bytes(path)) > MAX_SOCKET_PATH:
@@ -196,28 +206,44 @@ class Pipeline:
 def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
     """The environment cluster of the run as a module."""
     arguments = ("serve", "--listen", url, "--desktops", str(config.cluster.desktops))
-    return python_module("cluster", "dart_gym.cli", *arguments, "--sandbox", config.cluster.sandbox)
+    return python_module("cluster", "dart_gym.cli", *arguments, "--sandbox", config.cluster.sandbox, service=True)
+
+
+def reach_cluster(url: str) -> None:
+    """See whether a configured cluster answers, before modules try for minutes. Raises `ClusterError`."""
+    asyncio.run(ClusterClient(url).status())
 
 
 def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     """Make or reopen the directory of a run.
 
     Raises:
-        RunDirectoryError: it belongs to another configuration, or cannot be written.
+        RunDirectoryError: it belongs to another configuration, cannot be written, or has lost its own.
     """
     run = RunDirectory(runs_dir / config.name)
     run.create()
     text = dump_config(config)
-    if run.config.exists() and run.config.read_text() != text:
+    afresh = f"remove {run.root} to start afresh, or choose another --name"
+    if run.config.exists():
+        if run.config.read_text(errors="replace") != text:
+            made_by = _whose(run.config)
+            raise RunDirectoryError(f"{run.root} {made_by}; {afresh} (to compare: the same command with --dry-run)")
+    elif (run.root / "state.json").exists():
         raise RunDirectoryError(
-            f"{run.root} was made by another configuration; remove it to start afresh, or choose another --name "
-            f"(difference: diff {run.config} with `--dry-run`)"
+            f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
+            f"or restore it, for example from the same command with --dry-run"
         )
-    if not run.config.exists():
-        temporary = run.config.with_suffix(".tmp")
-        temporary.write_text(text)
-        temporary.replace(run.config)
+    else:
+        write_text(run.config, text)
     return run
+
+
+def _whose(config: Path) -> str:
+    try:
+        load_config(config)
+    except ConfigError as error:
+        return f"has a damaged config.yaml ({' '.join(str(error).split())[:200]})"
+    return "was made by another configuration"
 
 
 def execute(
@@ -241,16 +267,18 @@ def check(config: RunConfig) -> None:
     from dart_train.commands.learn import trainer_arguments
 
     get_format(config.agent.format)
+    check_tasks(config)
     trainer_arguments(config, RunDirectory(Path(tempfile.gettempdir()) / config.name))
 
 
 def say_result(run: RunDirectory, console: Console) -> None:
     """The last lines of a run: what it came to and where the report lies."""
-    figures = json.loads(run.figures.read_text())
+    figures = read_json(run.figures, f"make it anew: dart-train report {run.config} --runs-dir {run.root.parent}")
     before, after = figures.get("success_before"), figures.get("success_after")
     if before is not None and after is not None:
         console.print(
             f"\n[bold]Success on held-out seeds: {100 * before:.0f} % before, [green]{100 * after:.0f} %[/] after[/] "
-            f"({figures['rollouts']:,} rollouts in {figures['rl_wall_s'] / 60:.1f} min of reinforcement learning)"
+            f"({figures.get('rollouts') or 0:,} rollouts in {(figures.get('rl_wall_s') or 0) / 60:.1f} min "
+            "of reinforcement learning)"
         )
     console.print(f"Report: {run.report}", highlight=False, soft_wrap=True)

@@ -9,24 +9,44 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dart_train.errors import DartTrainError
+from dart_gym.errors import DartGymError
+from dart_train.errors import DartTrainError, DiskFullError
 
 MAX_SOCKET_PATH = 100
 """Bytes that a Unix socket's path may have (the kernel takes 107)."""
 
+FULL_DISK_BYTES = 1 << 18
+"""With less free space than this whatever fails is taken to fail for want of it."""
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space and run the same command again, it goes on where it was",
+    errno.EDQUOT: "the quota is used up; free some space and run the same command again, it goes on where it was",
+    errno.EFBIG: "files of that size are forbidden; raise `ulimit -f` and run the same command again",
+    errno.EROFS: "the file system is read-only; choose another place with --runs-dir",
+    errno.EACCES: "no right to write there; choose another place with --runs-dir",
+    errno.EPERM: "no right to write there; choose another place with --runs-dir",
+    errno.ENOTDIR: "a file is in the way; remove it, or choose another place with --runs-dir",
+    errno.EEXIST: "a file is in the way; remove it, or choose another place with --runs-dir",
+}
+
 
 class RunDirectoryError(DartTrainError):
     """The run's directory cannot be used; the message says why and what to do."""
+
+    hopeless = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,25 +129,88 @@ class RunDirectory:
 
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
     """A file system's error in words, with the next step."""
-    remedies = {
-        errno.ENOSPC: "the disk is full; free some space and run the same command again, it goes on where it was",
-        errno.EROFS: "the file system is read-only; choose another place with --runs-dir",
-        errno.EACCES: "no right to write there; choose another place with --runs-dir",
-        errno.EPERM: "no right to write there; choose another place with --runs-dir",
-    }
-    remedy = remedies.get(error.errno or 0, "mend that and run the same command again")
-    return RunDirectoryError(f"cannot write to {path}: {error.strerror}; {remedy}")
+    remedy = _REMEDIES.get(error.errno or 0, "mend that and run the same command again")
+    return RunDirectoryError(f"cannot write to {path}: {error.strerror or error}; {remedy}")
+
+
+def disk_is_full(path: Path) -> bool:
+    """Whether next to no space is left where `path` is."""
+    try:
+        return shutil.disk_usage(path).free < FULL_DISK_BYTES
+    except OSError:  # there is nothing at `path`
+        return False
+
+
+@contextlib.contextmanager
+def explained_file_errors(root: Path) -> Iterator[None]:
+    """What a file system does to the code inside becomes an error for people; bugs stay what they are.
+
+    Libraries report a full disk in their own ways (`safetensors`, `torch.save`), so the disk itself is asked as well.
+
+    Raises:
+        RunDirectoryError: the file system refused something.
+        DiskFullError: an unexpected error, and no space is left.
+    """
+    try:
+        yield
+    except (DartTrainError, DartGymError):
+        raise
+    except OSError as error:
+        if error.errno in _REMEDIES:
+            raise explain_os_error(error, Path(error.filename or root)) from error
+        raise
+    except Exception as error:
+        if disk_is_full(root):
+            raise DiskFullError(root) from error
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file atomically; after an error nothing is left beside it.
+
+    Raises:
+        RunDirectoryError: the disk is full or read-only.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            json.dump(value, file, indent=1)
-        os.replace(file.name, path)
+        file = tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        )
+        try:
+            with file:
+                file.write(text)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
     except OSError as error:
         raise explain_os_error(error, path) from error
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON object that the run has left behind.
+
+    Args:
+        path: the file.
+        remedy: what to do when it is damaged, for the message.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{path} is missing; {remedy}") from None
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is damaged ({error}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise RunDirectoryError(f"{path} is damaged (no object in it); {remedy}")
+    return value
 
 
 class RunState:
@@ -137,13 +220,10 @@ class RunState:
         self.path = path
         self.values: dict[str, Any] = {"phases": {}, "lives": 0}
         if path.exists():
-            try:
-                self.values = json.loads(path.read_text())
-                self.values["phases"], self.values["lives"]  # noqa: B018  both must be there
-            except (ValueError, KeyError, TypeError) as error:
-                raise RunDirectoryError(
-                    f"{path} is damaged ({error}); remove {path.parent} to start this run afresh"
-                ) from error
+            remedy = f"remove {path.parent} to start this run afresh"
+            self.values = read_json(path, remedy)
+            if not _is_state(self.values):
+                raise RunDirectoryError(f"{path} is damaged (not the state of a run); {remedy}")
 
     def finished(self, phase: str) -> bool:
         """Whether a phase is over."""
@@ -180,6 +260,13 @@ class RunState:
         write_json(self.path, self.values)
 
 
+def _is_state(values: dict[str, Any]) -> bool:
+    phases = values.get("phases")
+    if not isinstance(phases, dict) or not isinstance(values.get("lives"), int):
+        return False
+    return all(isinstance(phase, dict) and isinstance(phase.get("spans"), list) for phase in phases.values())
+
+
 class RunLock:
     """Exclusive use of a run directory."""
 
@@ -188,7 +275,21 @@ class RunLock:
         self._file: IO[str] | None = None
 
     def __enter__(self) -> RunLock:
-        file = self._path.open("a+")
+        file = self._lock()
+        while not self._path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
+            file.close()  # its holder removed it between our opening and locking it: that lock keeps nobody out
+            file = self._lock()
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+        return self
+
+    def _lock(self) -> IO[str]:
+        try:
+            file = self._path.open("a+")
+        except OSError as error:
+            raise explain_os_error(error, self._path) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,11 +299,7 @@ class RunLock:
             raise RunDirectoryError(
                 f"{self._path.parent} is in use by process {holder}; wait for it, stop it, or choose another --name"
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        self._file = file
-        return self
+        return file
 
     def __exit__(self, *exc: object) -> None:
         if self._file is not None:

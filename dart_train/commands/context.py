@@ -11,9 +11,12 @@ from types import FrameType
 
 from dart_gym.errors import ConfigurationError
 from dart_train.config import RunConfig
+from dart_train.data.checkpoints import CheckpointRow
 from dart_train.data.manager import DataManager
+from dart_train.errors import CheckpointError
 from dart_train.metrics import MetricsLog
 from dart_train.rundir import RunDirectory
+from dart_train.tasks import expand_tasks
 
 PROGRESS_INTERVAL_S = 0.2
 
@@ -35,12 +38,22 @@ class Progress:
 
 @dataclass(slots=True)
 class ModuleContext:
-    """One module's view of its run."""
+    """One module's view of its run.
+
+    Attributes:
+        config: of the run, with every task named.
+        run: its directory.
+        cluster_url: of the environment cluster, instead of the configured one.
+        stop: set once the module is told to end.
+    """
 
     config: RunConfig
     run: RunDirectory
     cluster_url: str | None = None
     stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.config = expand_tasks(self.config)
 
     def open_data(self) -> DataManager:
         """The run's data manager."""
@@ -73,6 +86,36 @@ class ModuleContext:
 
         signal.signal(signal.SIGTERM, handler)
         signal.signal(signal.SIGINT, handler)
+
+
+def published(data: DataManager, version: int | None = None) -> CheckpointRow:
+    """A version whose weights can be loaded; the newest if none is named.
+
+    Raises:
+        CheckpointError: there is none, or its directory is not whole.
+    """
+    rows = {row.version: row for row in data.checkpoints()}
+    row = data.newest_checkpoint() if version is None else rows.get(version)
+    if row is None:
+        raise CheckpointError(
+            f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
+        )
+    check_model(row.path)
+    return row
+
+
+def check_model(path: str | Path) -> None:
+    """See that a directory holds a model, before engines try for minutes to load it.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if "://" in str(path):
+        return
+    config, weights = Path(path) / "config.json", [*Path(path).glob("*.safetensors"), *Path(path).glob("*.bin")]
+    if not config.is_file() or not weights:
+        lacks = "weights (*.safetensors)" if config.is_file() else "config.json"
+        raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
 
 
 def open_data(config: RunConfig, run: RunDirectory) -> DataManager:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from dart_train import pipeline
@@ -10,7 +9,7 @@ from dart_train.commands import report
 from dart_train.commands.context import ModuleContext
 from dart_train.config import RunConfig
 from dart_train.errors import DartTrainError
-from dart_train.rundir import RunDirectory, write_json
+from dart_train.rundir import RunDirectory, read_json, write_json
 
 SUFFIX = "-shuffled"
 
@@ -38,7 +37,7 @@ def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirect
     if not run.figures.exists():
         raise DartTrainError(f"{run.root} has no report yet; finish the run first: dart-train run CONFIG")
     control = pipeline.execute(shuffled(config), runs_dir, plain=plain)
-    outcome = json.loads(control.evaluation("after").read_text())
+    outcome = read_json(control.evaluation("after"), f"remove {control.root} and run the controls again")
     write_json(run.evaluation("shuffled"), {**outcome, "label": "shuffled"})
     report.main(ModuleContext(config, run))
     return run

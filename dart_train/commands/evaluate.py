@@ -15,9 +15,8 @@ from PIL import Image
 from dart_gym.actions import action_to_dict
 from dart_gym.cluster.client import ClusterClient
 from dart_train.agent import make_policy
-from dart_train.commands.context import ModuleContext
+from dart_train.commands.context import ModuleContext, check_model, published
 from dart_train.config import RunConfig
-from dart_train.errors import DartTrainError
 from dart_train.rollout.batch import play_all
 from dart_train.rollout.config import FIRST_TRAINING_SEED
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
@@ -67,13 +66,13 @@ def main(
 
 def _weights(context: ModuleContext, version: int | None, model: Path | None) -> Weights:
     if model is not None:
+        check_model(model)
         return Weights(str(model), 0)
     with context.open_data() as data:
-        rows = {row.version: row for row in data.checkpoints()}
-        wanted = data.newest_checkpoint() if version is None else rows.get(min(version, max(rows, default=0)))
-    if wanted is None:
-        raise DartTrainError(f"{context.run.root} has no published weights yet; run `dart-train run` first")
-    return Weights(wanted.path, wanted.version)
+        if version is not None:
+            version = min(version, max((row.version for row in data.checkpoints()), default=0))
+        row = published(data, version)
+    return Weights(row.path, row.version)
 
 
 def plan(config: RunConfig, *, trained_only: bool = False) -> list[Assignment]:

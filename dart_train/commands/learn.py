@@ -6,10 +6,10 @@ import os
 import time
 from typing import Any
 
-from dart_train.commands.context import ModuleContext
+from dart_gym.processes import STOPPED_STATUS
+from dart_train.commands.context import ModuleContext, published
 from dart_train.config import ConfigError, RunConfig
 from dart_train.data.manager import DataManager
-from dart_train.errors import DartTrainError
 from dart_train.metrics import MetricsLog
 from dart_train.rundir import RunDirectory
 
@@ -66,15 +66,17 @@ class EndOfData:
 
 
 def main(context: ModuleContext) -> None:
-    """Train until the data ends; goes on from the newest state in `trainer/`."""
+    """Train until the data ends; goes on from the newest state in `trainer/`.
+
+    Raises:
+        SystemExit: told to stop before that.
+    """
     from dart_train.trainer import DartGRPOTrainer
 
     context.catch_signals()
     arguments = trainer_arguments(context.config, context.run)
     with context.open_data() as data:
-        newest = data.newest_checkpoint()
-        if newest is None:
-            raise DartTrainError("no weights are published yet; run `dart-train run`, or `dart-train prepare` first")
+        newest = published(data)
         started_from = max(
             (row for row in data.checkpoints() if row.source in START_SOURCES), key=lambda row: row.version
         )
@@ -88,3 +90,5 @@ def main(context: ModuleContext) -> None:
             stop=EndOfData(context, data, arguments.groups_per_step),
         )
         trainer.run()
+    if context.stop.is_set():
+        raise SystemExit(STOPPED_STATUS)

@@ -6,35 +6,26 @@ import asyncio
 import logging
 import signal
 
-from dart_gym.tasks.registry import task_ids
+from dart_gym.processes import STOPPED_STATUS
 from dart_train.agent import make_policy
-from dart_train.commands.context import ModuleContext
+from dart_train.commands.context import ModuleContext, published
 from dart_train.commands.learn import ROLLOUTS_ENDED
-from dart_train.errors import DartTrainError
 from dart_train.metrics import MetricsLog
-from dart_train.rollout.config import RolloutConfig, TaskEntry
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.service import RolloutService, RolloutSummary
 
 _log = logging.getLogger(__name__)
 
 
-def expand_tasks(config: RolloutConfig) -> RolloutConfig:
-    """Replace entries such as "osworld/*" by the tasks of that suite."""
-    entries: list[TaskEntry] = []
-    for entry in config.tasks:
-        ids = task_ids(entry.id.removesuffix("/*")) if entry.id.endswith("/*") else [entry.id]
-        entries += [entry.model_copy(update={"id": task_id}) for task_id in ids]
-    return config.model_copy(update={"tasks": tuple(entries)})
-
-
 def main(context: ModuleContext) -> None:
-    """Play rollouts until the budget is spent, and say so in the data base."""
-    config = expand_tasks(context.config.rollout)
+    """Play rollouts until the budget is spent, and say so in the data base.
+
+    Raises:
+        SystemExit: told to stop before that.
+    """
+    config = context.config.rollout
     with context.open_data() as data:
-        newest = data.newest_checkpoint()
-        if newest is None:
-            raise DartTrainError("no weights are published yet; run `dart-train run`, or `dart-train prepare` first")
+        newest = published(data)
         data.set_fact(ROLLOUTS_ENDED, False)
         service = RolloutService(
             config,
@@ -47,8 +38,9 @@ def main(context: ModuleContext) -> None:
         )
         summary, stopped = asyncio.run(_serve(service))
         _log.info("ended: %s", summary)
-        if not stopped:
-            data.set_fact(ROLLOUTS_ENDED, True)
+        if stopped:
+            raise SystemExit(STOPPED_STATUS)
+        data.set_fact(ROLLOUTS_ENDED, True)
 
 
 async def _serve(service: RolloutService) -> tuple[RolloutSummary, bool]:

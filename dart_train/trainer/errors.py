@@ -7,3 +7,5 @@ from dart_train.errors import DartTrainError
 
 class TrainingError(DartTrainError):
     """Training cannot go on: the weights or gradients are not finite, or there is nothing to train on."""
+
+    hopeless = True

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from dart_gym.processes import start_time
-from dart_train.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, next_start
+from dart_train.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
 
 
 def python(name, code, **kwargs):
@@ -49,8 +49,66 @@ def test_a_crashed_module_is_restarted(tmp_path):
 def test_a_hopeless_module_ends_with_the_end_of_its_log(tmp_path):
     supervisor = Supervisor(tmp_path)
     supervisor.start(python("m", "raise SystemExit('no such port')", max_crashes=2))
-    with pytest.raises(ModuleCrashed, match=r"(?s)'m' ended 2 times .*no such port"):
+    with pytest.raises(ModuleCrashed, match=r"(?s)'m' ended with status 1, 2 times.*no such port"):
         supervisor.wait("m")
+
+
+def test_an_error_that_a_restart_cannot_mend_is_final_at_once(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    code = "import sys; print('chatter'); print('error: no such task [x]\\n  it is gone'); sys.exit(78)"
+    module = supervisor.start(python("m", code))
+    with pytest.raises(ModuleCrashed) as caught:
+        supervisor.wait("m")
+    assert str(caught.value).startswith("no such task [x]\n  it is gone\n(module 'm' ended with status 78;")
+    assert str(module.log) in str(caught.value) and module.restarts == 0
+
+
+def test_modules_know_that_they_are_supervised(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    code = "from dart_gym.processes import exit_status; print(exit_status(hopeless=True), exit_status(hopeless=False))"
+    module = supervisor.start(python("m", code))
+    supervisor.wait("m")
+    assert module.log.read_text().splitlines()[-1] == "78 1"
+
+
+def test_errors_count_longer_than_crashes(tmp_path):
+    spec = python("m", "import sys; sys.exit('error: nobody answers')", max_crashes=2, crash_window_s=1e-6)
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(spec)
+    with pytest.raises(ModuleCrashed, match="^nobody answers\n"):
+        supervisor.wait("m")
+
+
+def test_a_service_that_ends_is_started_again(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    module = supervisor.start(python("m", "pass", service=True))
+    deadline = time.monotonic() + 20
+    while not module.restarts:
+        supervisor.check()
+        assert time.monotonic() < deadline and not module.finished
+        time.sleep(0.01)
+    supervisor.stop_all()
+
+
+def test_a_module_that_ends_on_a_full_disk_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_train.supervisor.disk_is_full", lambda path: True)
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(python("m", "raise SystemExit(1)"))
+    with pytest.raises(ModuleCrashed, match="no space is left on the device"):
+        supervisor.wait("m")
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("", ""),
+        ("starting\nTraceback\nKeyError: 'error: x'", ""),
+        ("a\nerror: one\nb\nerror: two\n  more", "two\n  more"),
+        ("dart-gym: port in use", "port in use"),
+    ],
+)
+def test_last_error(log, message):
+    assert last_error(log) == message
 
 
 def test_stop_all_kills_what_ignores_sigterm(tmp_path):
