@@ -2,17 +2,22 @@
 
 Invariants:
     - A line is written whole and flushed at once: a reader (report, `tail -f`) sees it and a kill loses nothing.
-    - Appending continues an existing file: a restarted module goes on in the same history.
+    - Appending continues an existing file: a restarted module goes on in the same history, on a line of its own
+      where the one before was cut off by a kill or a full disk.
+    - Readers leave out what is no whole line.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+_log = logging.getLogger(__name__)
 
 
 class MetricsLog:
@@ -25,7 +30,10 @@ class MetricsLog:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        cut = _ends_in_a_cut_line(self.path)
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        if cut:
+            self._file.write("\n")
 
     def write(self, **numbers: Any) -> None:
         """Append one line. Values are numbers, texts, or dicts and lists of them; NaN and infinity become null."""
@@ -38,14 +46,43 @@ class MetricsLog:
 
 
 def read_metrics(path: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a metrics file in order; a last line cut off by a kill is left out."""
+    """Yield the lines of a metrics file in order; what was cut off by a kill or a full disk is left out."""
     path = Path(path)
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            row = parse_line(line, path) if line.endswith(b"\n") else None
+            if row is not None:
+                yield row
+
+
+def engine_use(row: dict[str, Any]) -> float | None:
+    """Mean share of the time that the engines computed, from a line of the rollout service; None if it has none."""
+    shares = [engine.get("busy_share") for engine in row.get("engines", ())]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else None
+
+
+def parse_line(line: bytes, path: Path) -> dict[str, Any] | None:
+    """The object of one line; None, and a warning, for what is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        row = None
+    if isinstance(row, dict):
+        return row
+    if line.strip():
+        _log.warning("a damaged line of %s is left out: %.60r", path, line)
+    return None
+
+
+def _ends_in_a_cut_line(path: Path) -> bool:
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) != b"\n"
 
 
 def _finite(value: Any) -> Any:

@@ -6,7 +6,6 @@ Without a terminal (or with `plain`) one line per phase and one every few second
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -22,19 +21,23 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_train.config import RunConfig
+from dart_train.metrics import engine_use, parse_line
 from dart_train.rundir import RunDirectory
 from dart_train.supervisor import Supervisor
 
 SPARKS = " ▁▂▃▄▅▆▇█"
-SPARK_POINTS = 14
+SPARK_POINTS = 12
+SHOWN_TASKS = 14
+SHOWN_ENGINES = 4
 MAX_HISTORY = 4096
 PLAIN_INTERVAL_S = 10.0
 REFRESH_PER_S = 4
-UNITS = {"demonstrate": "demonstrations", "warmup": "steps", "rl": "rollouts", "constant-click": "seeds"}
+UNITS = {"demonstrate": "demonstrations", "warmup": "steps", "rl": "rollouts", "constant": "episodes"}
+UNITS |= dict.fromkeys(("base", "before", "after", "greedy_before", "greedy_after"), "episodes")
 
 
 class Tail:
-    """Follows one JSON-lines file; keeps the newest object."""
+    """Follows one JSON-lines file; keeps the newest object. A line counts once it is whole; damaged ones do not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,12 +50,14 @@ class Tail:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
+            if file.seek(0, 2) < self._offset:  # begun anew
+                self._offset, self._rest = 0, b""
             file.seek(self._offset)
             data = file.read()
         self._offset += len(data)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        rows = [json.loads(line) for line in lines if line]
+        rows = [row for line in lines if (row := parse_line(line, self.path)) is not None]
         if rows:
             self.last = rows[-1]
         return rows
@@ -104,8 +109,8 @@ def draw(view: View, now: float) -> RenderableType:
     parts: list[RenderableType] = [_header(view, now), _phases(view, now)]
     if view.current == "rl" and view.rollout:
         grid = Table.grid(expand=True, padding=(0, 0))
-        grid.add_column(ratio=11)
-        grid.add_column(ratio=10)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
         grid.add_row(_success(view), _system(view))
         parts.append(grid)
     elif view.detail:
@@ -152,9 +157,11 @@ def _success(view: View) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", width=4)
     success = view.rollout.get("success", {})
-    for task, rate in success.items():
+    for task, rate in list(success.items())[:SHOWN_TASKS]:
         history = list(view.history.get(task, ()))
         table.add_row(task.split("/", 1)[-1], Text(spark(history), "blue"), _share(rate))
+    if len(success) > SHOWN_TASKS:
+        table.add_row(Text(f"and {len(success) - SHOWN_TASKS} more", "dim"), "", "")
     known = [rate for rate in success.values() if rate is not None]
     if known:
         mean = sum(known) / len(known)
@@ -172,23 +179,27 @@ def _system(view: View) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis")
     rollout, trainer, data = view.rollout, view.trainer, view.data
-    phases = rollout.get("desktops", {})
-    table.add_row("desktops", " ".join(f"{name} {count}" for name, count in phases.items() if count))
-    for engine in rollout.get("engines", []):
-        state = (
-            f"v{engine.get('version', 0)} · {_share(engine.get('busy_share'))} busy · {engine.get('in_flight', 0)} open"
-        )
-        table.add_row(f"engine {engine.get('name', '')}", state)
-    table.add_row("utilisation", f"desktops {_share(rollout.get('env_utilisation'))}")
+    phases = sorted(rollout.get("desktops", {}).items(), key=lambda item: -item[1])
+    table.add_row("desktops", " ".join(f"{name} {count}" for name, count in phases if count))
+    engines = rollout.get("engines", [])
+    for engine in engines[:SHOWN_ENGINES]:
+        state = f"v{engine.get('version', 0)} {_share(engine.get('busy_share'))} busy {engine.get('in_flight', 0)} open"
+        table.add_row(f"engine {str(engine.get('name', '')).removeprefix('engine-')}", state)
+    if len(engines) > SHOWN_ENGINES:
+        versions = [engine.get("version", 0) for engine in engines]
+        table.add_row("", f"and {len(engines) - SHOWN_ENGINES} more, all v{min(versions)} to v{max(versions)}")
+    table.add_row("in use", f"desktops {_share(rollout.get('env_utilisation'))} engines {_share(engine_use(rollout))}")
     table.add_row("speed", f"{rollout.get('actions_per_min') or 0:,.0f} actions/min")
     if trainer:
+        ratio = trainer.get("sampling/importance_sampling_ratio/mean")
         table.add_row("trainer", f"step {trainer.get('step', 0)} · loss {_short(trainer.get('loss'))}")
-        table.add_row("entropy", f"{_short(trainer.get('entropy'))} · ratio {_short(trainer.get('ratio_mean'))}")
-        table.add_row(
-            "staleness", f"mean {_short(trainer.get('staleness_mean'))} · max {trainer.get('staleness_max', 0):.0f}"
-        )
+        table.add_row("entropy", f"{_short(trainer.get('entropy'))} · ratio {_short(ratio)}")
+        oldest = trainer.get("staleness/max")
+        largest = "–" if oldest is None else f"{oldest:.0f}"
+        table.add_row("staleness", f"mean {_short(trainer.get('staleness/mean'))} · max {largest}")
     if data:
-        table.add_row("groups", f"{data.get('ready_groups', 0)} ready · {data.get('dropped_no_signal', 0)} no signal")
+        table.add_row("groups", f"{data.get('eligible_groups', 0)} ready")
+        table.add_row("dropped", f"{data.get('no_signal', 0)} no signal {data.get('stale', 0)} stale")
     crashed = ", ".join(f"{name} x{count}" for name, count in view.restarts.items() if count)
     if crashed:
         table.add_row("restarted", Text(crashed, "yellow"))
@@ -262,7 +273,7 @@ class Panel:
             self._live.update(draw(view, time.monotonic()))
         elif time.monotonic() - self._said > PLAIN_INTERVAL_S:
             self._said = time.monotonic()
-            self.console.print(plain_line(view), highlight=False, soft_wrap=True)
+            self.console.print(plain_line(view), highlight=False, markup=False, soft_wrap=True)
 
     def _read_training(self) -> None:
         view = self.view

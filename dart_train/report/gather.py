@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -15,10 +15,11 @@ from PIL import Image
 from dart_agent.evaluate import wilson_interval
 from dart_train.config import RunConfig
 from dart_train.data.manager import DataManager
-from dart_train.metrics import read_metrics
+from dart_train.metrics import engine_use, read_metrics
 from dart_train.report.model import Curve, Frame, Rate, ReportData, Sample, TaskFigures, TimeSeries, mean_rate, smooth
-from dart_train.rundir import RunDirectory, RunState
+from dart_train.rundir import RunDirectory, RunState, read_json
 
+_log = logging.getLogger(__name__)
 CURVE_WINDOW = 160
 """Rollouts of a task over which its learning curve is averaged."""
 
@@ -65,24 +66,27 @@ NOTES_ON_CONTROLS = {
 def gather(config: RunConfig, run: RunDirectory, data: DataManager) -> ReportData:
     """Everything that the report of a run says."""
     state = RunState(run.root / "state.json")
-    evaluations = {path.stem: json.loads(path.read_text()) for path in sorted((run.root / "eval").glob("*.json"))}
+    evaluations = {
+        path.stem: read_json(path, "remove it, and the report leaves this evaluation out")
+        for path in sorted((run.root / "eval").glob("*.json"))
+    }
     tasks = _tasks(config, evaluations)
     span = _rl_span(state)
     throughput = data.throughput(*span, slots=config.rollout.slots) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
-    histogram = data.staleness_histogram()
+    histogram, census = data.staleness_histogram(), data.census()
     figures: dict[str, float | int | str | None] = {
         **_success(config, evaluations),
         "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
         "rl_wall_s": state.seconds("rl"),
         "rollouts": throughput.trajectories if throughput else None,
         "env_utilisation": throughput.utilisation if throughput else None,
-        "rollout_utilisation": _mean(rollout, "rollout_utilisation"),
+        "rollout_utilisation": _mean([engine_use(row) for row in rollout]),
         "actions_per_min": throughput.actions_per_minute if throughput else None,
         "staleness_mean": _histogram_mean(histogram),
         "staleness_max": max(histogram, default=None),
-        "dropped_stale": data.census().stale,
-        "dropped_no_signal": data.census().no_signal,
+        "dropped_stale": census.stale,
+        "dropped_no_signal": census.no_signal,
         "weight_updates": max((checkpoint.version for checkpoint in data.checkpoints()), default=0),
         "seed": config.seed,
         "lives": state.values["lives"],
@@ -172,9 +176,9 @@ def _rl_span(state: RunState) -> tuple[float, float] | None:
     return (spans[0][0], spans[-1][1]) if spans else None
 
 
-def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if isinstance(row.get(key), (int, float))]
-    return float(np.mean(values)) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _histogram_mean(histogram: dict[int, int]) -> float | None:
@@ -201,7 +205,7 @@ def _utilisation(run: RunDirectory, rollout: list[dict[str, Any]]) -> TimeSeries
     seconds = np.array([row["t"] - start for row in rows])
     values = {
         "desktops": np.array([row["env_utilisation"] for row in rows]),
-        "engines": np.array([row.get("rollout_utilisation") or 0.0 for row in rows]),
+        "engines": np.array([engine_use(row) or 0.0 for row in rows]),
     }
     trainer = [row for row in read_metrics(run.metrics("trainer")) if "perf/step_s" in row]
     if trainer:
@@ -230,12 +234,7 @@ def _samples(run: RunDirectory, evaluation: dict[str, Any] | None) -> list[Sampl
     for episode in (evaluation or {}).get("episodes", []):
         if not episode.get("frames"):
             continue
-        frames = tuple(
-            Frame(
-                np.asarray(Image.open(run.root / frame["png"]).convert("RGB")), tuple(frame["actions"]), frame["text"]
-            )
-            for frame in episode["frames"]
-        )
+        frames = tuple(frame for saved in episode["frames"] if (frame := _frame(run, saved)) is not None)
         samples.append(
             Sample(
                 episode["task_id"],
@@ -247,6 +246,16 @@ def _samples(run: RunDirectory, evaluation: dict[str, Any] | None) -> list[Sampl
             )
         )
     return samples
+
+
+def _frame(run: RunDirectory, saved: dict[str, Any]) -> Frame | None:
+    try:
+        with Image.open(run.root / saved["png"]) as picture:
+            pixels = np.asarray(picture.convert("RGB"))
+    except OSError as error:  # missing, or no picture
+        _log.warning("a picture of the report is left out: %s", error)
+        return None
+    return Frame(pixels, tuple(saved["actions"]), saved["text"])
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:

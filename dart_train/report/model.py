@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -135,15 +134,3 @@ def smooth(positions: Sequence[float], rewards: Sequence[float], window: int) ->
         xs.append(float(np.mean(positions[start:end])))
         ys.append(float(np.mean(rewards[start:end])))
     return xs, ys
-
-
-def pick_samples(samples: Sequence[Sample], per_task: int, seed: int = 0) -> list[Sample]:
-    """At most `per_task` of each task, chosen by chance, not by outcome: the report must not flatter."""
-    by_task: dict[str, list[Sample]] = {}
-    for sample in samples:
-        by_task.setdefault(sample.task_id, []).append(sample)
-    rng = random.Random(seed)
-    picked = []
-    for task_samples in by_task.values():
-        picked += rng.sample(task_samples, min(per_task, len(task_samples)))
-    return picked

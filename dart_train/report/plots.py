@@ -132,16 +132,21 @@ def staleness(counts: dict[int, int]) -> str:
         return _svg(figure)
 
 
-def draw_actions(image: NDArray[np.uint8], actions: tuple[dict[str, object], ...], scale: int = 2) -> Image.Image:
-    """A screenshot with clicks as rings, drags as lines and typed text as a caption, enlarged `scale` times."""
-    picture = Image.fromarray(image).resize((image.shape[1] * scale, image.shape[0] * scale), Image.Resampling.LANCZOS)
+def draw_actions(image: NDArray[np.uint8], actions: tuple[dict[str, object], ...], width: int = 640) -> Image.Image:
+    """A screenshot with clicks as rings, drags as lines and typed text as a caption.
+
+    Small screens are enlarged twice; wide ones shrink to `width`, so that a report stays a file to be mailed.
+    """
+    scale = min(2.0, width / image.shape[1])
+    size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
+    picture = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
     draw = ImageDraw.Draw(picture)
     for action in actions:
         _draw_action(draw, action, scale, picture.size)
     return picture
 
 
-def _draw_action(draw: ImageDraw.ImageDraw, action: dict[str, Any], scale: int, size: tuple[int, int]) -> None:
+def _draw_action(draw: ImageDraw.ImageDraw, action: dict[str, Any], scale: float, size: tuple[int, int]) -> None:
     kind, x, y = action.get("kind"), action.get("x"), action.get("y")
     if kind == "drag":
         points = [(px * scale, py * scale) for px, py in action["path"]]
