@@ -5,7 +5,6 @@ Every check is a function that returns a `Finding`; none changes anything, and n
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,6 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from dart_gym.desktops.browser import browser_program
+from dart_gym.desktops.sandbox import check_sandbox
+from dart_gym.errors import MissingDependencyError
 
 PROGRAMS = {
     "Xvfb": "xvfb",
@@ -28,7 +32,6 @@ PROGRAMS = {
 }
 """Program: the Debian package that has it."""
 
-BROWSERS = ("chromium", "google-chrome-stable", "google-chrome")
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "sqlalchemy", "tensorboard", "matplotlib")
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 2.0
@@ -45,15 +48,6 @@ class Finding:
     needed_for: str = "desktops"
 
 
-def find_browser() -> str | None:
-    """Path of a Chromium that is a program of its own. `DART_GYM_CHROMIUM` names one; snaps are passed over."""
-    for name in (os.environ.get("DART_GYM_CHROMIUM", ""), *BROWSERS):
-        path = shutil.which(name) if name else None
-        if path and "snap" not in os.path.realpath(path):
-            return path
-    return None
-
-
 def check_program(program: str, package: str) -> Finding:
     """Whether a program is on the PATH."""
     path = shutil.which(program)
@@ -68,17 +62,18 @@ def check_python() -> Finding:
 
 def check_browser() -> Finding:
     """A Chromium that can start in a sandbox."""
-    path = find_browser()
-    remedy = "apt-get install chromium (Ubuntu's is a snap: take Google Chrome's .deb, or set DART_GYM_CHROMIUM)"
-    return Finding("Chromium", path is not None, path or "not found", remedy, "the miniwob suite")
+    needed_for = "the miniwob suite"
+    try:
+        return Finding("Chromium", True, browser_program(), needed_for=needed_for)
+    except MissingDependencyError as error:
+        cause, _, remedy = str(error).partition("; next step: ")
+        return Finding("Chromium", False, cause, remedy, needed_for)
 
 
 def check_sandbox_works() -> Finding:
     """Bubblewrap can make user and network namespaces."""
-    from dart_gym.desktops.sandbox import check_sandbox
-
-    reason = check_sandbox()
-    return Finding("sandbox", reason is None, reason or "bubblewrap works", "or choose `sandbox: none` explicitly")
+    cause, _, remedy = (check_sandbox() or "").partition("; next step: ")
+    return Finding("sandbox", not cause, cause or "bubblewrap works", remedy)
 
 
 def check_memory() -> Finding:
@@ -120,8 +115,10 @@ def main(console: Console | None = None) -> int:
     for title in ("", "what", "found", "needed for", "what to do"):
         table.add_column(title)
     for finding in findings:
-        mark = "[green]ok[/]" if finding.ok else "[red]--[/]"
-        table.add_row(mark, finding.name, finding.detail, finding.needed_for, "" if finding.ok else finding.remedy)
+        mark = Text("ok", "green") if finding.ok else Text("--", "red")
+        remedy = "" if finding.ok else finding.remedy
+        cells = (finding.name, finding.detail, finding.needed_for, remedy)
+        table.add_row(mark, *map(Text, cells))  # plain text: "dart-gui[train]" is no markup
     console.print(table)
     missing = [finding.name for finding in findings if not finding.ok]
     if missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 from dart_gym.desktops.base import DesktopSpec
@@ -33,16 +34,30 @@ _FLAGS = (
 )
 
 
+BROWSER_VARIABLE = "DART_GYM_CHROMIUM"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
 def browser_program() -> str:
-    """The installed Chromium.
+    """Path of a Chromium that is a program of its own: `DART_GYM_CHROMIUM`, or one of `BROWSERS`.
 
     Raises:
         MissingDependencyError: there is none.
     """
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        if shutil.which(name):
-            return name
-    raise MissingDependencyError("the browser profile needs Chromium; next step: apt-get install chromium")
+    named = os.environ.get(BROWSER_VARIABLE)
+    if named:
+        path = shutil.which(named)
+        if path is None:
+            raise MissingDependencyError(f"{BROWSER_VARIABLE}={named} is no program; next step: correct or unset it")
+        return path
+    for name in BROWSERS:
+        path = shutil.which(name)
+        if path and "snap" not in os.path.realpath(path):  # snaps cannot start in a sandbox
+            return path
+    raise MissingDependencyError(
+        "the browser profile needs Chromium; next step: apt-get install chromium (Ubuntu's is a snap, which no sandbox "
+        f"can start: take Google Chrome's .deb, or let {BROWSER_VARIABLE} name another)"
+    )
 
 
 def browser_command(spec: DesktopSpec, port: int, user_data_dir: str) -> list[str]:
