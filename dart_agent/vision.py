@@ -58,7 +58,7 @@ class VisionSpec:
         Raises:
             ConfigurationError: no image processor of this family in the directory.
         """
-        data = _processor_config(Path(model_dir))
+        data = image_settings(Path(model_dir))
         if not data.get("do_rescale", True) or not data.get("do_normalize", True) or not data.get("do_resize", True):
             raise ConfigurationError(
                 f"{model_dir}: an image processor that does not resize, rescale and normalise is not supported"
@@ -131,8 +131,12 @@ class VisionSpec:
         return out.reshape(rows * columns, self.patch_dim)
 
 
-def _processor_config(model_dir: Path) -> dict[str, Any]:
-    """The image processor's settings, from either of the files that transformers writes."""
+def image_settings(model_dir: Path) -> dict[str, Any]:
+    """The image processor's settings as they are in either of the files that transformers writes.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
     path = model_dir / "preprocessor_config.json"
     if path.is_file():
         return json.loads(path.read_text())

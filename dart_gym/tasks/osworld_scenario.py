@@ -15,20 +15,23 @@ Invariants:
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from dart_gym.actions import Action, Done, action_from_dict
 from dart_gym.desktops.base import Desktop, SettlePolicy
-from dart_gym.errors import TaskError
+from dart_gym.errors import ConfigurationError, TaskError
 from dart_gym.outcomes import Evaluation, TerminalState
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.parameters import draw, fill
-from dart_gym.tasks.registry import register_suite
+from dart_gym.tasks.registry import register_suite, task_from_file
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
 from dart_gym.tasks.windows import Geometry, find_windows, geometry, wait_for_window
 
+FOLDER_VARIABLE = "DART_GYM_OSWORLD"
 READY_TIMEOUT_S = 20.0
 SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
 # A new window is drawn in several goes: wait for a longer rest than after an action.
@@ -126,4 +129,18 @@ def place(window: Geometry, edges: dict[str, Any]) -> dict[str, int]:
     return {"x": x, "y": y}
 
 
-register_suite("osworld", lambda: (), OSWorldScenario)
+def load_tasks() -> list[Task]:
+    """The tasks of OSWorld's repository, where `DART_GYM_OSWORLD` names its folder of examples; none without it.
+
+    Raises:
+        ConfigurationError: there is no such folder.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return []
+    if not Path(folder).is_dir():
+        raise ConfigurationError(f"{FOLDER_VARIABLE}={folder} is no folder: let it name evaluation_examples/examples")
+    return [task_from_file(path) for path in sorted(Path(folder).rglob("*.json"))]
+
+
+register_suite("osworld", load_tasks, OSWorldScenario)
