@@ -32,7 +32,7 @@ SHOWN_ENGINES = 4
 MAX_HISTORY = 4096
 PLAIN_INTERVAL_S = 10.0
 REFRESH_PER_S = 4
-UNITS = {"demonstrate": "demonstrations", "warmup": "steps", "rl": "rollouts", "constant": "episodes"}
+UNITS = {"demonstrate": "episodes", "warmup": "steps", "rl": "rollouts", "constant": "episodes"}
 UNITS |= dict.fromkeys(("base", "before", "after", "greedy_before", "greedy_after"), "episodes")
 
 
@@ -140,14 +140,15 @@ def _header(view: View, now: float) -> RenderableType:
 
 
 def _phases(view: View, now: float) -> RenderableType:
-    text = Text(" ", no_wrap=True, overflow="ellipsis")
+    text = Text()
     for phase in view.phases:
+        mark, color, style = ("○", "dim", "dim")
         if phase.finished:
-            text.append("✓ ", "green").append(f"{phase.title}  ", "dim")
+            mark, color, style = ("✓", "green", "dim")
         elif phase.name == view.current:
-            text.append("● ", "blue").append(f"{phase.title}  ", "bold")
-        else:
-            text.append("○ ", "dim").append(f"{phase.title}  ", "dim")
+            mark, color, style = ("●", "blue", "bold")
+        title = phase.title.replace(" ", "\N{NO-BREAK SPACE}")  # lines break between phases, not within
+        text.append(f" {mark}\N{NO-BREAK SPACE}", color).append(f"{title} ", style)
     return text
 
 
