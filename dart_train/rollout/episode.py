@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable
@@ -171,9 +172,9 @@ async def _carry_out(
 
 
 def new_trajectory_id(assignment: Assignment) -> str:
-    """A name for people that no other trajectory has."""
-    slug = "".join(c if c.isalnum() or c in "-_." else "-" for c in assignment.task_id)[:100]
-    return f"{slug}.s{assignment.seed}.{assignment.n}.{uuid.uuid4().hex[:10]}"
+    """A name for people that no other trajectory has, fit for a directory whatever the task is called."""
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", assignment.task_id).strip("-.")[:100]
+    return f"{slug or 'task'}.s{assignment.seed}.{assignment.n}.{uuid.uuid4().hex[:10]}"
 
 
 def to_trajectory(
