@@ -24,6 +24,7 @@ from typing import Any
 from dart_agent.engines.base import Engine
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client import ClientSession, ClientSettings, ClusterClient
+from dart_gym.cluster.protocol import ErrorCode
 from dart_gym.errors import (
     ClusterError,
     ConfigurationError,
@@ -49,6 +50,7 @@ FOR_A_PERSON = (ConfigurationError, MissingDependencyError, TaskError)
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 RECONNECT_S = 10.0
+RECORD_REST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class RolloutService:
             async with self._pool:
                 await self._run_all()
         finally:
-            await asyncio.to_thread(self._recorder.close)
+            await asyncio.to_thread(self._recorder.close, RECORD_REST_S)
             shutil.rmtree(directory, ignore_errors=True)
             self._write_metrics()
         if self._recorder.failure is not None:
@@ -209,7 +211,8 @@ class RolloutService:
         warned = False
         while True:
             try:
-                admitted = await asyncio.to_thread(self.data.admit, self.scheduler.running)
+                begun = self.scheduler.open_groups * self.config.group_size
+                admitted = await asyncio.to_thread(self.data.admit, begun)
                 warned = False
             except DataError as error:
                 if not warned:
@@ -247,6 +250,8 @@ class RolloutService:
             except FOR_A_PERSON:
                 raise
             except (DartGymError, OSError) as error:
+                if isinstance(error, ClusterError) and error.code == ErrorCode.AUTH:
+                    raise
                 now = time.monotonic()
                 if lost_since is None or self._totals.sums["episodes"] > before:
                     pause, lost_since = FIRST_PAUSE_S, now
