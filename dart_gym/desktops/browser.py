@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 from dart_gym.desktops.base import DesktopSpec
 from dart_gym.errors import MissingDependencyError
@@ -52,12 +53,21 @@ def browser_program() -> str:
         return path
     for name in BROWSERS:
         path = shutil.which(name)
-        if path and "snap" not in os.path.realpath(path):  # snaps cannot start in a sandbox
+        if path and not _is_snap(Path(path)):
             return path
     raise MissingDependencyError(
         "the browser profile needs Chromium; next step: apt-get install chromium (Ubuntu's is a snap, which no sandbox "
         f"can start: take Google Chrome's .deb, or let {BROWSER_VARIABLE} name another)"
     )
+
+
+def _is_snap(path: Path) -> bool:
+    """Whether a program is a snap, or Ubuntu's script that starts one: they cannot start in a sandbox."""
+    if "snap" in path.resolve().parts:
+        return True
+    with path.open("rb") as file:
+        start = file.read(4096)
+    return start.startswith(b"#!") and b"/snap/bin/" in start
 
 
 def browser_command(spec: DesktopSpec, port: int, user_data_dir: str) -> list[str]:
