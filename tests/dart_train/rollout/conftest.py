@@ -55,6 +55,11 @@ def vision() -> VisionSpec:
 
 
 @pytest.fixture
+def short() -> ConversationConfig:
+    return SHORT
+
+
+@pytest.fixture
 def prompt(tokens: ModelTokens, vision: VisionSpec) -> Prompt:
     conversation = Conversation(tokens, vision, SHORT)
     conversation.begin("Click on the tab")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from dart_agent.conversation import Conversation
+from dart_agent.formats import get_format
+from dart_gym.actions import Click, Done
+from dart_gym.cluster.client import ClusterClient
+from dart_train.rollout.config import FIRST_TRAINING_SEED
+from dart_train.rollout.demonstrate import (
+    DemonstratingPolicy,
+    collect_demonstrations,
+    plan_demonstrations,
+    snapped,
+)
+from dart_train.rollout.recorder import Recorder
+
+TASKS = ["fake/click-button", "fake/two-steps"]
+
+
+@pytest.mark.parametrize(("grid", "x", "y"), [(1, 43, 57), (4, 44, 56), (10, 40, 60)])
+def test_clicks_are_snapped_to_the_grid(grid, x, y):
+    assert snapped(Click(43, 57, button="right"), grid) == Click(x, y, button="right")
+    assert snapped(Done(), grid) == Done() and snapped(Click(), grid) == Click()
+
+
+def test_the_plan_uses_training_seeds_once_each():
+    plan = plan_demonstrations(TASKS, 5)
+    assert len({(item.task_id, item.seed) for item in plan}) == len(plan) == 10
+    assert min(item.seed for item in plan) == FIRST_TRAINING_SEED
+
+
+async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_have_had(
+    cluster_url, data, tokens, vision, short
+):
+    recorder = Recorder(data, source="oracle")
+    told: list[int] = []
+    plan = plan_demonstrations(TASKS, 12)
+    kept = await collect_demonstrations(
+        ClusterClient(cluster_url),
+        plan,
+        recorder,
+        lambda session: DemonstratingPolicy(
+            session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
+        ),
+        slots=3,
+        told=lambda done, episode: told.append(done),
+    )
+    recorder.close()
+    assert kept == recorder.recorded == 24 and told == list(range(1, 25))
+    found = list(data.trajectories(source="oracle"))
+    assert sorted((t.task_id, t.seed) for t in found) == sorted((item.task_id, item.seed) for item in plan)
+    assert data.ready() == (0, 0)  # demonstrations are no groups
+    conversation = Conversation(tokens, vision, short)
+    for trajectory in found:
+        assert trajectory.reward == 1.0 and len(trajectory.steps) == (2 if "two" in trajectory.task_id else 1)
+        conversation.begin(trajectory.instruction)
+        for step in trajectory.steps:
+            conversation.observe(data.load_image(step.image_hashes[-1]))
+            assert conversation.prompt().token_ids == step.prompt_ids
+            assert step.sampled_ids == tuple(tokens.response(step.text)) and step.logprobs == ()
+            conversation.respond(step.sampled_ids)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dart_agent.engines.base import Generation, Prompt
+from dart_agent.policies.policy import Decision, Episode
+from dart_gym.actions import Click, Done, Fail, Wait, action_from_dict
+from dart_gym.outcomes import Observation, TerminalState
+from dart_gym.session import Session
+from dart_train.data.files import image_hash
+from dart_train.rollout.episode import PHASES, PlayedEpisode, new_trajectory_id, play, to_trajectory
+from dart_train.rollout.scheduler import Assignment
+
+ASSIGNMENT = Assignment("fake/two-steps", 10_007, "fake/two-steps@10007#0.0", 3, 0, 99, 4)
+
+
+class Scripted:
+    """A policy that decides what it is told to, seeing all screenshots so far."""
+
+    def __init__(self, *decisions: Decision) -> None:
+        self._decisions = list(decisions)
+        self.episode: Episode | None = None
+        self.frames: list[np.ndarray] = []
+
+    def begin(self, episode: Episode) -> None:
+        self.episode = episode
+
+    async def act(self, observation: Observation) -> Decision:
+        self.frames.append(observation.screenshot)
+        decision = self._decisions.pop(0)
+        if decision.generation is None:
+            return decision
+        prompt = Prompt(tuple(range(len(self.frames))), tuple(self.frames))
+        return Decision(
+            decision.actions, decision.text, decision.thought, terminal=decision.terminal, prompt=prompt,
+            generation=decision.generation,
+        )  # fmt: skip
+
+
+def says(*actions, version: int = 1, terminal: TerminalState | None = None) -> Decision:
+    generation = Generation("text", (5, 6), (-0.5, -0.25), (version, version), "stop", "r0", (0.1, 0.2))
+    return Decision(tuple(actions), "text", "thought", terminal=terminal, generation=generation)
+
+
+async def played(policy: Scripted, assignment: Assignment = ASSIGNMENT) -> tuple[PlayedEpisode, list[str]]:
+    phases: list[str] = []
+    async with Session() as session:
+        return await play(session, policy, assignment, phases.append), phases
+
+
+async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids():
+    policy = Scripted(says(Wait(0.0)), says(Wait(0.0), version=2), says(Done()))
+    episode, phases = await played(policy)
+    assert policy.episode == Episode("fake/two-steps", episode.instruction, 99)
+    assert phases == ["reset", *["generate", "step"] * 3] and set(phases) <= set(PHASES)
+    assert episode.terminal is TerminalState.DONE and episode.reward == 0.0 and episode.trainable
+    trajectory, images = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    assert (trajectory.seed, trajectory.group_key) == (10_007, ASSIGNMENT.group_key)
+    assert (trajectory.oldest_version, trajectory.newest_version) == (1, 2)
+    assert [step.prompt_ids for step in trajectory.steps] == [(0,), (0, 1), (0, 1, 2)]
+    assert [len(step.image_hashes) for step in trajectory.steps] == [1, 2, 3]
+    assert set(images) == {name for step in trajectory.steps for name in step.image_hashes}
+    assert all(image_hash(image) == name for name, image in images.items())
+    assert all(step.sampled_ids == (5, 6) and step.logprobs == (-0.5, -0.25) for step in trajectory.steps)
+    assert action_from_dict(trajectory.steps[2].actions[0]) == Done()
+    assert trajectory.timings["engine"] == pytest.approx(0.6) and trajectory.timings["reset"] > 0
+    assert trajectory.task_hash and trajectory.created_at > 0
+
+
+async def test_actions_after_the_end_are_not_carried_out():
+    episode, _ = await played(Scripted(says(Wait(0.0), Fail("no way"), Click(1, 1))))
+    assert episode.terminal is TerminalState.FAIL and episode.actions == 2
+
+
+async def test_what_cannot_be_done_is_kept_with_the_step():
+    episode, _ = await played(Scripted(says(Click(5000, 5000)), says(Done())))
+    trajectory, _ = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    assert "5000" in trajectory.steps[0].action_error and trajectory.steps[1].action_error == ""
+
+
+async def test_a_parse_error_is_scored_and_trained_on():
+    episode, _ = await played(Scripted(says(terminal=TerminalState.PARSE_ERROR)))
+    assert episode.terminal is TerminalState.PARSE_ERROR and episode.reward == 0.0
+    assert episode.trainable and len(episode.steps) == 1 and episode.actions == 0
+
+
+async def test_a_model_error_is_never_trained_on_and_keeps_only_answered_steps():
+    episode, _ = await played(Scripted(says(Wait(0.0)), Decision(terminal=TerminalState.MODEL_ERROR)))
+    assert episode.terminal is TerminalState.MODEL_ERROR and not episode.trainable and len(episode.steps) == 1
+
+
+async def test_the_step_limit_of_the_assignment_holds():
+    episode, _ = await played(Scripted(*[says(Wait(0.0)) for _ in range(9)]))
+    assert episode.terminal is TerminalState.STEP_LIMIT and episode.actions == 4
+
+
+def test_names_of_trajectories_are_safe_and_unique():
+    odd = Assignment("osworld/a b/ü:1", 1, "k", 0, 0, 0)
+    names = {new_trajectory_id(odd) for _ in range(100)}
+    assert len(names) == 100 and all("/" not in name and " " not in name and len(name) < 192 for name in names)
