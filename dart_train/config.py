@@ -61,6 +61,7 @@ class DemonstrationConfig(_Model):
 
     per_task: int = Field(0, ge=0, description="episodes per task; 0 for none")
     tasks: tuple[str, ...] | None = Field(None, description="None for the training tasks")
+    per_task_of: dict[str, int] = Field(default_factory=dict, description="other numbers for some tasks")
     grid: int = Field(1, ge=1, description="clicks are demonstrated on multiples of so many pixels")
     wrong_instruction_share: float = Field(
         0.0, ge=0, le=1, description="share of demonstrations that get the instruction of another: imperfect on purpose"

@@ -11,9 +11,13 @@ from dart_gym.cluster.client import ClientSession, ClusterClient
 from dart_train.agent import conversation_config
 from dart_train.commands.context import ModuleContext
 from dart_train.errors import DartTrainError
+from dart_train.rollout.config import FIRST_TRAINING_SEED
 from dart_train.rollout.demonstrate import DemonstratingPolicy, collect_demonstrations, plan_demonstrations
 from dart_train.rollout.episode import PlayedEpisode
 from dart_train.rollout.recorder import Recorder
+
+SEEDS_PER_RUN = 100_000
+"""Distance between the demonstration seeds of runs with neighbouring `seed`s."""
 
 LEAST_SHARE = 0.9
 """An oracle that fails more often than this leaves room for is broken, and says so."""
@@ -24,7 +28,8 @@ def main(context: ModuleContext) -> None:
     config = context.config
     settings = config.demonstrations
     tasks = list(settings.tasks or config.train_tasks)
-    assignments = plan_demonstrations(tasks, settings.per_task)
+    counts = {task: settings.per_task_of.get(task, settings.per_task) for task in tasks}
+    assignments = plan_demonstrations(counts, FIRST_TRAINING_SEED + config.seed * SEEDS_PER_RUN)
     model_dir = context.run.checkpoint(0)
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     progress = context.progress()

@@ -66,12 +66,12 @@ class DemonstratingPolicy:
         return Decision((action,), text, prompt=prompt, generation=generation)
 
 
-def plan_demonstrations(tasks: list[str], per_task: int, first: int = FIRST_TRAINING_SEED) -> list[Assignment]:
-    """So many episodes of every task, on seeds that no evaluation uses; task by task, so that pages stay loaded."""
+def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED) -> list[Assignment]:
+    """So many episodes of each task, on seeds that no evaluation uses; task by task, so that pages stay loaded."""
     return [
         Assignment(task, first + index, f"{task}@{first + index}#demo", 0, 0, first + index, None)
-        for task in tasks
-        for index in range(per_task)
+        for task, count in counts.items()
+        for index in range(count)
     ]
 
 
