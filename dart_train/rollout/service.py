@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +41,7 @@ from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, To
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.scheduler import Assignment, Scheduler
+from dart_train.rollout.sockets import socket_directory
 from dart_train.rollout.sync import WeightSync
 
 _log = logging.getLogger(__name__)
@@ -149,22 +148,22 @@ class RolloutService:
             EngineError: no engine came up.
         """
         loop = asyncio.get_running_loop()
-        directory = tempfile.mkdtemp(prefix="dart-rollout-")
         self._recorder = Recorder(
             self.data,
             expected=self.config.group_size,
             patience_s=self.config.patience_s,
             on_failure=lambda: loop.call_soon_threadsafe(self.stop),
         )
-        self._pool = EnginePool(self.config.engine, self._weights, directory=directory, log_dir=self._log_dir)
-        self._sync = WeightSync(self._newest_weights, self._pool, interval_s=self.config.sync_interval_s)
         try:
-            async with self._pool:
-                await self._run_all()
+            with socket_directory() as directory:
+                engine = self.config.engine
+                self._pool = EnginePool(engine, self._weights, directory=directory, log_dir=self._log_dir)
+                self._sync = WeightSync(self._newest_weights, self._pool, interval_s=self.config.sync_interval_s)
+                async with self._pool:
+                    await self._run_all()
         finally:
             await asyncio.to_thread(self._recorder.close, RECORD_REST_S)
-            shutil.rmtree(directory, ignore_errors=True)
-            self._write_metrics()
+        self._write_metrics()
         if self._recorder.failure is not None:
             raise self._recorder.failure
         return self.summary()

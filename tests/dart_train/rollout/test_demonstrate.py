@@ -25,7 +25,7 @@ def test_clicks_are_snapped_to_the_grid(grid, x, y):
 
 
 def test_the_plan_uses_training_seeds_once_each():
-    plan = plan_demonstrations(TASKS, 5)
+    plan = plan_demonstrations(dict.fromkeys(TASKS, 5))
     assert len({(item.task_id, item.seed) for item in plan}) == len(plan) == 10
     assert min(item.seed for item in plan) == FIRST_TRAINING_SEED
 
@@ -35,7 +35,7 @@ async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_h
 ):
     recorder = Recorder(data, source="oracle")
     told: list[int] = []
-    plan = plan_demonstrations(TASKS, 12)
+    plan = plan_demonstrations(dict.fromkeys(TASKS, 12))
     kept = await collect_demonstrations(
         ClusterClient(cluster_url),
         plan,
