@@ -272,7 +272,7 @@ class Panel:
         view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
         if self._live is not None:
             self._live.update(draw(view, time.monotonic()))
-        elif time.monotonic() - self._said > PLAIN_INTERVAL_S:
+        elif view.total and time.monotonic() - self._said > PLAIN_INTERVAL_S:
             self._said = time.monotonic()
             self.console.print(plain_line(view), highlight=False, markup=False, soft_wrap=True)
 

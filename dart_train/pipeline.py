@@ -137,7 +137,8 @@ class Pipeline:
         self._start("data", service=True)
         self._start("rollout", *cluster)
         self._start("learn")
-        self._until_finished("rl", "rollout", "learn")
+        self._until_finished("rl", "learn")  # after its `max_steps`, or once rollouts have ended and are trained on
+        self.supervisor.stop("rollout")
         self.supervisor.stop("data")
 
     def _evaluate(self, label: str, version: int | None, *arguments: str) -> None:
@@ -222,28 +223,25 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     """
     run = RunDirectory(runs_dir / config.name)
     run.create()
-    text = dump_config(config)
     afresh = f"remove {run.root} to start afresh, or choose another --name"
     if run.config.exists():
-        if run.config.read_text(errors="replace") != text:
-            made_by = _whose(run.config)
-            raise RunDirectoryError(f"{run.root} {made_by}; {afresh} (to compare: the same command with --dry-run)")
+        try:
+            known = load_config(run.config)  # not its text: a later version of the package may have more settings
+        except ConfigError as error:
+            raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
+        if known != config:
+            raise RunDirectoryError(
+                f"{run.root} was made by another configuration; {afresh} "
+                f"(to compare: {run.config} and what the same command prints with --dry-run)"
+            )
     elif (run.root / "state.json").exists():
         raise RunDirectoryError(
             f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
             f"or restore it, for example from the same command with --dry-run"
         )
     else:
-        write_text(run.config, text)
+        write_text(run.config, dump_config(config))
     return run
-
-
-def _whose(config: Path) -> str:
-    try:
-        load_config(config)
-    except ConfigError as error:
-        return f"has a damaged config.yaml ({' '.join(str(error).split())[:200]})"
-    return "was made by another configuration"
 
 
 def execute(

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -145,7 +146,8 @@ def disk_is_full(path: Path) -> bool:
 def explained_file_errors(root: Path) -> Iterator[None]:
     """What a file system does to the code inside becomes an error for people; bugs stay what they are.
 
-    Libraries report a full disk in their own ways (`safetensors`, `torch.save`), so the disk itself is asked as well.
+    Libraries have errors of their own for that: `safetensors` (Rust) gives at least the number, and for others
+    (`torch.save`) the disk itself is asked whether it is full.
 
     Raises:
         RunDirectoryError: the file system refused something.
@@ -160,6 +162,9 @@ def explained_file_errors(root: Path) -> Iterator[None]:
             raise explain_os_error(error, Path(error.filename or root)) from error
         raise
     except Exception as error:
+        named = re.search(r"\(os error (\d+)\)", str(error))
+        if named and int(named[1]) in _REMEDIES:
+            raise explain_os_error(OSError(int(named[1]), os.strerror(int(named[1]))), root) from error
         if disk_is_full(root):
             raise DiskFullError(root) from error
         raise
