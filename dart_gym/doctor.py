@@ -27,7 +27,6 @@ PROGRAMS = {
     "dbus-daemon": "dbus",
     "zenity": "zenity",
     "mousepad": "mousepad",
-    "galculator": "galculator",
     "xdotool": "xdotool",
 }
 """Program: the Debian package that has it."""

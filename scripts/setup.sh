@@ -9,7 +9,7 @@ VENV=.venv
 TORCH=${DART_TORCH:-torch==2.13.0}   # first and alone: a looser range would pull a newer build with gigabytes of CUDA
 APT_PACKAGES=(
   xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
-  zenity mousepad galculator
+  zenity mousepad
 )
 
 say()  { printf '\033[1m%s\033[0m\n' "$*" >&2; }

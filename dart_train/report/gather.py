@@ -49,8 +49,8 @@ NOTE_IMPERFECT = (
     "final figure is the reinforcement learning alone."
 )
 NOTE_SHIPPED = (
-    "The model starts from weights shipped with the package: supervised training on clean demonstrations of other "
-    "MiniWoB++ tasks (scripts/make_tiny_base.py). They have never seen the tasks that are trained here."
+    "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on clean "
+    "demonstrations of other MiniWoB++ tasks, then on demonstrations of these tasks that are as imperfect."
 )
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",

@@ -128,7 +128,8 @@ def _mean_row(data: ReportData, keys: list[str], constant: bool) -> str:
 
 def _sample(sample: Sample) -> str:
     success = (sample.reward or 0) > 0.5
-    tag = f'<span class="tag {"yes" if success else "no"}">{"success" if success else escape(sample.terminal)}</span>'
+    ending = "missed" if sample.terminal == "done" else sample.terminal.replace("_", " ")
+    tag = f'<span class="tag {"yes" if success else "no"}">{"success" if success else escape(ending)}</span>'
     frames = "".join(
         f'<figure><img alt="" src="{plots.png_data_url(plots.draw_actions(frame.image, frame.actions))}">'
         f"<figcaption>{escape(frame.text[:160])}</figcaption></figure>"
