@@ -185,8 +185,10 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConf
     except FileNotFoundError:
         near = ", ".join(sorted(map(str, path.parent.glob("*.yaml")))) if path.parent.is_dir() else ""
         raise ConfigError(f"no configuration {path}" + (f"; there are: {near}" if near else "")) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold a mapping of keys to values")
     for keys, value in parse_overrides(overrides or []):
