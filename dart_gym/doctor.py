@@ -28,6 +28,7 @@ PROGRAMS = {
     "zenity": "zenity",
     "mousepad": "mousepad",
     "xdotool": "xdotool",
+    "xkbcomp": "x11-xkb-utils",
 }
 """Program: the Debian package that has it."""
 

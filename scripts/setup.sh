@@ -18,9 +18,12 @@ die()  { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
 browser() {  # a Chromium that is a program of its own; Ubuntu's `chromium` is a snap, which no sandbox can start
-  local name
-  for name in "${DART_GYM_CHROMIUM:-}" chromium google-chrome-stable google-chrome; do
-    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 && ! readlink -f "$(command -v "$name")" | grep -q snap && return 0
+  local name path
+  for name in "${DART_GYM_CHROMIUM:-}" chromium chromium-browser google-chrome-stable google-chrome; do
+    [ -n "$name" ] && path=$(command -v "$name") || continue
+    case $(readlink -f "$path") in */snap | */snap/*) continue ;; esac
+    head -c 4096 "$path" | grep -aq /snap/bin/ && continue   # Ubuntu's script that starts the snap
+    return 0
   done
   return 1
 }
@@ -75,12 +78,13 @@ main() {
   trap 'rm -f "$LOG"' EXIT
   find_python
   apt_install                                              # a look at dpkg's data base when nothing is missing
-  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && return 0
+  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
   free=$(df -Pk . | awk 'NR==2 {print int($4/1024)}')
   [ "$free" -ge 3000 ] || die "only ${free} MiB are free here; the Python packages need about 3 GiB" "free some space and run again"
   if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
     say "Making $VENV"
-    "$PYTHON" -m venv --clear "$VENV"
+    "$PYTHON" -m venv --clear "$VENV" >"$LOG" 2>&1 ||
+      { tail -5 "$LOG" >&2; die "$PYTHON could not make $VENV" "its last words are above; mend that and run again"; }
   fi
   if ! "$VENV/bin/python" -c 'import torch' >/dev/null 2>&1; then
     say "Installing $TORCH"

@@ -1,0 +1,181 @@
+"""`scripts/setup.sh` in a copy of its own, with stand-ins for everything that it would install with."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOLS = (
+    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp dirname env tr wc".split()
+)
+PYTHON = """#!/bin/sh
+echo "python $*" >>"$CALLS"
+case "$*" in
+  *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 0 ;;
+  *"import torch"*) [ -e .venv/torch ]; exit ;;
+  *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; cp "$0" .venv/bin/dart-train ;;
+  *"-m pip install"*torch*) touch .venv/torch ;;
+esac
+exit 0
+"""
+
+
+class Machine:
+    """A copy of the project on a machine of which the test says what is installed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.bin, self.calls = root / "project", root / "bin", root / "calls"
+        (self.root / "scripts").mkdir(parents=True)
+        self.bin.mkdir()
+        shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts" / "setup.sh")
+        shutil.copy(ROOT / "pyproject.toml", self.root / "pyproject.toml")
+        for tool in TOOLS:
+            (self.bin / tool).symlink_to(str(shutil.which(tool)))
+        self.program("dpkg-query", "echo installed")
+        self.program("id", "echo 0")
+        self.program("chromium", "")
+        self.program("dpkg", "")
+        self.program("apt-get", 'echo "apt-get $*" >>"$CALLS"')
+        self.program("df", "echo header; echo 'x 1 1 99999999 1% /'")
+        self.script("python3", PYTHON)
+
+    def program(self, name: str, body: str) -> None:
+        self.script(name, f"#!/bin/sh\n{body}\n")
+
+    def script(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.unlink(missing_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        self.calls.write_text("")
+        variables = {"PATH": str(self.bin), "CALLS": str(self.calls), "FAIL": "", **environment}
+        command = [str(self.root / "scripts" / "setup.sh")]
+        return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60)
+
+    def called(self, words: str) -> bool:
+        return words in self.calls.read_text()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_second_time_it_returns_at_once_and_installs_nothing(machine):
+    first = machine.setup()
+    assert first.returncode == 0, first.stderr
+    assert machine.called("-m venv") and machine.called("pip install") and not machine.called("apt-get")
+    again = machine.setup()
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert not machine.called("-m pip") and not machine.called("-m venv")
+
+
+def test_a_new_version_of_the_project_is_installed_into_the_same_environment(machine):
+    machine.setup()
+    with (machine.root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    assert machine.setup().returncode == 0
+    assert machine.called("pip install") and not machine.called("-m venv") and not machine.called("install torch")
+    assert len(list((machine.root / ".venv").glob(".dart-setup-*"))) == 1
+
+
+def test_an_interrupted_set_up_is_continued(machine):
+    failed = machine.setup(FAIL="1")
+    assert failed.returncode == 1 and "no network" in failed.stderr and "continues where it was" in failed.stderr
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert not machine.called("-m venv") and not machine.called("install torch")  # those were whole already
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_a_broken_environment_is_made_anew(machine, stamped):
+    if stamped:
+        machine.setup()
+    python = machine.root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.called("-m venv --clear")
+
+
+def test_missing_packages_are_installed_by_root(machine):
+    machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
+    done = machine.setup()
+    assert done.returncode == 0, done.stderr
+    assert machine.called("apt-get install -y -qq --no-install-recommends xvfb\n")
+
+
+def test_without_the_right_to_install_it_says_what_to_ask_for(machine):
+    machine.program("dpkg-query", 'case "$*" in *xvfb* | *bubblewrap*) ;; *) echo installed ;; esac')
+    machine.program("id", "echo 1000")
+    result = machine.setup()
+    assert result.returncode == 1
+    assert "neither root nor sudo is at hand" in result.stderr
+    assert "apt-get install --no-install-recommends xvfb bubblewrap" in result.stderr
+    assert not machine.called("apt-get") and not (machine.root / ".venv").exists()
+
+
+def test_with_sudo_it_installs(machine):
+    machine.program("dpkg-query", 'case "$*" in *xvfb*) ;; *) echo installed ;; esac')
+    machine.program("id", "echo 1000")
+    machine.program("sudo", 'echo "sudo $*" >>"$CALLS"; exec "$@"')
+    assert machine.setup().returncode == 0
+    assert machine.called("sudo env DEBIAN_FRONTEND=noninteractive apt-get install")
+
+
+def test_what_apt_says_is_shown(machine):
+    machine.program("dpkg-query", "true")
+    machine.program("apt-get", "echo 'E: no such mirror'; exit 100")
+    result = machine.setup()
+    assert result.returncode == 1 and "E: no such mirror" in result.stderr and "apt could not install" in result.stderr
+
+
+def test_another_distribution_is_told_what_is_missing(machine):
+    machine.program("dpkg-query", "exit 1")
+    (machine.bin / "apt-get").unlink()
+    result = machine.setup()
+    assert result.returncode == 1 and "no Debian or Ubuntu" in result.stderr and "bubblewrap" in result.stderr
+
+
+def test_too_little_disk_space_is_said_before_anything_is_fetched(machine):
+    machine.program("df", "echo header; echo 'x 1 1 1000000 1% /'")
+    result = machine.setup()
+    assert result.returncode == 1 and "only 976 MiB are free" in result.stderr
+    assert not machine.called("pip install")
+
+
+def test_no_python_that_is_new_enough(machine):
+    machine.program("python3", "exit 1")
+    result = machine.setup()
+    assert result.returncode == 1 and "no Python 3.11 or newer" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["link", "script"])
+def test_a_snap_is_no_browser(machine, tmp_path, kind):
+    (machine.bin / "chromium").unlink()
+    if kind == "link":
+        (tmp_path / "snap").mkdir()
+        shutil.copy(machine.bin / "dpkg", tmp_path / "snap" / "chromium")
+        (machine.bin / "chromium").symlink_to(tmp_path / "snap" / "chromium")
+    else:
+        machine.program("chromium-browser", 'exec /snap/bin/chromium "$@"')
+    result = machine.setup()
+    assert machine.called("apt-get install") or "no Chromium that can run in a sandbox" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "target", ["help", "setup", "quickstart", "controls", "test", "test-unit", "test-slow", "lint"]
+)
+def test_targets_of_make(target):
+    result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    if target != "help":
+        assert "scripts/setup.sh" in result.stdout
