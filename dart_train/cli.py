@@ -37,8 +37,8 @@ DEFAULT_RUNS_DIR = Path("runs")
 INTERRUPTED = 130
 
 
-def _load(config: Path, overrides: list[str] | None, name: str | None) -> RunConfig:
-    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])])
+def _load(config: Path, overrides: list[str] | None, name: str | None, *, check_trainer: bool = True) -> RunConfig:
+    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])], check_trainer=check_trainer)
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def _context(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    loaded = _load(config, overrides, name)
+    loaded = _load(config, overrides, name, check_trainer=False)
     with explained_file_errors(runs_dir / loaded.name):
         yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)
 
@@ -89,7 +89,7 @@ def controls(
     from dart_train import pipeline
     from dart_train.commands import controls as command
 
-    loaded = _load(config, overrides, name)
+    loaded = _load(config, overrides, name, check_trainer=False)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 

@@ -169,12 +169,14 @@ def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
     values[keys[-1]] = value
 
 
-def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
+def load_config(path: str | Path, overrides: list[str] | None = None, *, check_trainer: bool = True) -> RunConfig:
     """Read a configuration file.
 
     Args:
         path: YAML.
         overrides: `key.subkey=value`.
+        check_trainer: look at the keys of `trainer` as well, which takes the import of torch; modules of a run leave
+            that to the launcher.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown key, a value of the wrong type.
@@ -193,22 +195,23 @@ def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConf
         raise ConfigError(f"{path} must hold a mapping of keys to values")
     for keys, value in parse_overrides(overrides or []):
         apply_override(values, keys, value)
-    return parse_config(values, str(path))
+    return parse_config(values, str(path), check_trainer=check_trainer)
 
 
-def parse_config(values: dict[str, Any], origin: str = "configuration") -> RunConfig:
+def parse_config(values: dict[str, Any], origin: str = "configuration", *, check_trainer: bool = True) -> RunConfig:
     """Check plain values and return the configuration. Raises `ConfigError`."""
     try:
         config = RunConfig.model_validate(values)
     except ValidationError as error:
         lines = [_explain(item) for item in error.errors(include_url=False)]
         raise ConfigError(f"{origin}:\n  " + "\n  ".join(lines)) from None
-    check_trainer_fields(config.trainer, origin)
+    if check_trainer:
+        check_trainer_fields(config.trainer, origin)
     return config
 
 
 def check_trainer_fields(trainer: dict[str, Any], origin: str) -> None:
-    """Refuse unknown keys of `trainer` without importing torch for it. Raises `ConfigError`."""
+    """Refuse unknown keys of `trainer`. Raises `ConfigError`."""
     if not trainer:
         return
     import dataclasses

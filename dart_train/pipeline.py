@@ -226,7 +226,8 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     afresh = f"remove {run.root} to start afresh, or choose another --name"
     if run.config.exists():
         try:
-            known = load_config(run.config)  # not its text: a later version of the package may have more settings
+            # not its text: a later version of the package may have more settings
+            known = load_config(run.config, check_trainer=False)
         except ConfigError as error:
             raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
         if known != config:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +21,7 @@ from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.episode import PlayedEpisode
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.scheduler import Assignment
+from dart_train.rollout.sockets import socket_directory
 from dart_train.rundir import RunDirectory, write_json
 
 
@@ -107,15 +106,12 @@ async def _play_all(
     rollout = context.config.rollout
     sampling = rollout.sampling.model_copy(update={"temperature": temperature})
     factory = make_policy(weights.path, context.config.agent, sampling)
-    directory = tempfile.mkdtemp(prefix="dart-eval-")
-    try:
+    with socket_directory() as directory:
         async with EnginePool(rollout.engine, weights, directory=directory, log_dir=context.run.logs) as pool:
             client = ClusterClient(context.url)
             return await play_all(
                 client, assignments, lambda _: factory(EpisodeEngine(pool)), slots=rollout.slots, told=told
             )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _row(episode: PlayedEpisode, run: RunDirectory, label: str, config: RunConfig) -> dict[str, Any]:
