@@ -72,7 +72,7 @@ def metrics(runs_dir: Path, name: str) -> list[dict]:
 
 
 def assert_nothing_left(runs_dir: Path) -> None:
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while left := processes_of(runs_dir):
         assert time.monotonic() < deadline, f"left behind: {[p.cmdline() for p in left]}"
         time.sleep(0.05)
@@ -92,7 +92,7 @@ def finished(tmp_path_factory):
     wait_until(lambda: len(metrics(runs_dir, "trainer")) > steps, run, runs_dir)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 60.0
     while left := processes_of(runs_dir):
         assert time.monotonic() < deadline, f"outlived the launcher: {[p.cmdline() for p in left]}"
         time.sleep(0.05)
