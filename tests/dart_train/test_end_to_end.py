@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dart_gym.processes import die_with_parent
 from dart_train.metrics import read_metrics
 
 CONFIG = Path(__file__).parent / "e2e.yaml"
@@ -40,10 +41,11 @@ def start(runs_dir: Path, *arguments: str) -> subprocess.Popen:
     ]
     log = (runs_dir / "launcher.log").open("ab")
     with log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        tied = die_with_parent()  # a failing test must not leave a run behind
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=tied)
 
 
-def wait_until(condition, process: subprocess.Popen, runs_dir: Path, seconds: float = 240.0):
+def wait_until(condition, process: subprocess.Popen, runs_dir: Path, seconds: float = 400.0):
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         text = (runs_dir / "launcher.log").read_text()
