@@ -50,7 +50,9 @@ NOTE_IMPERFECT = (
 )
 NOTE_SHIPPED = (
     "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on clean "
-    "demonstrations of other MiniWoB++ tasks, then on demonstrations of these tasks that are as imperfect."
+    "demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find \"Cancel\".') on the pages of four "
+    "of these. The tasks' own instructions it has never seen; the imperfect demonstrations teach them, and blur what "
+    "the shipped weights bring along. The column 'shipped weights' says what they score as they are."
 )
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",
