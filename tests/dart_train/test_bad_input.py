@@ -57,6 +57,9 @@ def run(config: Path, runs: Path, *overrides: str, before: tuple[str, ...] = ())
     return call("dart_train", "run", str(config), "--runs-dir", str(runs), "--plain", *options, before=before)
 
 
+pytestmark = pytest.mark.e2e  # real processes, several seconds each
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
