@@ -156,7 +156,8 @@ def test_random_agent(task):
 
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_vector_send_recv(task):
-    assert _run_example("vector_send_recv.py", task, "--envs", "2", "--episodes", "6").startswith("6 episodes in ")
+    printed = _run_example("vector_send_recv.py", task, "--envs", "2", "--episodes", "6")
+    assert re.match(r"[67] episodes in ", printed)  # both desktops may end the last one
 
 
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
