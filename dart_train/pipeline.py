@@ -267,7 +267,8 @@ def check(config: RunConfig) -> None:
 
     get_format(config.agent.format)
     check_tasks(config)
-    trainer_arguments(config, RunDirectory(Path(tempfile.gettempdir()) / config.name))
+    with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory
+        trainer_arguments(config, RunDirectory(Path(scratch) / config.name))
 
 
 def say_result(run: RunDirectory, console: Console) -> None:
