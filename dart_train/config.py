@@ -7,6 +7,7 @@ One file describes everything: model, desktops, demonstrations, warm-up, rollout
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,8 +42,22 @@ class ClusterConfig(_Model):
     """Where the desktops are."""
 
     url: str | None = Field(None, description="a running `dart-gym serve`; None starts one for the run")
+    token_env: str | None = Field(
+        None, description="environment variable that holds the token of a cluster given by url"
+    )
     desktops: int = Field(4, ge=1, description="desktops of the server that is started for the run")
     sandbox: Literal["bwrap", "none"] = "bwrap"
+
+    def token(self) -> str | None:
+        """The cluster's token; None where none is configured. Raises `ConfigError` when the variable is not set."""
+        if self.token_env is None:
+            return None
+        token = os.environ.get(self.token_env)
+        if not token:
+            raise ConfigError(
+                f"cluster.token_env: the environment variable {self.token_env} is not set: export the token"
+            )
+        return token
 
 
 class AgentConfig(_Model):

@@ -175,7 +175,7 @@ class Pipeline:
     def _start_cluster(self) -> None:
         if self._cluster_url is not None:
             if self.config.cluster.url is not None and not self._cluster_answered:
-                reach_cluster(self._cluster_url)
+                reach_cluster(self._cluster_url, self.config.cluster.token())
                 self._cluster_answered = True
             return
         path = self.run.root.resolve() / "cluster.sock"
@@ -210,9 +210,9 @@ def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
     return python_module("cluster", "dart_gym.cli", *arguments, "--sandbox", config.cluster.sandbox, service=True)
 
 
-def reach_cluster(url: str) -> None:
+def reach_cluster(url: str, token: str | None = None) -> None:
     """See whether a configured cluster answers, before modules try for minutes. Raises `ClusterError`."""
-    asyncio.run(ClusterClient(url).status())
+    asyncio.run(ClusterClient(url, token=token).status())
 
 
 def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:

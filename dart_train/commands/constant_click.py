@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.actions import Click
-from dart_gym.cluster.client import ClusterClient
 from dart_gym.outcomes import Observation
 from dart_train.commands.context import ModuleContext
 from dart_train.config import RunConfig
@@ -75,7 +74,7 @@ def main(context: ModuleContext) -> None:
 
     played = asyncio.run(
         play_all(
-            ClusterClient(context.url),
+            context.client(),
             assignments,
             lambda _: ConstantClicker(places),
             slots=config.rollout.slots,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from dart_gym.cluster.client import ClusterClient
 from dart_gym.errors import ConfigurationError
 from dart_train.config import RunConfig
 from dart_train.data.checkpoints import CheckpointRow
@@ -77,6 +78,10 @@ class ModuleContext:
                 "or use `dart-train run`, which starts them"
             )
         return url
+
+    def client(self) -> ClusterClient:
+        """A client of the environment cluster."""
+        return ClusterClient(self.url, token=self.config.cluster.token())
 
     def catch_signals(self) -> None:
         """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""

@@ -7,7 +7,7 @@ import asyncio
 from dart_agent.formats import get_format
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
-from dart_gym.cluster.client import ClientSession, ClusterClient
+from dart_gym.cluster.client import ClientSession
 from dart_train.agent import conversation_config
 from dart_train.commands.context import ModuleContext
 from dart_train.errors import DartTrainError
@@ -55,7 +55,7 @@ def main(context: ModuleContext) -> None:
         try:
             kept = asyncio.run(
                 collect_demonstrations(
-                    ClusterClient(context.url), missing, recorder, new_policy, slots=config.rollout.slots, told=told
+                    context.client(), missing, recorder, new_policy, slots=config.rollout.slots, told=told
                 )
             )
         finally:

@@ -11,7 +11,6 @@ from typing import Any
 from PIL import Image
 
 from dart_gym.actions import action_to_dict
-from dart_gym.cluster.client import ClusterClient
 from dart_train.agent import make_policy
 from dart_train.commands.context import ModuleContext, check_model, published
 from dart_train.config import RunConfig
@@ -108,7 +107,7 @@ async def _play_all(
     factory = make_policy(weights.path, context.config.agent, sampling)
     with socket_directory() as directory:
         async with EnginePool(rollout.engine, weights, directory=directory, log_dir=context.run.logs) as pool:
-            client = ClusterClient(context.url)
+            client = context.client()
             return await play_all(
                 client, assignments, lambda _: factory(EpisodeEngine(pool)), slots=rollout.slots, told=told
             )

@@ -31,6 +31,7 @@ def main(context: ModuleContext) -> None:
             config,
             data,
             cluster_url=context.url,
+            token=context.config.cluster.token(),
             weights=Weights(newest.path, newest.version),
             make_policy=make_policy(newest.path, context.config.agent, config.sampling),
             metrics=MetricsLog(context.run.metrics("rollout")),
