@@ -65,7 +65,7 @@ async def test_it_dies_with_its_owner_however_that_dies(until, signum):
     assert owner.stdin is not None and owner.stdout is not None
     pid, url = (await asyncio.to_thread(owner.stdout.readline)).split()
     os.kill(owner.pid, signum)
-    await asyncio.to_thread(owner.wait)
+    await asyncio.to_thread(owner.wait, 30)
     await until(lambda: start_time(int(pid)) is None, timeout=20.0)
     assert not directory_of(url).exists()
     owner.stdin.close()
