@@ -49,8 +49,8 @@ class ClusterConfig(_Model):
     sandbox: Literal["bwrap", "none"] = "bwrap"
 
     def token(self) -> str | None:
-        """The cluster's token; None where none is configured. Raises `ConfigError` when the variable is not set."""
-        if self.token_env is None:
+        """Token of the cluster at `url`; None where none is needed. Raises `ConfigError` if the variable is not set."""
+        if self.url is None or self.token_env is None:
             return None
         token = os.environ.get(self.token_env)
         if not token:

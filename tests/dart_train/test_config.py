@@ -77,3 +77,13 @@ def test_an_override_is_found_where_it_was_put(keys, value):
     for key in keys:
         values = values[key]
     assert values == value
+
+
+def test_a_token_is_asked_for_only_where_a_cluster_is_given(monkeypatch):
+    monkeypatch.delenv("X_TOKEN", raising=False)
+    assert parse_config({**MINIMAL, "cluster": {"token_env": "X_TOKEN"}}).cluster.token() is None
+    elsewhere = parse_config({**MINIMAL, "cluster": {"url": "ws://host:1", "token_env": "X_TOKEN"}}).cluster
+    with pytest.raises(ConfigError, match="X_TOKEN is not set"):
+        elsewhere.token()
+    monkeypatch.setenv("X_TOKEN", "secret")
+    assert elsewhere.token() == "secret"

@@ -114,7 +114,7 @@ def test_a_run_survives_the_death_of_modules_and_launcher(finished):
 def test_the_report_has_its_keys(finished):
     figures = json.loads((finished / "e2e" / "report.json").read_text())
     assert REPORT_KEYS <= set(figures)
-    assert figures["rollouts"] >= 96
+    assert 96 - 4 < figures["rollouts"] <= 96  # a last group that does not fit the budget is not begun
     assert figures["weight_updates"] >= 3
     assert 0 < figures["env_utilisation"] <= 1
     page = (finished / "e2e" / "report.html").read_text()
