@@ -6,16 +6,15 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from dart_agent.engines.base import EngineError, Prompt, Sampling
+from dart_agent.engines.qwen import QwenRunner, rope_positions
+from dart_agent.engines.transformers import TransformersEngine
 from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_gym.errors import ConfigurationError
 
-torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.train
-
-from dart_agent.engines.qwen import QwenRunner, rope_positions  # noqa: E402
-from dart_agent.engines.transformers import TransformersEngine  # noqa: E402
 
 
 def screen(seed: int, height: int = 112, width: int = 84) -> np.ndarray:
