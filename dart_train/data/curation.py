@@ -145,6 +145,39 @@ def length_cap(longest_success: int | None, maximum: int, *, margin: int = 1, mi
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """How a task's next group is rolled out.
+
+    Attributes:
+        group_size: its rollouts.
+        max_steps: their step limit; None for the task's own.
+    """
+
+    group_size: int
+    max_steps: int | None
+
+
+def plan(
+    config: CurationConfig, max_steps: int | None, *, success_rate: float | None, longest_success: int | None
+) -> Plan:
+    """Return how a task's next group is rolled out, by the switches that are on.
+
+    Args:
+        config: the switches.
+        max_steps: the general step limit; without one, length is left to the task.
+        success_rate: mean reward of the task's latest rollouts; None if there are none.
+        longest_success: steps of the task's longest success; None before the first one.
+    """
+    size, limit = config.group_size, max_steps
+    if config.dynamic_rollouts:
+        threshold, least = config.dynamic_rollouts_threshold, config.min_rollouts
+        size = rollouts_for(success_rate, size, threshold=threshold, minimum=least)
+    if config.dynamic_length and limit is not None:
+        limit = length_cap(longest_success, limit, margin=config.length_margin, minimum=config.min_length)
+    return Plan(size, limit)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolInjection:
     """A success from the pool that takes the place of one failure.
 

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dart_train.data import checkpoints, curation, leases, statistics
 from dart_train.data.cache import LRUCache
 from dart_train.data.checkpoints import CheckpointRow
-from dart_train.data.curation import Census, CurationConfig
+from dart_train.data.curation import Census, CurationConfig, Plan
 from dart_train.data.files import TrajectoryFiles
 from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta, run_state
 from dart_train.data.statistics import Bucket, TaskStats, Throughput
@@ -169,6 +169,23 @@ class RunReader:
             batches_ahead=self.config.batches_ahead,
         )
         return room is None or room > 0
+
+    def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
+        """Return how the next group of each task is to be rolled out, from the tasks' records.
+
+        Args:
+            step_limits: general step limit by task id; None for the task's own.
+        """
+        records = self.saved_task_stats() if self.config.dynamic_rollouts or self.config.dynamic_length else {}
+        return {
+            task_id: curation.plan(
+                self.config,
+                limit,
+                success_rate=records[task_id].success_rate if task_id in records else None,
+                longest_success=records[task_id].longest_success if task_id in records else None,
+            )
+            for task_id, limit in step_limits.items()
+        }
 
     def task_stats(self) -> dict[str, TaskStats]:
         """Return every task's record, computed now."""

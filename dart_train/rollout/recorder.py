@@ -30,7 +30,6 @@ class Recorder:
 
     Args:
         data: the run's data manager.
-        expected: members that complete a group; None for the data manager's own setting.
         source: of the trajectories.
         patience_s: how long one episode is tried.
         on_failure: called (in the recorder's thread) when recording is given up.
@@ -40,7 +39,6 @@ class Recorder:
         self,
         data: DataManager,
         *,
-        expected: int | None = None,
         source: str = "rollout",
         patience_s: float = 300.0,
         on_failure: Callable[[], object] | None = None,
@@ -48,7 +46,7 @@ class Recorder:
         self.recorded = 0
         self.failure: BaseException | None = None
         self.busy_s = 0.0
-        self._data, self._expected, self._source, self._patience = data, expected, source, patience_s
+        self._data, self._source, self._patience = data, source, patience_s
         self._on_failure = on_failure
         self._queue: SimpleQueue[PlayedEpisode | None] = SimpleQueue()
         self._stop = threading.Event()
@@ -97,7 +95,7 @@ class Recorder:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                self._data.record(trajectory, images, expected=self._expected)
+                self._data.record(trajectory, images, expected=played.assignment.group_size)
             except _FOR_GOOD:
                 raise
             except DataError as error:

@@ -3,12 +3,14 @@
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
 
 Invariants:
-    - A group is `group_size` rollouts of one task and one seed. Each member is dealt once, and again when it was lost
-      (at most `max_attempts` times), so every opened group terminates: each member ends as completed or given up.
+    - A group is `group_size` rollouts of one task and one seed, fewer where curation planned fewer for the task. Its
+      size is settled when it is opened. Each member is dealt once, and again when it was lost (at most `max_attempts`
+      times), so every opened group terminates: each member ends as completed or given up.
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
-    - Fairness: with v(task) = rollouts dealt / weight, a new group is opened, or a member is dealt for the first time,
-      only for the task with the smallest v or for the slot's present task while that is at most
-      `stay_groups * group_size` ahead. Finishing what is open, when no new group is admitted, is exempt.
+    - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
+      v(task) = groups dealt / weight (a member counts as its share of the group), a new group is opened, or a member is
+      dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
+      most `stay_groups` ahead. Finishing what is open, when no new group is admitted, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
 """
@@ -37,6 +39,7 @@ class Assignment:
         attempt: how often this member was dealt before.
         sampling_seed: of the policy; differs between all members and attempts.
         max_steps: step limit, None for the task's own.
+        group_size: members of the group.
     """
 
     task_id: str
@@ -46,6 +49,7 @@ class Assignment:
     attempt: int
     sampling_seed: int
     max_steps: int | None = None
+    group_size: int = 1
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class _Group:
     key: str
     task: _Task
     seed: int
+    size: int
+    max_steps: int | None
     to_deal: deque[tuple[int, int]]  # (member, attempt)
     unfinished: int
 
@@ -61,13 +67,16 @@ class _Group:
 class _Task:
     entry: TaskEntry
     order: int
+    size: int  # of its next group
+    max_steps: int | None  # of its next group
     opened: int = 0
     dealt: int = 0
+    dealt_groups: float = 0.0
     groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
 
     @property
     def served(self) -> float:
-        return self.dealt / self.entry.weight
+        return self.dealt_groups / self.entry.weight
 
 
 class Scheduler:
@@ -75,7 +84,7 @@ class Scheduler:
 
     Args:
         tasks: the training set.
-        group_size: rollouts per group.
+        group_size: rollouts per group, where `plan` does not say otherwise.
         seed: of the stream of seeds.
         budget: rollouts of the whole run, former lives included; None for no limit.
         completed: rollouts recorded in former lives of the run.
@@ -104,14 +113,16 @@ class Scheduler:
         self.lost = 0
         self.given_up = 0
         self.running = 0
-        self._tasks = {entry.id: _Task(entry, order) for order, entry in enumerate(tasks)}
+        self._tasks = {
+            entry.id: _Task(entry, order, size=group_size, max_steps=entry.max_steps or max_steps)
+            for order, entry in enumerate(tasks)
+        }
         self._groups: dict[str, _Group] = {}
         self._unfinished = 0  # members of all open groups
         self._slot_task: dict[int, _Task] = {}
         self._origin = f"{seed}/{completed}"
         self._life = life
-        self._max_steps = max_steps
-        self._slack = stay_groups * group_size
+        self._slack = stay_groups
         self._max_attempts = max_attempts
 
     def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
@@ -121,18 +132,25 @@ class Scheduler:
             slot: the free desktop slot.
             admitted: whether the data manager takes another group; open groups are dealt out in any case.
         """
-        task = self._choose(self._slot_task.get(slot))
+        open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
+        if not open_to:
+            return None
+        task = self._choose(open_to, self._slot_task.get(slot))
         if not task.groups:
-            if admitted and self._fits():
-                self._open(task)
-            else:
-                waiting = [other for other in self._tasks.values() if other.groups]
-                if not waiting:
-                    return None
-                present = self._slot_task.get(slot)
-                task = present if present in waiting else min(waiting, key=lambda other: (other.served, other.order))
+            self._open(task)
         self._slot_task[slot] = task
         return self._deal(task)
+
+    def plan(self, task_id: str, *, group_size: int, max_steps: int | None) -> None:
+        """Settle the size and step limit of a task's groups from the next one on.
+
+        Args:
+            task_id: one of the training set.
+            group_size: rollouts per group.
+            max_steps: step limit; None for the task's own.
+        """
+        task = self._tasks[task_id]
+        task.size, task.max_steps = group_size, max_steps
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""
@@ -166,33 +184,36 @@ class Scheduler:
     @property
     def exhausted(self) -> bool:
         """Whether the budget allows no further group and all opened ones have ended."""
-        return not self._groups and not self._fits()
+        return not self._groups and not any(self._fits(task) for task in self._tasks.values())
+
+    @property
+    def unfinished(self) -> int:
+        """Members of open groups that are running or not dealt yet."""
+        return self._unfinished
 
     def dealt(self) -> dict[str, int]:
         """Rollouts dealt by task in this life, repeats not counted."""
         return {task_id: task.dealt for task_id, task in self._tasks.items()}
 
-    def _choose(self, present: _Task | None) -> _Task:
-        least = min(self._tasks.values(), key=lambda task: (task.served, task.order))
-        if present is not None and present.served - least.served <= self._slack:
+    def _choose(self, tasks: Sequence[_Task], present: _Task | None) -> _Task:
+        least = min(tasks, key=lambda task: (task.served, task.order))
+        if present is not None and present in tasks and present.served - least.served <= self._slack:
             return present
         return least
 
-    def _fits(self) -> bool:
-        if self.budget is None:
-            return True
-        return self.completed + self._unfinished + self.group_size <= self.budget
+    def _fits(self, task: _Task) -> bool:
+        return self.budget is None or self.completed + self._unfinished + task.size <= self.budget
 
     def _open(self, task: _Task) -> None:
         digest = hashlib.blake2b(f"{self._origin}/{task.entry.id}/{task.opened}".encode(), digest_size=8).digest()
         seed = FIRST_TRAINING_SEED + int.from_bytes(digest) % SEED_RANGE
         key = f"{task.entry.id}@{seed}#{self._life}.{task.opened}"
-        members = deque((n, 0) for n in range(self.group_size))
-        group = _Group(key, task, seed, members, unfinished=self.group_size)
+        members = deque((n, 0) for n in range(task.size))
+        group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
         task.groups.append(group)
         self._groups[key] = group
-        self._unfinished += self.group_size
+        self._unfinished += task.size
 
     def _deal(self, task: _Task) -> Assignment:
         group = task.groups[0]
@@ -201,6 +222,7 @@ class Scheduler:
             task.groups.popleft()
         if attempt == 0:
             task.dealt += 1
+            task.dealt_groups += 1 / group.size
         self.running += 1
         digest = hashlib.blake2b(f"{group.key}/{n}/{attempt}".encode(), digest_size=4).digest()
         return Assignment(
@@ -210,7 +232,8 @@ class Scheduler:
             n=n,
             attempt=attempt,
             sampling_seed=int.from_bytes(digest) & 0x7FFFFFFF,
-            max_steps=task.entry.max_steps or self._max_steps,
+            max_steps=group.max_steps,
+            group_size=group.size,
         )
 
     def _finish_member(self, assignment: Assignment) -> None:

@@ -119,6 +119,7 @@ class RolloutService:
             max_attempts=config.max_attempts,
         )
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
+        self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
         self._client = ClusterClient(cluster_url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
@@ -150,7 +151,6 @@ class RolloutService:
         loop = asyncio.get_running_loop()
         self._recorder = Recorder(
             self.data,
-            expected=self.config.group_size,
             patience_s=self.config.patience_s,
             on_failure=lambda: loop.call_soon_threadsafe(self.stop),
         )
@@ -206,12 +206,13 @@ class RolloutService:
             await asyncio.gather(*slots, *helpers, stopping, return_exceptions=True)
 
     async def _keep_admission(self) -> None:
-        """Ask the data manager now and then whether another group may be opened."""
+        """Ask the data manager now and then whether another group may be opened, and how large and how long."""
         warned = False
         while True:
             try:
-                begun = self.scheduler.open_groups * self.config.group_size
-                admitted = await asyncio.to_thread(self.data.admit, begun)
+                admitted = await asyncio.to_thread(self.data.admit, self.scheduler.unfinished)
+                for task_id, plan in (await asyncio.to_thread(self.data.plans, self._limits)).items():
+                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps)
                 warned = False
             except DataError as error:
                 if not warned:

@@ -158,3 +158,29 @@ def test_step_caps_of_a_task_go_before_the_service_wide_one():
     tasks = [TaskEntry(id="fake/a", max_steps=3), TaskEntry(id="fake/b")]
     scheduler = Scheduler(tasks, group_size=1, max_steps=7, stay_groups=0)
     assert {a.task_id: a.max_steps for a in (scheduler.next(0), scheduler.next(1)) if a} == {"fake/a": 3, "fake/b": 7}
+
+
+def test_a_planned_size_holds_from_the_next_group_on_and_takes_a_smaller_share():
+    scheduler = Scheduler(entries([1.0, 1.0]), group_size=8, max_steps=5)
+    before = play_one(scheduler, 0)
+    scheduler.plan("fake/t0", group_size=2, max_steps=3)
+    assignments = [play_one(scheduler, 0) for _ in range(2000)]
+    rest = [a for a in assignments if a.group_key == before.group_key]
+    assert {(a.group_size, a.max_steps) for a in (before, *rest)} == {(8, 5)} and len(rest) == 7
+    small = [a for a in assignments if a.task_id == "fake/t0" and a.group_key != before.group_key]
+    assert {(a.group_size, a.max_steps) for a in small} == {(2, 3)}
+    assert max(Counter(a.group_key for a in small).values()) == 2
+    other = {(a.group_size, a.max_steps) for a in assignments if a.task_id == "fake/t1"}
+    assert other == {(8, 5)}
+    assert 0.23 < len(small) / (len(assignments) - len(small)) < 0.27
+
+
+def test_a_budget_too_small_for_a_full_group_is_spent_on_smaller_ones():
+    scheduler = Scheduler(entries([1.0, 1.0]), group_size=4, budget=7)
+    scheduler.plan("fake/t1", group_size=1, max_steps=None)
+    dealt = []
+    while (assignment := scheduler.next(0)) is not None:
+        scheduler.complete(assignment)
+        dealt.append(assignment.task_id)
+    assert Counter(dealt) == {"fake/t0": 4, "fake/t1": 3}
+    assert scheduler.exhausted and scheduler.completed == 7
