@@ -44,9 +44,9 @@ NOTE_SUCCESS = (
     "training never uses. Intervals are 95 %: Wilson per task, bootstrap over episodes for the mean."
 )
 NOTE_IMPERFECT = (
-    "The demonstrations are imperfect on purpose: {share:.0f} %{others} carry the instruction of another episode of the "
-    "same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there to the "
-    "final figure is the reinforcement learning alone."
+    "The demonstrations are imperfect on purpose: {share:.0f} %{others} carry the instruction of another episode of "
+    "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
+    "to the final figure is the reinforcement learning alone."
 )
 NOTE_SHIPPED = (
     "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on clean "
