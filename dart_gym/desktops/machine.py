@@ -182,7 +182,7 @@ def _compiled_defaults() -> bytes:
     """The machine's dconf defaults in dconf's own format."""
     dconf = shutil.which("dconf")
     if dconf is None:
-        raise MissingDependencyError("the profile osworld needs dconf; next step: make apps (apt-get install dconf-cli)")
+        raise MissingDependencyError("the profile osworld needs dconf; next step: apt-get install dconf-cli")
     with tempfile.TemporaryDirectory() as directory:
         keys, database = Path(directory, "keys"), Path(directory, "database")
         _write(keys / "defaults", _DCONF_DEFAULTS)
