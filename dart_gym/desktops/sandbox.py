@@ -130,7 +130,18 @@ def missing_programs() -> dict[str, str]:
 
 
 def _namespaces() -> list[str]:
-    return ["--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent"]
+    return [
+        "--unshare-all",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "desktop",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
+    ]
 
 
 def _file_system() -> list[str]:
@@ -223,11 +234,18 @@ class Sandbox:
             info_read, info_write = os.pipe()
             stack.callback(os.close, info_write)
             log = stack.enter_context(open(self.log_dir / "guest.log", "ab"))
+            fds = [listener.fileno()]
             plan = self._plan(screen, listener.fileno())
             guest = "/run/guest.py" if self.isolated else str(_GUEST)
             command = [GUEST_PYTHON, "-I", "-S", guest, json.dumps(plan)]
             if self.isolated:
-                command = [*self._bwrap(info_write), *command]
+                arguments = stack.enter_context(tempfile.TemporaryFile())
+                arguments.write(b"\0".join(os.fsencode(word) for word in self._bwrap_arguments(info_write)))
+                arguments.seek(0)
+                fds += [info_write, arguments.fileno()]
+                # through a file: `ps` inside shows the command line of its first process, and `grep` would find in it
+                # the names of programs that do not run
+                command = [str(shutil.which("bwrap")), "--args", str(arguments.fileno()), "--", *command]
             try:
                 process = subprocess.Popen(
                     command,
@@ -236,7 +254,7 @@ class Sandbox:
                     stderr=log,
                     cwd="/",
                     env=self._environment(env),
-                    pass_fds=(listener.fileno(), info_write) if self.isolated else (listener.fileno(),),
+                    pass_fds=fds,
                     start_new_session=True,
                 )
             except BaseException:
@@ -244,16 +262,16 @@ class Sandbox:
                 raise
         return process, info_read
 
-    def _bwrap(self, info_fd: int) -> list[str]:
+    def _bwrap_arguments(self, info_fd: int) -> list[str]:
         machine_id = "/etc/machine-id" if os.path.exists("/etc/machine-id") else "/var/lib/dbus/machine-id"
         return [
-            *(str(shutil.which("bwrap")), *_namespaces(), "--info-fd", str(info_fd), *_file_system()),
+            *(*_namespaces(), "--info-fd", str(info_fd), *_file_system()),
             *("--ro-bind", str(self.directory / "passwd"), "/etc/passwd"),
             *("--ro-bind", str(self.directory / "group"), "/etc/group"),
             *("--ro-bind", str(self.directory / "machine-id"), machine_id),
             *("--bind", str(self.home), "/home/user", "--bind", str(self.shared), _INSIDE),
             *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py"),
-            *(*self._machine.mounts, "--"),
+            *self._machine.mounts,
         ]
 
     def _plan(self, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
@@ -263,7 +281,7 @@ class Sandbox:
         bus = "/run/user/1000/bus" if self.isolated else f"{self.inside}/bus"
         return {
             "listen_fd": listen_fd,
-            "kill_descendants": not self.isolated,
+            "isolated": self.isolated,
             "log_dir": f"{self.inside}/log",
             "display_server": [
                 *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
@@ -291,6 +309,7 @@ class Sandbox:
             "XDG_SESSION_TYPE": "x11",
             "XDG_CURRENT_DESKTOP": "GNOME",
             "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; a profile can switch it on
+            **({"DISPLAY": ":0"} if self.isolated else {}),
             **extra,
         }
 

@@ -95,6 +95,7 @@ class XvfbDesktop:
         self._input = XInput(connection, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
+        await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
 
