@@ -6,6 +6,7 @@ import pytest
 
 from dart_gym.actions import Press, Type
 from dart_gym.desktops import devtools
+from dart_gym.desktops.base import SettlePolicy
 
 pytestmark = pytest.mark.desktop
 
@@ -79,9 +80,10 @@ async def test_a_chord_right_after_the_start_opens_a_terminal(machine, until):
     await machine.perform(Press(("ctrl", "alt", "t")))
 
     async def terminal():
-        return (await machine.execute(["wmctrl", "-l"])).stdout.endswith(b" Terminal\n")
+        return (await machine.execute(["xdotool", "getactivewindow", "getwindowname"])).stdout == b"Terminal\n"
 
     await until(terminal, timeout=30)
+    await machine.settle(SettlePolicy(quiet_ms=300, max_ms=5000))
     await machine.perform(Type("echo $((6 * 7)) > answer\n"))
 
     async def answered():
