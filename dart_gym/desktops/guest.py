@@ -114,7 +114,7 @@ class Guest:
                 request, body, fds = receive(connection)
                 reply, content = getattr(self, "do_" + request["op"])(connection, request, body, fds)
             except OSError as error:
-                reply, content = {"error": type(error).__name__, "message": str(error)}, b""
+                reply, content = {"error": type(error).__name__, "message": str(error), "errno": error.errno}, b""
             except Exception as error:
                 reply, content = {"error": "Failure", "message": f"{type(error).__name__}: {error}"}, b""
             try:

@@ -42,6 +42,7 @@ _MAX_SOCKET_PATH = 107
 _LOG_TAIL = 2000
 LOG_MARK = "\n--- end of "
 _LONGEST_END_S = 5.0
+_FULL_BYTES = 1 << 20
 _counter = itertools.count(1)
 _cleaned = False
 
@@ -191,6 +192,9 @@ class Sandbox:
         try:
             self._lay_out(profile)
             self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
+        except OSError as error:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise _cannot_write(self.directory, error) from error
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -340,6 +344,14 @@ class Sandbox:
                 parts.append(f"{LOG_MARK}{name}.log:\n{text}")
         return "".join(parts)
 
+    def disk_note(self) -> str:
+        """The cause of what else may be wrong, when it is a full disk; else ""."""
+        try:
+            disk = os.statvfs(self.directory)
+        except OSError:
+            return ""  # stopped in between
+        return f" (the disk of {self.directory} is full)" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
+
     def destroy(self) -> None:
         """Kill everything inside, wait until it is gone, remove the directory. Idempotent; blocks some 10 ms."""
         self._finalizer()
@@ -351,14 +363,25 @@ def _make_directory() -> Path:
         _cleaned = True
         clean_leftovers()
     path = runtime_dir() / f"{os.getpid()}-{next(_counter)}"
-    path.mkdir(mode=0o700)
     owner = {"pid": os.getpid(), "start_time": _start_time(os.getpid())}
     owner_file = path / "owner.new"
-    owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
-    owner_file.rename(path / "owner")
+    try:
+        path.mkdir(mode=0o700)
+        owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
+        owner_file.rename(path / "owner")
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise _cannot_write(path, error) from error
     if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
         raise DesktopError(f"the path {path} is too long for sockets; set XDG_RUNTIME_DIR to a shorter one")
     return path
+
+
+def _cannot_write(path: Path, error: OSError) -> DesktopError:
+    return DesktopError(
+        f"cannot lay out a desktop in {path}: {error.strerror or error}; next step: free some space there, or set "
+        "XDG_RUNTIME_DIR to a directory on another disk"
+    )
 
 
 def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path) -> None:
