@@ -19,7 +19,7 @@ from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
-from dart_gym.tasks import registry
+from dart_gym.tasks.cli import app as tasks_app
 
 log = logging.getLogger("dart_gym")
 
@@ -43,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(tasks_app, name="tasks")
 
 
 @app.command()
@@ -110,13 +111,6 @@ async def _serve(settings: ServerSettings) -> None:
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line
         await ending.wait()
         log.info("stopping")
-
-
-@app.command()
-def tasks(suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
-    """List the tasks."""
-    for task_id in registry.task_ids(suite):
-        print(task_id)
 
 
 @app.command()

@@ -25,7 +25,7 @@ from dart_gym.errors import ConfigurationError, TaskError
 from dart_gym.outcomes import Evaluation, TerminalState
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.parameters import draw, fill
-from dart_gym.tasks.registry import register_suite, task_from_file
+from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
@@ -140,7 +140,7 @@ def load_tasks() -> list[Task]:
         return []
     if not Path(folder).is_dir():
         raise ConfigurationError(f"{FOLDER_VARIABLE}={folder} is no folder: let it name evaluation_examples/examples")
-    return [task_from_file(path) for path in sorted(Path(folder).rglob("*.json"))]
+    return list(read_suite(Path(folder)).values())
 
 
 register_suite("osworld", load_tasks, OSWorldScenario)
