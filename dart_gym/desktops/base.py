@@ -32,8 +32,8 @@ class DesktopSpec:
         kind: "xvfb", "fake" (drawn, for tests), later "osworld".
         width: screen width in pixels.
         height: screen height in pixels.
-        profile: what is started on it: "bare" (window manager only) or "browser" (one Chromium kiosk with
-            DevTools, kept over episodes).
+        profile: what it is: "bare" (window manager only), "browser" (one Chromium kiosk with DevTools, kept over
+            episodes), or "osworld" (the machine that OSWorld's tasks expect).
         sandbox: "bwrap", or "none" on machines without user namespaces (an explicit choice of the user).
         reusable: whether a later episode may run on the same desktop, because tasks of this profile reset
             everything that they touch. Otherwise a reset throws the desktop away.

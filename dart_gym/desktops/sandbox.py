@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.guest import kill_descendants
-from dart_gym.desktops.openbox import OPENBOX_CONFIG
+from dart_gym.desktops.machine import Machine, osworld_machine
+from dart_gym.desktops.openbox import openbox_config
 from dart_gym.errors import DesktopError, MissingDependencyError
 
 GUEST_PYTHON = "/usr/bin/python3"
@@ -160,6 +161,7 @@ class Sandbox:
         kind: "bwrap" or "none".
         screen: width and height in pixels.
         env: extra environment variables of the programs inside.
+        profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
 
     Raises:
         MissingDependencyError: a program or a right is missing.
@@ -170,14 +172,14 @@ class Sandbox:
         guest_socket: where `guest.py` answers.
     """
 
-    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str]) -> None:
+    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str], profile: str = "bare") -> None:
         self.kind = kind
         self.isolated = kind == "bwrap"
         self._check_programs()
         self.directory = _make_directory()
         try:
-            self._lay_out()
-            self._process, self._info_fd = self._spawn(screen, env)
+            self._lay_out(profile)
+            self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -193,7 +195,7 @@ class Sandbox:
         if self.isolated and shutil.which("bwrap") is None:
             raise MissingDependencyError(str(check_sandbox()))
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, profile: str) -> None:
         self.shared = self.directory / "shared"
         self.log_dir = self.shared / "log"
         self.home = self.directory / "home"
@@ -203,7 +205,10 @@ class Sandbox:
         for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
             path.mkdir(parents=True)
         self.x11.chmod(0o1777)
-        (self.shared / "openbox.xml").write_text(OPENBOX_CONFIG)
+        self._machine = Machine()
+        if profile == "osworld":
+            self._machine = osworld_machine(self.directory / "machine", self.home, isolated=self.isolated)
+        (self.shared / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
         (self.directory / "passwd").write_text(
             "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
         )
@@ -247,13 +252,15 @@ class Sandbox:
             *("--ro-bind", str(self.directory / "group"), "/etc/group"),
             *("--ro-bind", str(self.directory / "machine-id"), machine_id),
             *("--bind", str(self.home), "/home/user", "--bind", str(self.shared), _INSIDE),
-            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py", "--"),
+            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py"),
+            *(*self._machine.mounts, "--"),
         ]
 
     def _plan(self, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
         """What `guest.py` is to start."""
         width, height = screen
         display = [":0"] if self.isolated else []
+        bus = "/run/user/1000/bus" if self.isolated else f"{self.inside}/bus"
         return {
             "listen_fd": listen_fd,
             "kill_descendants": not self.isolated,
@@ -263,7 +270,7 @@ class Sandbox:
                 *("-nolisten", "tcp", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
             ],
             "message_bus": [
-                *("dbus-daemon", "--session", f"--address=unix:path={self.inside}/bus"),
+                *("dbus-daemon", "--session", f"--address=unix:path={bus}"),
                 *("--nofork", "--nopidfile", "--nosyslog", "--print-address"),
             ],
             "window_manager": ["openbox", "--sm-disable", "--config-file", f"{self.inside}/openbox.xml"],
@@ -283,7 +290,7 @@ class Sandbox:
             "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
             "XDG_SESSION_TYPE": "x11",
             "XDG_CURRENT_DESKTOP": "GNOME",
-            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; `env` can switch it on
+            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; a profile can switch it on
             **extra,
         }
 

@@ -28,7 +28,7 @@ from dart_gym.desktops.xconnection import XConnection
 from dart_gym.desktops.xinput import XInput
 from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingDependencyError
 
-PROFILES = ("bare", "browser")
+PROFILES = ("bare", "browser", "osworld")
 SANDBOXES = ("bwrap", "none")
 BACKGROUND = 0x3B5B7A
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
@@ -67,7 +67,8 @@ class XvfbDesktop:
         """Boot, and return when screen and programs are ready; see `Desktop.start`."""
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
-        sandbox = self._sandbox = Sandbox(self.spec.sandbox, (self.spec.width, self.spec.height), dict(self.spec.env))
+        spec = self.spec
+        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.height), dict(spec.env), spec.profile)
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
