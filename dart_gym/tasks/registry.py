@@ -27,7 +27,7 @@ _BUILT_IN = {
     "fake": "dart_gym.tasks.suites.fake",
     "osworld": "dart_gym.tasks.osworld_scenario",
 }
-OSWORLD_PROFILE = "bare"  # what OSWorld's own tasks run on, those without the key "dart"
+OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
 _DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile"})
 _MAX_SCREEN = 7680
 
