@@ -13,7 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from dart_gym.actions import Action
 from dart_gym.desktops.base import Desktop, SettlePolicy
 from dart_gym.errors import ConfigurationError
 from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.oracle import Script
 from dart_gym.tasks.parameters import draw, fill
@@ -42,6 +45,7 @@ class OSWorldScenario:
 
     def __init__(self) -> None:
         self._evaluator: dict[str, Any] = {}
+        self._official = True
         self._oracle = Script("", [])
         self._taken = 0
 
@@ -49,6 +53,7 @@ class OSWorldScenario:
         """Run the set-up steps and wait until the task's window stands still."""
         instance = instantiate(task, seed)
         self._evaluator = instance["evaluator"]
+        self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
         self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
         await run_steps(desktop, instance["config"])
         window = instance["ready"].get("window")
@@ -64,7 +69,7 @@ class OSWorldScenario:
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the desktop by the task's evaluator."""
-        return await evaluate(desktop, self._evaluator, terminal)
+        return await evaluate(desktop, self._evaluator, terminal, official=self._official, fetch=_fetch)
 
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of the script: the n-th after n actions, whatever they were."""
@@ -72,6 +77,12 @@ class OSWorldScenario:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+async def _fetch(url: str, path: Path) -> None:
+    """Put an expected file of an evaluation where its getter looks. Raises `DownloadError`."""
+    source = await DownloadCache.default().fetch(url)
+    await asyncio.to_thread(shutil.copyfile, source, path)
 
 
 def instantiate(task: Task, seed: int) -> dict[str, Any]:
