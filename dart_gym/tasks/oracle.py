@@ -95,6 +95,8 @@ def place(window: Geometry, edges: dict[str, Any]) -> dict[str, int]:
 
 
 async def _action(desktop: Desktop, fields: dict[str, Any]) -> Action:
+    if isinstance(fields.get("text"), int):  # a parameter that is nothing but a number
+        fields["text"] = str(fields["text"])
     title = fields.pop("window", None)
     if title is not None:
         windows = await find_windows(desktop, title)
@@ -109,18 +111,17 @@ async def _action(desktop: Desktop, fields: dict[str, Any]) -> Action:
 
 
 async def _wait(desktop: Desktop, when: dict[str, Any]) -> None:
-    """Wait until the conditions hold, and the screen stands still if that took a while."""
+    """Wait until the conditions hold and the screen stands still."""
+    if not when:
+        return
     timeout = when.get("timeout", TIMEOUT_S)
     deadline = time.monotonic() + timeout
-    waited = False
     for kind in _CONDITIONS:
         while kind in when and not await _holds(desktop, kind, when[kind]):
             if time.monotonic() > deadline:
                 raise TaskError(f"{kind} {when[kind]!r} did not come true within {timeout:g} s")
-            waited = True
             await asyncio.sleep(_POLL_S)
-    if waited:
-        await desktop.settle(_SETTLE)
+    await desktop.settle(_SETTLE)
 
 
 async def _holds(desktop: Desktop, kind: str, value: str) -> bool:

@@ -24,6 +24,7 @@ from dart_gym.tasks.task import Task
 _BUILT_IN = {
     "miniwob": "dart_gym.tasks.suites.miniwob",
     "dialogs": "dart_gym.tasks.suites.dialogs",
+    "debian-basics": "dart_gym.tasks.suites.debian_basics",
     "fake": "dart_gym.tasks.suites.fake",
     "osworld": "dart_gym.tasks.osworld_scenario",
 }
