@@ -62,6 +62,9 @@ def serve(
     idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
     idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
+    osworld_url: Annotated[
+        list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
+    ] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
@@ -83,6 +86,7 @@ def serve(
         idle_timeout_s=idle_timeout,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
+        osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
     for path in clean_leftovers():
         log.info("removed %s, left behind by a process that is dead", path)

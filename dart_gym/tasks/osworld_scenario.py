@@ -59,8 +59,8 @@ class OSWorldScenario:
         window = instance["ready"].get("window")
         if window:
             await wait_for_window(desktop, window, timeout=READY_TIMEOUT_S)
-        await desktop.settle(FIRST_SETTLE)
-        return Prepared(instruction=instance["instruction"], settle=SETTLE, frame_ready=True)
+        settled = await desktop.settle(FIRST_SETTLE)
+        return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop) -> bool:
         """Never ends a task by itself: the policy says when it is done."""

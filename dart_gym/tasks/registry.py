@@ -171,6 +171,8 @@ def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
                 raise TaskError(f"task {name!r}: dart.desktop.{key} must be in [1, {_MAX_SCREEN}], got {value!r}")
         elif not isinstance(value, str):
             raise TaskError(f"task {name!r}: dart.desktop.{key} must be a string, got {value!r}")
+        elif key == "kind" and value == "osworld":
+            raise TaskError(f"task {name!r}: a task cannot name a machine: give the option osworld_url instead")
     return DesktopSpec(**{"profile": profile, **fields})
 
 

@@ -113,9 +113,10 @@ def test_visits_are_written_in_chromes_time(tmp_path):
     visit = {"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 60}
     write_visits(database, [visit, visit], datetime(1601, 1, 1, 0, 2, tzinfo=UTC))
     connection = sqlite3.connect(database)
-    assert connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall() == [
-        ("https://a.org", "A", 60_000_000)
-    ] * 2
+    assert (
+        connection.execute("SELECT url, title, last_visit_time FROM urls").fetchall()
+        == [("https://a.org", "A", 60_000_000)] * 2
+    )
     assert connection.execute("SELECT url, visit_time FROM visits").fetchall() == [(1, 60_000_000), (2, 60_000_000)]
     connection.close()
 
