@@ -29,7 +29,7 @@ class DesktopSpec:
     """What kind of desktop a task needs. Equal specs are interchangeable, so they key the warm pool.
 
     Attributes:
-        kind: "xvfb", "fake" (drawn, for tests), later "osworld".
+        kind: "xvfb", "fake" (drawn, for tests), or "osworld" (a machine that runs OSWorld's server, at `url`).
         width: screen width in pixels.
         height: screen height in pixels.
         profile: what it is: "bare" (window manager only), "browser" (one Chromium kiosk with DevTools, kept over
@@ -38,6 +38,7 @@ class DesktopSpec:
         reusable: whether a later episode may run on the same desktop, because tasks of this profile reset
             everything that they touch. Otherwise a reset throws the desktop away.
         env: extra environment variables of the programs on it.
+        url: of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
     """
 
     kind: str = "xvfb"
@@ -47,6 +48,7 @@ class DesktopSpec:
     sandbox: str = "bwrap"
     reusable: bool = False
     env: tuple[tuple[str, str], ...] = ()
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
