@@ -1,7 +1,7 @@
-"""Runs in the evaluator's environment: OSWorld's unmodified controllers and `DesktopEnv` on a machine at a given address.
+"""Runs in the evaluator's environment: OSWorld's unmodified controllers and `DesktopEnv` on a machine given by address.
 
-Reads one JSON request from standard input and writes one JSON answer. Only what this environment leaves out (OCR, Google
-Drive) is replaced, by modules that raise when they are used.
+Reads one JSON request from standard input and writes one JSON answer. Only what this environment leaves out (OCR,
+Google Drive) is replaced, by modules that raise when they are used.
 """
 
 import json
