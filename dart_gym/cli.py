@@ -19,7 +19,7 @@ from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
-from dart_gym.tasks import registry
+from dart_gym.tasks.cli import app as tasks_app
 
 log = logging.getLogger("dart_gym")
 
@@ -43,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(tasks_app, name="tasks")
 
 
 @app.command()
@@ -61,6 +62,9 @@ def serve(
     idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
     idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
+    osworld_url: Annotated[
+        list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
+    ] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
@@ -82,6 +86,7 @@ def serve(
         idle_timeout_s=idle_timeout,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
+        osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
     for path in clean_leftovers():
         log.info("removed %s, left behind by a process that is dead", path)
@@ -110,13 +115,6 @@ async def _serve(settings: ServerSettings) -> None:
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line
         await ending.wait()
         log.info("stopping")
-
-
-@app.command()
-def tasks(suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
-    """List the tasks."""
-    for task_id in registry.task_ids(suite):
-        print(task_id)
 
 
 @app.command()

@@ -61,6 +61,7 @@ class ServerSettings:
         heartbeat_s: interval of websocket pings.
         drain_s: how long `stop` waits for operations under way.
         sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
+        osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
     """
 
     listen: str
@@ -72,6 +73,7 @@ class ServerSettings:
     heartbeat_s: float = 20.0
     drain_s: float = 5.0
     sandbox: str | None = None
+    osworld_urls: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.desktops < 1:
@@ -112,7 +114,7 @@ class ClusterServer:
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
-        self._operations = Operations(self.pool, settings.sandbox, self._counters)
+        self._operations = Operations(self.pool, settings.sandbox, self._counters, settings.osworld_urls)
 
     # --- life
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.actions import Action
-from dart_gym.desktops import apps, browser, devtools, settling
-from dart_gym.desktops.base import CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops import accessibility, apps, browser, devtools, settling
+from dart_gym.desktops.base import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.framebuffer import Framebuffer
 from dart_gym.desktops.relay import GuestClient
 from dart_gym.desktops.sandbox import LOG_MARK, Sandbox, check_sandbox
@@ -257,6 +257,10 @@ class XvfbDesktop:
         with self._explained():
             self._running()
             await self._guest.write_file(path, data)
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        return await accessibility.read_tree(self, timeout)
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""

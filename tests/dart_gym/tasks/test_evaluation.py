@@ -245,7 +245,7 @@ async def test_output_is_kept_where_asked_and_only_there(tmp_path):
         ({"type": "launch", "parameters": []}, "must be an object|lacks"),
         ({"type": "launch", "parameters": {"command": []}}, "empty"),
         ({"type": "launch", "parameters": {"command": [1]}}, "list of texts"),
-        ({"type": "execute", "parameters": {"command": "a", "until": {"returncode": 0}}}, "until"),
+        ({"type": "execute", "parameters": {"command": "a", "until": {"rc": 0}}}, "until"),
         ({"type": "write_file", "parameters": {"path": "/a", "text": 3}}, "must be text"),
         ({"type": "activate_window", "parameters": {"window_name": ""}}, "window_name"),
     ],
