@@ -222,8 +222,11 @@ def _pump(source, sink):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        source.close()
-        sink.close()
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that reads from it
+            except OSError:
+                pass  # it is closed already
 
 
 def protect():

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dart_gym.desktops.base import Desktop
-from dart_gym.errors import DartGymError, DesktopError, EvaluationFailure
+from dart_gym.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.tasks.evaluation import environment
 from dart_gym.tasks.evaluation.cloud_files import Fetch, provide_cloud_files
@@ -52,24 +52,29 @@ async def evaluate(
         fetch: writes what a URL holds to a path; for expected files (`cloud_file`), which the worker cannot download.
         timeout: seconds for the worker.
     """
-    name = EVALUATOR
+    name, foreign = EVALUATOR, list[str]()
     try:
         plan = read_evaluator(evaluator)
-        if official or not _all_built_in(plan):
+        foreign = not_built_in(plan)
+        if official or foreign:
             name = environment.EVALUATOR
         scored = _score_official if name == environment.EVALUATOR else _score_built_in
         score, detail = await scored(desktop, evaluator, plan, terminal, fetch, timeout)
     except DesktopError as error:
         return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, name, str(error))
+    except MissingDependencyError as error:
+        needs = f"{', '.join(foreign)}: " if foreign else ""
+        return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, name, f"{needs}{error}")
     except DartGymError as error:
         return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, name, str(error))
     return Evaluation(EvaluationStatus.OK, score, name, detail)
 
 
-def _all_built_in(plan: Plan) -> bool:
+def not_built_in(plan: Plan) -> list[str]:
+    """The metrics and getters of a plan that only OSWorld's evaluator has. Pure."""
     configs = [config for check in plan.checks for config in (check.result, check.expected) if config]
-    known = all(check.func in METRICS for check in plan.checks)
-    return known and all(config.get("type") in GETTERS for config in configs)
+    metrics = [f"metric {check.func}" for check in plan.checks if check.func not in METRICS]
+    return metrics + [f"getter {config.get('type')}" for config in configs if config.get("type") not in GETTERS]
 
 
 class _Scorer(Protocol):

@@ -203,14 +203,17 @@ def relay(path, port):
 
 
 def pump(source, sink):
-    """Copy until one side ends."""
+    """Copy until one side ends; a broken connection ends both ways."""
     try:
         while data := source.recv(CHUNK):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        source.close()
-        sink.close()
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that reads from it
+            except OSError:
+                pass  # it is closed already
 
 
 def limit(memory_bytes, file_bytes):
