@@ -30,7 +30,7 @@ def load_tasks() -> list[Task]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".json") and file.name != _SETUP:
             raw = json.loads(file.read_text(encoding="utf-8"))
-            shared = [step for app in ("all", *raw["related_apps"]) for step in setup.get(app, [])]
+            shared = [step for app in ("all", *raw["related_apps"]) for step in setup.get(app.split("_")[0], [])]
             tasks.append(task_from_dict({**raw, "config": [*shared, *raw["config"]]}, suite=SUITE))
     return tasks
 
