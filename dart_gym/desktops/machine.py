@@ -67,6 +67,12 @@ StartupWMClass=google-chrome
 Categories=Network;WebBrowser;
 MimeType=text/html;application/xhtml+xml;x-scheme-handler/http;x-scheme-handler/https;
 """
+_VIDEO_TYPES = (
+    *("3gp", "3gpp", "3gpp2", "avi", "divx", "dv", "fli", "flv", "mp2t", "mp4", "mp4v-es", "mpeg", "msvideo", "ogg"),
+    *("quicktime", "vnd.divx", "vnd.mpegurl", "vnd.rn-realvideo", "webm", "x-anim", "x-avi", "x-flc", "x-fli", "x-flv"),
+    *("x-m4v", "x-matroska", "x-mpeg", "x-mpeg2", "x-ms-asf", "x-ms-wm", "x-ms-wmv", "x-msvideo", "x-nsv", "x-ogm+ogg"),
+    *("x-theora", "x-theora+ogg"),
+)
 _DEFAULT_APPLICATIONS = """[Default Applications]
 text/html=google-chrome.desktop
 application/xhtml+xml=google-chrome.desktop
@@ -74,13 +80,14 @@ x-scheme-handler/http=google-chrome.desktop
 x-scheme-handler/https=google-chrome.desktop
 application/pdf=org.gnome.Evince.desktop
 inode/directory=org.gnome.Nautilus.desktop
-"""
+""" + "".join(f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES)  # GNOME's own, as on OSWorld's machine
 
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
 load-module module-native-protocol-unix
 set-default-sink auto_null
-"""
+set-sink-volume auto_null 0x8000
+"""  # at half: a desktop at its loudest would solve the task of turning it up
 _DCONF_DEFAULTS = """[org/gnome/desktop/interface]
 toolkit-accessibility=true
 
@@ -248,6 +255,7 @@ def _environment(place: str, isolated: bool) -> dict[str, str]:
         "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
         "DCONF_PROFILE": f"{place}/etc/dconf-profile",
         "PULSE_CLIENTCONFIG": f"{place}/etc/pulse-client.conf",
+        "PULSE_SCRIPT": f"{place}/pulse.pa",  # for `pulseaudio --start`, which OSWorld's evaluator calls
         "DART_GYM_CLIENT_PASSWORD": PASSWORD,
     }
 
