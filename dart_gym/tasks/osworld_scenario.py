@@ -27,6 +27,7 @@ from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.oracle import Script
 from dart_gym.tasks.parameters import draw, fill
+from dart_gym.tasks.readiness import wait_until_ready
 from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
@@ -59,7 +60,7 @@ class OSWorldScenario:
         window = instance["ready"].get("window")
         if window:
             await wait_for_window(desktop, window, timeout=READY_TIMEOUT_S)
-        settled = await desktop.settle(FIRST_SETTLE)
+        settled = await (wait_until_ready(desktop) if self._official else desktop.settle(FIRST_SETTLE))
         return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop) -> bool:
