@@ -80,7 +80,9 @@ x-scheme-handler/http=google-chrome.desktop
 x-scheme-handler/https=google-chrome.desktop
 application/pdf=org.gnome.Evince.desktop
 inode/directory=org.gnome.Nautilus.desktop
-""" + "".join(f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES)  # GNOME's own, as on OSWorld's machine
+""" + "".join(
+    f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES
+)  # GNOME's own, as on OSWorld's machine
 
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers

@@ -1,67 +1,58 @@
-"""When a desktop has done what a task's set-up began: its programs demand no processor time, and its screen stands still.
+"""When a task has begun: the window that `dart.ready` names is shown, painted and stands still; without one, as in
+OSWorld's own tasks, the programs that its set-up started are idle.
 
-A still screen alone does not say that an application has started: a splash screen stands still too. What a program
-demands is the time that it ran and the time that it waited for a processor (`/proc/<pid>/task/<tid>/schedstat`), so a
-busy machine does not make a starting program look idle. Without this file in the kernel, the screen decides.
-
-Invariants:
-    - The wait is bounded, and what it found is told.
-    - Only reads: nothing on the desktop changes.
+A program maps its window and sets the title before it draws, on a busy machine long before; an observation of that
+moment would show an empty frame.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dart_gym.desktops.base import Desktop, SettlePolicy, SettleResult
+from dart_gym.errors import DesktopTimeoutError
+from dart_gym.tasks.idleness import wait_until_idle
+from dart_gym.tasks.windows import Geometry, geometry, wait_for_window
 
-MAX_S = 60.0
-PERIOD_S = 0.3
-IDLE_DEMAND = 0.25
-IDLE_PERIODS = 2
-_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
-_READ = 'for file in /proc/[0-9]*/task/*/schedstat; do read -r run wait rest < "$file" && echo "$file $run $wait"; done'
+TIMEOUT_S = 30.0
+# A new window is drawn in several goes: wait for a longer rest than after an action.
+SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+MIN_COLOURS = 8  # a window with any text has more, one that is not drawn yet has one or two
+_POLL_S = 0.05
 
 
-async def wait_until_ready(desktop: Desktop, *, timeout: float = MAX_S) -> SettleResult:
-    """Wait until programs are idle and the screen stands still.
+async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> SettleResult:
+    """Wait until the task's window is shown and painted, or programs are idle, and the screen stands still.
 
     Args:
-        desktop: with the programs that were started.
-        timeout: the most seconds to wait.
+        desktop: where.
+        ready: `dart.ready`: `{"window": title}` or nothing.
+        timeout: seconds for the window to appear and to be painted.
 
-    Returns:
-        stable: whether both came about; and the seconds waited.
+    Raises:
+        DesktopTimeoutError: it did not.
     """
+    title = ready.get("window")
+    if not title:
+        return await wait_until_idle(desktop)
     started = time.monotonic()
-    idle, before, since = 0, await _demands(desktop), started
-    while idle < IDLE_PERIODS and time.monotonic() - started < timeout:
-        await asyncio.sleep(PERIOD_S)
-        now, after = time.monotonic(), await _demands(desktop)
-        idle = idle + 1 if demand(before, after) < IDLE_DEMAND * (now - since) else 0
-        before, since = after, now
-    settled = await desktop.settle(_SETTLE)
-    return SettleResult(settled.stable and idle >= IDLE_PERIODS, time.monotonic() - started, settled.frames)
+    window = await wait_for_window(desktop, title, timeout=timeout)
+    while colours(await desktop.screenshot(), await geometry(desktop, window)) < MIN_COLOURS:
+        if time.monotonic() > started + timeout:
+            raise DesktopTimeoutError(f"the window titled {title!r} stayed empty for {timeout:g} s")
+        await asyncio.sleep(_POLL_S)
+    settled = await desktop.settle(SETTLE)
+    return replace(settled, waited_s=time.monotonic() - started)
 
 
-def demand(before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """Seconds of processor time that threads used or waited for between two readings. Pure.
-
-    Threads of the first reading only have ended, and those of the second only are counted from their start; what reads
-    is among the latter, but stays far below `IDLE_DEMAND`.
-    """
-    return sum(seconds - before.get(thread, 0.0) for thread, seconds in after.items())
-
-
-def parse(text: str) -> dict[str, float]:
-    """Seconds by thread from the lines "file run wait" in nanoseconds. Pure."""
-    rows = (line.split() for line in text.splitlines())
-    return {file: (int(run) + int(wait)) / 1e9 for file, run, wait in rows}
-
-
-async def _demands(desktop: Desktop) -> dict[str, float]:
-    # threads end while they are read: what cannot be read is left out
-    result = await desktop.execute(["/bin/sh", "-c", f"{{ {_READ}; }} 2>/dev/null"], timeout=10.0)
-    return parse(result.stdout.decode())
+def colours(screen: NDArray[np.uint8], window: Geometry) -> int:
+    """How many different colours a window shows, of every second row. Pure."""
+    top, left = max(window.y, 0), max(window.x, 0)
+    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
+    return len(np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2]))
