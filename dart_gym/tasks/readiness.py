@@ -1,5 +1,6 @@
-"""When a task has begun: the window that `dart.ready` names is shown, painted and stands still; without one, as in
-OSWorld's own tasks, the programs that its set-up started are idle.
+"""When a task has begun: the window that `dart.ready` names is shown and painted, or the programs are idle.
+
+OSWorld's own tasks name no window; the programs that their set-up starts are idle once they are ready.
 
 A program maps its window and sets the title before it draws, on a busy machine long before; an observation of that
 moment would show an empty frame.
