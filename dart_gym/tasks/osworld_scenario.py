@@ -35,7 +35,8 @@ from dart_gym.tasks.windows import wait_for_window
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
 READY_TIMEOUT_S = 20.0
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
 # A new window is drawn in several goes: wait for a longer rest than after an action.
 FIRST_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
 
