@@ -1,8 +1,8 @@
-"""A step, a reset and an idle desktop, beside OSWorld's way on the same screen: `dart-gym bench desktop`.
+"""A step, a reset and an idle desktop, beside OSWorld's way on the same screen.
 
-A step is: click, wait until the screen shows the outcome, take it. OSWorld's way is its client's pattern (POST an action
-to `/execute`, pause 2 s, GET `/screenshot`) against a server that does what OSWorld's does, on the same desktop with
-the same program; the version without the pause does not wait for the outcome at all.
+A step is: click, wait until the screen shows the outcome, take it. OSWorld's way is its client's pattern (POST an
+action to `/execute`, pause 2 s, GET `/screenshot`) against a server that does what OSWorld's does, on the same desktop
+with the same program; the version without the pause does not wait for the outcome at all.
 
 Aims are those of the project; the numbers are medians, except the memory.
 """
