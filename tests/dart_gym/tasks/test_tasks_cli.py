@@ -36,7 +36,7 @@ def test_a_task_is_shown_with_what_keeps_it_from_running():
     result = run("show", str(path))
     assert json.loads(result.stdout) == json.loads(path.read_text(encoding="utf-8"))
     assert "skipped: live web: the task asks for a proxy" in result.stderr
-    assert json.loads(run("show", "fake/two-steps").stdout)["id"] == "fake/two-steps"
+    assert json.loads(run("show", "fake/two-steps").stdout)["id"] == "two-steps"
 
 
 def test_check_counts_by_domain_and_tells_reasons(tmp_path):

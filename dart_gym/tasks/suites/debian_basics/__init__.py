@@ -4,7 +4,7 @@ Each JSON beside this file is one task (`dart_gym.tasks.osworld_scenario` tells 
 `_setup.json`: set-up steps by application, which are carried out before those of each task that names the application
 in `related_apps`; "all" before those of every task. They make first starts quiet and equal states look equal.
 
-Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its seeds
+Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its own
 from 10,000 on (`dart_train.rollout.config.FIRST_TRAINING_SEED`).
 """
 
