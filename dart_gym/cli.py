@@ -163,11 +163,15 @@ def status(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    task_set: Annotated[
+        Path | None, typer.Option("--task-set", help="Directory of OSWorld task files: which wait for which package.")
+    ] = None,
+) -> None:
     """Look at the machine and say what is missing."""
     from dart_gym.doctor import main as examine
 
-    raise typer.Exit(examine())
+    raise typer.Exit(examine(task_set=task_set))
 
 
 if __name__ == "__main__":

@@ -89,6 +89,19 @@ lock-enabled=false
 """
 
 
+# Started by D-Bus for whoever asks; refused here, because they index the disk, or look for devices that are not there.
+_REFUSED_SERVICES = (
+    "org.freedesktop.Tracker3.Miner.Extract",
+    "org.freedesktop.Tracker3.Miner.Files",
+    "org.freedesktop.Tracker3.Miner.Files.Control",
+    "org.freedesktop.Tracker3.Writeback",
+    "org.freedesktop.portal.Tracker",
+    "org.gnome.Nautilus.Tracker3.Miner.Extract",
+    "org.gnome.Nautilus.Tracker3.Miner.Files",
+    "org.gtk.vfs.UDisks2VolumeMonitor",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What a profile adds to the bare sandbox.
@@ -134,7 +147,9 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool) -> Machine:
     _make_settings(directory / "etc", f"{place}/etc")
     _write(directory / "share/applications/google-chrome.desktop", _CHROME_ENTRY)
     _write(directory / "share/applications/mimeapps.list", _DEFAULT_APPLICATIONS)
-    chrome = _browser_directory()
+    for name in _REFUSED_SERVICES:
+        _write(directory / f"share/dbus-1/services/{name}.service", f"[D-BUS Service]\nName={name}\nExec=/bin/false\n")
+    chrome = _browser_program()
     env = _environment(place, isolated)
     if not isolated:
         (directory / "lib/chrome").mkdir(parents=True)
@@ -190,8 +205,8 @@ def _compiled_defaults() -> bytes:
         return database.read_bytes()
 
 
-def _browser_directory() -> Path | None:
-    """Where the real browser lies, with its resources beside it; None when there is none."""
+def _browser_program() -> Path | None:
+    """The real browser, which has its resources beside it; None when there is none."""
     if (debian := Path("/usr/lib/chromium/chromium")).exists():
         return debian
     try:

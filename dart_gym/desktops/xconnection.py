@@ -132,6 +132,22 @@ class XConnection:
         with translated_errors():
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
+    async def window_manager_answers(self, period: float) -> None:
+        """Wait until the window manager handles requests, which is after it has taken its keys; cancel to give up.
+
+        It announces itself some milliseconds earlier, and a chord pressed in between would go to nobody.
+        """
+        extents, mask = self._atom("_NET_FRAME_EXTENTS"), X.SubstructureRedirectMask | X.SubstructureNotifyMask
+        with translated_errors():
+            window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
+            question = self._atom("_NET_REQUEST_FRAME_EXTENTS")
+            request = event.ClientMessage(window=window, client_type=question, data=(32, [0] * 5))
+            while window.get_full_property(extents, Xatom.CARDINAL) is None:
+                self.root.send_event(request, event_mask=mask)  # again, for what comes too early is lost
+                await asyncio.sleep(period)
+            window.destroy()
+            self.display.sync()
+
     def has_active_window(self) -> bool:
         """Whether a window has the keyboard."""
         with translated_errors():

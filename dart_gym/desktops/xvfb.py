@@ -19,14 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.actions import Action
-from dart_gym.desktops import accessibility, browser, devtools, settling
+from dart_gym.desktops import accessibility, apps, browser, devtools, settling
 from dart_gym.desktops.base import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.framebuffer import Framebuffer
 from dart_gym.desktops.relay import GuestClient
 from dart_gym.desktops.sandbox import LOG_MARK, Sandbox, check_sandbox
 from dart_gym.desktops.xconnection import XConnection
 from dart_gym.desktops.xinput import XInput
-from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingDependencyError
+from dart_gym.errors import (
+    ConfigurationError,
+    DesktopError,
+    DesktopTimeoutError,
+    MissingDependencyError,
+    MissingProgramError,
+)
 
 PROFILES = ("bare", "browser", "osworld")
 SANDBOXES = ("bwrap", "none")
@@ -95,6 +101,7 @@ class XvfbDesktop:
         self._input = XInput(connection, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
+        await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
 
@@ -188,7 +195,8 @@ class XvfbDesktop:
         except DesktopError as error:
             if LOG_MARK in str(error):
                 raise  # explained by a method that this one called
-            raise DesktopError(f"{error}{sandbox.log_tail(*_LOGS) if sandbox is not None else ''}") from error
+            more = sandbox.disk_note() + sandbox.log_tail(*_LOGS) if sandbox is not None else ""
+            raise DesktopError(f"{error}{more}") from error
 
     def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
         self._running()
@@ -229,10 +237,14 @@ class XvfbDesktop:
             return await self._guest.run(command, env or {}, stdin, timeout)
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program and leave it running. Raises `FileNotFoundError` when it is missing."""
+        """Start a program and leave it running; see `Desktop.launch`."""
         with self._explained():
             self._running()
-            await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+            try:
+                await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+            except FileNotFoundError:
+                message = f"the desktop has no program {command[0]!r}; next step: {apps.advice(command[0])}"
+                raise MissingProgramError(message) from None
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file; relative paths and `~` start at the home directory."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from dart_gym.actions import Press, Type
+from dart_gym.desktops import devtools
+from dart_gym.desktops.base import SettlePolicy
+
 pytestmark = pytest.mark.desktop
 
 
@@ -70,3 +74,40 @@ async def test_apt_answers_by_what_is_installed(machine):
     missing = await machine.execute(["apt", "install", "-y", "no-such-package"])
     assert missing.returncode == 100 and b"no-such-package" in missing.stderr
     assert "bash/" in await shell(machine, "apt list --installed 2>/dev/null")
+
+
+async def test_a_chord_right_after_the_start_opens_a_terminal(machine, until):
+    await machine.perform(Press(("ctrl", "alt", "t")))
+
+    async def terminal():
+        return (await machine.execute(["xdotool", "getactivewindow", "getwindowname"])).stdout == b"Terminal\n"
+
+    await until(terminal, timeout=30)
+    await machine.settle(SettlePolicy(quiet_ms=300, max_ms=5000))
+    await machine.perform(Type("echo $((6 * 7)) > answer\n"))
+
+    async def answered():
+        return (await machine.execute(["cat", "answer"])).stdout == b"42\n"
+
+    await until(answered)
+
+
+async def test_chrome_has_its_name_its_profile_and_its_port(machine, until):
+    await machine.launch(["google-chrome", "--remote-debugging-port=1337", "about:blank"])
+    await machine.launch(["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"])
+
+    async def answers():
+        return (await machine.execute(["wget", "-qO-", "http://localhost:9222/json/version"])).stdout
+
+    assert b"Chrome/" in await until(answers, timeout=30)
+    found = await devtools.targets(str(await machine.open_port(9222)), 9222)
+    assert any(target["type"] == "page" for target in found)
+    assert "Default" in await shell(machine, "ls ~/.config/google-chrome")
+    assert "google-chrome.desktop" in await shell(machine, "xdg-mime query default text/html")
+    await shell(machine, "pkill chrome")
+
+    async def gone():
+        return not (await machine.execute(["pgrep", "chrome"])).stdout
+
+    await until(gone)
+    assert machine.alive
