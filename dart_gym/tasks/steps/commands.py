@@ -6,8 +6,9 @@ import asyncio
 import time
 from typing import Any
 
-from dart_gym.desktops.base import CommandResult, Desktop
-from dart_gym.errors import DesktopTimeoutError
+from dart_gym.desktops.base import CommandResult, Desktop, SettlePolicy
+from dart_gym.errors import DesktopTimeoutError, TaskError
+from dart_gym.tasks.readiness import MIN_COLOURS, colours
 from dart_gym.tasks.steps.step import (
     EXECUTE_TIMEOUT_S,
     POLL_S,
@@ -17,7 +18,7 @@ from dart_gym.tasks.steps.step import (
     command_line,
     is_shell,
 )
-from dart_gym.tasks.windows import list_windows
+from dart_gym.tasks.windows import Window, geometry, list_windows
 
 MAX_SLEEP_S = 60.0
 KILL_TIMEOUT_S = 10.0
@@ -28,14 +29,17 @@ _REMEDY = "`dart-gym doctor` says which package has it"
 _KILLERS = frozenset({"pkill", "killall"})
 
 WINDOWS_OF = {
-    "libreoffice": ("LibreOffice",),
-    "soffice": ("LibreOffice",),
+    "libreoffice": ("libreoffice-",),  # by its class: the title of the splash screen is LibreOffice, too
+    "soffice": ("libreoffice-",),
     "gimp": ("GNU Image Manipulation Program",),
     "vlc": ("VLC media player",),
     "google-chrome": ("Google Chrome", "Chromium"),
     "thunderbird": ("Thunderbird", "Account Setup"),
 }
-"""What the main window of a slow program is called: steps that follow its launch press keys in it."""
+"""Parts of class or title of a slow program's main window: steps that follow its launch press keys in it."""
+
+LAUNCHED = SettlePolicy(quiet_ms=500.0, max_ms=10_000.0, reply_quiet_ms=400.0)
+"""When a program has started: it handles input, and its window stands still."""
 
 
 async def launch(where: Surroundings, parameters: dict[str, Any]) -> None:
@@ -85,16 +89,32 @@ async def _kill(desktop: Desktop, command: list[str]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _wait_for_new_window(where: Surroundings, program: str, titles: tuple[str, ...], before: set[int]) -> None:
-    deadline = time.monotonic() + LAUNCH_TIMEOUT_S
+async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[str, ...], before: set[int]) -> None:
+    """Wait until the main window of a program is shown, painted, and stands still."""
+    desktop, deadline = where.desktop, time.monotonic() + LAUNCH_TIMEOUT_S
     while True:
-        windows = [window for window in await list_windows(where.desktop) if window.id not in before]
-        if any(title in window.title for window in windows for title in titles):
-            return
+        windows = [window for window in await list_windows(desktop) if window.id not in before]
+        main = next((window for window in windows if _is_main(window, parts)), None)
+        if main is not None and await _painted(desktop, main):
+            break
         if time.monotonic() > deadline:
             shown = ", ".join(repr(window.title) for window in windows) or "none"
-            raise StepError(f"{program} showed no window within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
+            problem = "showed no window" if main is None else "did not paint its window"
+            raise StepError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
         await asyncio.sleep(POLL_S)
+    await desktop.settle(LAUNCHED)
+
+
+def _is_main(window: Window, parts: tuple[str, ...]) -> bool:
+    return any(part in window.title or part in window.wm_class for part in parts)
+
+
+async def _painted(desktop: Desktop, window: Window) -> bool:
+    try:
+        place = await geometry(desktop, window.id)
+    except TaskError:
+        return False  # it was replaced by another one
+    return colours(await desktop.screenshot(), place) >= MIN_COLOURS
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
