@@ -43,6 +43,7 @@ _USER_DIRS = "".join(
 _HOME_FILES = {
     ".config/user-dirs.dirs": _USER_DIRS,
     ".config/user-dirs.locale": "en_US",
+    ".config/google-chrome/Default/Preferences": "{}",  # tasks edit it before the first start
     ".config/vlc/vlcrc": "[qt]\nqt-privacy-ask=0\n\n[core]\nmetadata-network-access=0\n",
     ".config/libreoffice/4/user/registrymodifications.xcu": """<?xml version="1.0" encoding="UTF-8"?>
 <oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" \
@@ -80,6 +81,7 @@ _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arg
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
 load-module module-native-protocol-unix
 set-default-sink auto_null
+set-sink-volume auto_null 0x8000
 """
 _DCONF_DEFAULTS = """[org/gnome/desktop/interface]
 toolkit-accessibility=true
@@ -248,6 +250,7 @@ def _environment(place: str, isolated: bool) -> dict[str, str]:
         "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
         "DCONF_PROFILE": f"{place}/etc/dconf-profile",
         "PULSE_CLIENTCONFIG": f"{place}/etc/pulse-client.conf",
+        "PULSE_SCRIPT": f"{place}/etc/pulse.pa",  # for `pulseaudio --start`, which does not read the client's
         "DART_GYM_CLIENT_PASSWORD": PASSWORD,
     }
 

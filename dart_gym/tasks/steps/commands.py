@@ -6,9 +6,11 @@ import asyncio
 import time
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dart_gym.desktops.base import CommandResult, Desktop, SettlePolicy
 from dart_gym.errors import DesktopTimeoutError, TaskError
-from dart_gym.tasks.readiness import MIN_COLOURS, colours
 from dart_gym.tasks.steps.step import (
     EXECUTE_TIMEOUT_S,
     POLL_S,
@@ -18,13 +20,14 @@ from dart_gym.tasks.steps.step import (
     command_line,
     is_shell,
 )
-from dart_gym.tasks.windows import Window, geometry, list_windows
+from dart_gym.tasks.windows import Geometry, Window, geometry, list_windows
 
 MAX_SLEEP_S = 60.0
 KILL_TIMEOUT_S = 10.0
 LAUNCH_TIMEOUT_S = 60.0
 _UNTIL_PERIOD_S = 0.3
 _NOT_FOUND = 127
+_DRAWN_PIXELS = 1500
 _REMEDY = "`dart-gym doctor` says which package has it"
 _KILLERS = frozenset({"pkill", "killall"})
 
@@ -114,7 +117,18 @@ async def _painted(desktop: Desktop, window: Window) -> bool:
         place = await geometry(desktop, window.id)
     except TaskError:
         return False  # it was replaced by another one
-    return colours(await desktop.screenshot(), place) >= MIN_COLOURS
+    return drawn_pixels(await desktop.screenshot(), place) >= _DRAWN_PIXELS
+
+
+def drawn_pixels(screen: NDArray[np.uint8], window: Geometry) -> int:
+    """How many pixels of a window have another colour than most of it; of every second row. Pure.
+
+    Its cursor, which is all that an empty window shows, has a few hundred.
+    """
+    top, left = max(window.y, 0), max(window.x, 0)
+    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
+    colours, counts = np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)
+    return int(counts.sum() - counts.max()) if len(colours) else 0
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
