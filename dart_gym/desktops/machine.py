@@ -39,7 +39,8 @@ _USER_DIRS = "".join(
     for name in _FOLDERS
 )
 
-# As on a machine on which each application was started once: no welcome, no tip, no question.
+# As on a machine on which each application was started once: no welcome, no tip, no question. LibreOffice is told its
+# icons, since it would take those for dark windows, which can hardly be seen.
 _HOME_FILES = {
     ".config/user-dirs.dirs": _USER_DIRS,
     ".config/user-dirs.locale": "en_US",
@@ -52,6 +53,8 @@ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
 </prop></item>
 <item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="ShowTipOfTheDay" oor:op="fuse">\
 <value>false</value></prop></item>
+<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="SymbolStyle" oor:op="fuse">\
+<value>colibre</value></prop></item>
 <item oor:path="/org.openoffice.Setup/Product"><prop oor:name="ooSetupLastVersion" oor:op="fuse"><value>99.9</value>\
 </prop></item>
 </oor:items>
@@ -75,6 +78,14 @@ x-scheme-handler/http=google-chrome.desktop
 x-scheme-handler/https=google-chrome.desktop
 application/pdf=org.gnome.Evince.desktop
 inode/directory=org.gnome.Nautilus.desktop
+text/plain=org.xfce.mousepad.desktop
+application/x-shellscript=org.xfce.mousepad.desktop
+image/png=org.gnome.eog.desktop
+image/jpeg=org.gnome.eog.desktop
+image/gif=org.gnome.eog.desktop
+image/bmp=org.gnome.eog.desktop
+image/svg+xml=org.gnome.eog.desktop
+video/mp4=org.gnome.Totem.desktop
 """
 
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
