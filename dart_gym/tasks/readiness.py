@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_gym.desktops.base import Desktop, SettlePolicy
+from dart_gym.desktops.base import Desktop, SettlePolicy, SettleResult
 from dart_gym.errors import DesktopTimeoutError
 from dart_gym.tasks.windows import Geometry, geometry, wait_for_window
 
@@ -30,13 +30,16 @@ _MAX_SETTLE_MS = 5000.0
 _POLL_S = 0.05
 
 
-async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> None:
+async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> SettleResult:
     """Wait until what `ready` asks for holds.
 
     Args:
         desktop: where.
         ready: `dart.ready`: `{"window": title}` or nothing.
         timeout: seconds for the window to appear and to be painted.
+
+    Returns:
+        Whether the screen stood still in the end.
 
     Raises:
         DesktopTimeoutError: it did not.
@@ -50,7 +53,7 @@ async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: 
             if time.monotonic() > deadline:
                 raise DesktopTimeoutError(f"the window titled {title!r} was not painted within {timeout:g} s")
             await asyncio.sleep(_POLL_S)
-    await desktop.settle(SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS))
+    return await desktop.settle(SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS))
 
 
 def colours(screen: NDArray[np.uint8], window: Geometry) -> int:
