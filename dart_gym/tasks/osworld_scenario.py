@@ -3,7 +3,7 @@
 The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
-    ready: `{"window": title}`; the task has begun when such a window is shown and painted, and the screen stands still.
+    ready: when the task has begun (`dart_gym.tasks.readiness`).
     oracle: the actions of a perfect user (`dart_gym.tasks.oracle`).
 
 Invariants:
