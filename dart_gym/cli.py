@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.face_address import FacePolicy
@@ -46,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(bench_app, name="bench")
 app.add_typer(evaluator_app, name="evaluator")
 
 

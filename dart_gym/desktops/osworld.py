@@ -43,6 +43,7 @@ UPLOAD_TIMEOUT_S = 300.0
 LONGEST_COMMAND_S = 115.0  # OSWorld's server ends commands after 120 s
 _MARGIN_S = 5.0
 _POLL_S = 0.5
+_FREE_POLL_S = 0.02
 _TIMED_OUT = 124  # what coreutils' `timeout` says
 _CHUNK = 1 << 16
 
@@ -81,12 +82,15 @@ class OSWorldDesktop:
         """Wait until the server answers, and look whether its screen is as asked."""
         if self._client is not None:
             raise DesktopError("the desktop is started already; stop it first")
-        if self._shown in self._in_use:
-            raise DesktopError(f"the machine {self._shown} is in use by another session of this process")
+        deadline = time.monotonic() + timeout
+        while self._shown in self._in_use:  # perhaps by the episode before, which is just being stopped
+            if time.monotonic() > deadline:
+                raise DesktopTimeoutError(f"the machine {self._shown} is in use by another session of this process")
+            await asyncio.sleep(_FREE_POLL_S)
         self._in_use.add(self._shown)
         self._client = httpx.AsyncClient(base_url=self._base, trust_env=False)
         try:
-            await self._wait_until_it_answers(time.monotonic() + timeout)
+            await self._wait_until_it_answers(deadline)
             await self._check_screen()
         except BaseException:
             await self.stop()

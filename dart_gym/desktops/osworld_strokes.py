@@ -30,18 +30,18 @@ def strokes_of(action: Action, width: int, height: int) -> list[Stroke]:
     Raises:
         ActionError: a point is off the screen, or no key types a character.
     """
-    for x, y in _points(action):
-        if not (0 <= x < width and 0 <= y < height):
-            raise ActionError(f"the point ({x}, {y}) is off the screen, which is {width} x {height} pixels")
+    for point in _points(action):
+        if not (0 <= point[0] < width and 0 <= point[1] < height):
+            raise ActionError(f"the point {point} is off the screen, which is {width} x {height} pixels")
     match action:
-        case Move(x=x, y=y):
-            return [["move", x, y]]
+        case Move():
+            return _moved(action.x, action.y)
         case Click():
             return _click(action)
         case Drag():
             return _drag(action)
-        case Scroll(x=x, y=y, dx=dx, dy=dy):
-            return _moved(x, y) + _turns(dy, _DOWN, _UP) + _turns(dx, _RIGHT, _LEFT)
+        case Scroll():
+            return _moved(action.x, action.y) + _turns(action.dy, _DOWN, _UP) + _turns(action.dx, _RIGHT, _LEFT)
         case Type(text=text):
             return [["text", [_keysym(character) for character in text.replace("\r\n", "\n")]]]
         case Press(keys=keys):

@@ -7,7 +7,8 @@ may hold
         click, move or scroll "left" or "right" and "top" or "bottom", pixels from that edge; for a drag the points of
         its path, from the top left corner.
     when: what must hold before the action is given: `{"window": title}` shown, `{"gone": title}` not shown,
-        `{"command": shell command}` ends with status 0; all that are named, within `timeout` seconds (20).
+        `{"command": shell command}` ends with status 0, `{"still": seconds}` without a change of the screen, for what
+        a program works out unseen; all that are named, in this order, within `timeout` seconds (20) each.
 
 Invariants:
     - The script acts on the desktop through the actions that it returns only; what it looks at changes nothing.
@@ -32,7 +33,7 @@ _CONDITIONS = ("window", "gone", "command")
 _POLL_S = 0.05
 _COMMAND_TIMEOUT_S = 10.0
 # What had to be waited for has just been drawn, perhaps not wholly.
-_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+_QUIET_MS = 150.0
 
 
 class Script:
@@ -81,8 +82,8 @@ def expand(task_id: str, script: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if isinstance(repeat, bool) or not isinstance(repeat, int) or not 0 <= repeat <= MAX_REPEAT:
             raise TaskError(f"{where}: bad repeat {repeat!r}")
         when = fields.get("when", {})
-        if not isinstance(when, dict) or not when.keys() <= {*_CONDITIONS, "timeout"}:
-            raise TaskError(f"{where}: 'when' may hold {', '.join(_CONDITIONS)} and timeout, got {when!r}")
+        if not isinstance(when, dict) or not when.keys() <= {*_CONDITIONS, "still", "timeout"}:
+            raise TaskError(f"{where}: 'when' may hold {', '.join(_CONDITIONS)}, still and timeout, got {when!r}")
         expanded += [fields] * repeat
     return expanded
 
@@ -115,13 +116,14 @@ async def _wait(desktop: Desktop, when: dict[str, Any]) -> None:
     if not when:
         return
     timeout = when.get("timeout", TIMEOUT_S)
-    deadline = time.monotonic() + timeout
     for kind in _CONDITIONS:
+        deadline = time.monotonic() + timeout
         while kind in when and not await _holds(desktop, kind, when[kind]):
             if time.monotonic() > deadline:
                 raise TaskError(f"{kind} {when[kind]!r} did not come true within {timeout:g} s")
             await asyncio.sleep(_POLL_S)
-    await desktop.settle(_SETTLE)
+    quiet_ms = max(_QUIET_MS, 1e3 * when.get("still", 0.0))
+    await desktop.settle(SettlePolicy(quiet_ms=quiet_ms, max_ms=1e3 * timeout))
 
 
 async def _holds(desktop: Desktop, kind: str, value: str) -> bool:

@@ -3,7 +3,7 @@
 The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
-    ready: `{"window": title}`; the task has begun when such a window is shown and stands still.
+    ready: `{"window": title}`; the task has begun when such a window is shown and painted, and the screen stands still.
     oracle: the actions of a perfect user (`dart_gym.tasks.oracle`).
 
 Invariants:
@@ -27,17 +27,15 @@ from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.oracle import Script
 from dart_gym.tasks.parameters import draw, fill
+from dart_gym.tasks.readiness import wait_until_ready
 from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
-from dart_gym.tasks.windows import wait_for_window
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
-READY_TIMEOUT_S = 20.0
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
-# A new window is drawn in several goes: wait for a longer rest than after an action.
-FIRST_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
 
 
 class OSWorldScenario:
@@ -56,10 +54,7 @@ class OSWorldScenario:
         self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
         self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
         await run_steps(desktop, instance["config"])
-        window = instance["ready"].get("window")
-        if window:
-            await wait_for_window(desktop, window, timeout=READY_TIMEOUT_S)
-        settled = await desktop.settle(FIRST_SETTLE)
+        settled = await wait_until_ready(desktop, instance["ready"])
         return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop) -> bool:

@@ -107,8 +107,8 @@ async def expand_path(desktop: Desktop, path: str) -> str:
     for variable in {match[1] or match[2] for match in re.finditer(r"\$(?:(\w+)|\{(\w+)\})", path)}:
         result = await desktop.execute(["printenv", variable], timeout=10.0)
         if result.returncode == 0:
-            value = result.stdout.decode(errors="replace").rstrip("\n")
-            path = re.sub(rf"\$(?:{variable}\b|\{{{variable}\}})", lambda _, value=value: value, path)
+            value = result.stdout.decode(errors="replace").rstrip("\n").replace("\\", r"\\")
+            path = re.sub(rf"\$(?:{variable}\b|\{{{variable}\}})", value, path)
     return path
 
 

@@ -79,7 +79,7 @@ def _step(kind, **parameters):
         ({"config": [_step("execute", command=["./setup.sh"])]}, []),
         ({"related_apps": ["VLC"]}, []),
         ({"proxy": True}, ["live web: the task asks for a proxy"]),
-        ({"config": [_step("chrome_open_tabs", urls_to_open=["https://a.org/x", "chrome://settings"])]}, ["live web: a.org"]),
+        ({"config": [_step("chrome_open_tabs", urls_to_open=["https://a.b/x", "chrome://x"])]}, ["live web: a.b"]),
         ({"config": [_step("chrome_open_tabs", urls_to_open=["http://localhost:8/x", "file:///a"])]}, []),
         ({"config": [_step("execute", command=["pip", "install", "x"])]}, ["live web: pip install x"]),
         (

@@ -4,7 +4,7 @@ Each JSON beside this file is one task (`dart_gym.tasks.osworld_scenario` tells 
 `_setup.json`: set-up steps by application, which are carried out before those of each task that names the application
 in `related_apps`; "all" before those of every task. They make first starts quiet and equal states look equal.
 
-Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its seeds
+Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its own
 from 10,000 on (`dart_train.rollout.config.FIRST_TRAINING_SEED`).
 """
 
@@ -30,7 +30,7 @@ def load_tasks() -> list[Task]:
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if file.name.endswith(".json") and file.name != _SETUP:
             raw = json.loads(file.read_text(encoding="utf-8"))
-            shared = [step for app in ("all", *raw["related_apps"]) for step in setup.get(app, [])]
+            shared = [step for app in ("all", *raw["related_apps"]) for step in setup.get(app.split("_")[0], [])]
             tasks.append(task_from_dict({**raw, "config": [*shared, *raw["config"]]}, suite=SUITE))
     return tasks
 
