@@ -128,7 +128,7 @@ async def test_programs_cannot_reach_servers_of_the_host(start_desktop):
 
 
 def traces() -> dict[str, object]:
-    """What desktops could leave behind on this machine, and what only they leave: others may use it at the same time."""
+    """What desktops could leave behind on this machine, and nothing that others make who use it at the same time."""
     return {
         "mounts": Path("/proc/self/mountinfo").read_text(),
         "directories": [path.name for path in runtime_dir().iterdir() if path.name.startswith(f"{os.getpid()}-")],
