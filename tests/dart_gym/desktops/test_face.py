@@ -88,7 +88,9 @@ async def test_bad_requests_are_refused(client, route, body):
 
 async def test_screenshots_may_be_taken_at_once(client):
     answers = await asyncio.gather(*(client.get("/screenshot") for _ in range(5)))
-    assert all(answer.content.startswith(b"\x89PNG") and answer.content.endswith(b"IEND\xaeB`\x82") for answer in answers)
+    assert all(
+        answer.content.startswith(b"\x89PNG") and answer.content.endswith(b"IEND\xaeB`\x82") for answer in answers
+    )
 
 
 async def test_many_screenshots_leak_no_connection(client):

@@ -47,7 +47,9 @@ def cases(folder: Path) -> list[tuple[str, list[Any], dict[str, Any]]]:
         arguments: list[Any] = [draw.choice(VALUES), {"expected": draw.choice(VALUES)}]
         options: dict[str, Any] = {}
         if name == "check_include_exclude":
-            rules = {key: draw.sample(TEXTS, draw.randrange(3)) for key in ("include", "exclude") if draw.random() < 0.8}
+            rules = {
+                key: draw.sample(TEXTS, draw.randrange(3)) for key in ("include", "exclude") if draw.random() < 0.8
+            }
             arguments = [draw.choice([None, *TEXTS]), rules]
         elif name == "compare_text_file":
             arguments = [draw.choice(files), draw.choice(files)]
