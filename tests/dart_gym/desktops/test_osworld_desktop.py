@@ -43,7 +43,7 @@ SIZE = {"width": 640, "height": 480}
         ),
         (Scroll(dy=-2), [["button", 4, True], ["button", 4, False]] * 2),
         (Type("aé中\n"), [["text", [0x61, 0xE9, 0x1004E2D, 0xFF0D]]]),
-        (Press(("ctrl", "s")), [["key", k, d] for k, d in ((0xFFE3, True), (115, True), (115, False), (0xFFE3, False))]),
+        (Press(("ctrl", "s")), [["key", k, d] for k, d in ((65507, True), (115, True), (115, False), (65507, False))]),
         (KeyUp("shift"), [["key", 0xFFE1, False]]),
         (MouseDown("middle"), [["button", 2, True]]),
         (Done(), []),
