@@ -17,10 +17,12 @@ import typer.core
 from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
 from dart_gym.tasks.cli import app as tasks_app
+from dart_gym.tasks.evaluation.cli import app as evaluator_app
 
 log = logging.getLogger("dart_gym")
 
@@ -46,6 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(bench_app, name="bench")
+app.add_typer(evaluator_app, name="evaluator")
 
 
 @app.command()
@@ -67,6 +70,21 @@ def serve(
     osworld_url: Annotated[
         list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
     ] = None,
+    osworld_face: Annotated[
+        Path | None,
+        typer.Option(
+            help="Give each desktop OSWorld's HTTP face on a Unix socket in this directory (see reset's info)."
+        ),
+    ] = None,
+    osworld_face_tcp: Annotated[
+        bool, typer.Option("--osworld-face-tcp", help="The same on a loopback port, with a token for each desktop.")
+    ] = False,
+    osworld_face_open: Annotated[
+        bool,
+        typer.Option(
+            "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
+        ),
+    ] = False,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
@@ -88,6 +106,7 @@ def serve(
         idle_timeout_s=idle_timeout,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
+        faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
     for path in clean_leftovers():
@@ -97,6 +116,13 @@ def serve(
     finally:
         if private and parse_address(listen).is_unix:
             shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
+    chosen = (directory is not None) + tcp + open_to_all
+    if chosen > 1:
+        raise ConfigurationError("choose one of --osworld-face, --osworld-face-tcp and --osworld-face-open")
+    return FacePolicy(directory, open_to_all) if chosen else None
 
 
 def _token(variable: str | None) -> str | None:

@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,7 @@ def make_info(result: StepResult) -> dict[str, Any]:
         "seed": int(result.info.get("seed", 0)),  # type: ignore[call-overload]  # an integer on every path
         "pacing": str(result.info.get("pacing", "")),
         "settled": bool(result.info.get("settled", True)),
+        "osworld_face": json.dumps(face) if (face := result.info.get("osworld_face")) else "",
         "settle_s": float(result.info.get("settle_s", 0.0)),  # type: ignore[arg-type]  # a number on every path
         "step_index": result.step_index,
         "terminal": str(result.terminal or ""),

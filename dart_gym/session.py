@@ -154,6 +154,8 @@ class Session:
     ) -> tuple[_Episode, Observation]:
         with timer.phase("boot"):
             desktop = await self._seat.desktop(task.desktop)
+        if self._seat.face is not None:
+            info["osworld_face"] = self._seat.face.describe()
         with timer.phase("prepare"):
             scenario = self._seat.scenario(task.suite)
             prepared = await scenario.prepare(desktop, task, seed)

@@ -3,4 +3,4 @@
 # ~/.local/share/dart-gym/evaluator-1.0.2. Idempotent. Needs the package's own environment, see setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec .venv/bin/python -m dart_gym.tasks.evaluation.environment "$@"
+exec .venv/bin/dart-gym evaluator install "$@"

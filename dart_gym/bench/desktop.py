@@ -1,8 +1,8 @@
-"""A step, a reset and an idle desktop, beside OSWorld's way on the same screen and program: `dart-gym bench desktop`.
+"""A step, a reset and an idle desktop, beside OSWorld's way on the same screen.
 
-A step is: click, wait until the screen shows the outcome, take it. OSWorld's way is its client's pattern (POST an action
-to `/execute`, pause 2 s, GET `/screenshot`) against a server that does what OSWorld's does, on the same desktop; the
-version without the pause does not wait for the outcome at all.
+A step is: click, wait until the screen shows the outcome, take it. OSWorld's way is its client's pattern (POST an
+action to `/execute`, pause 2 s, GET `/screenshot`) against a server that does what OSWorld's does, on the same desktop
+with the same program; the version without the pause does not wait for the outcome at all.
 
 Aims are those of the project; the numbers are medians, except the memory.
 """
@@ -80,8 +80,9 @@ async def measure(report_progress: Callable[[str], None]) -> Report:
         "step_vs_stock_unpaused": median(unpaused) / median(ours),
     }
     notes = [
-        f"{WIDTH}x{HEIGHT}; {STEPS} steps, {STOCK_STEPS} and {PAUSED_STEPS} in OSWorld's way; "
-        f"{COLD_RESETS} cold resets, {WARM_RESETS} warm ones (a desktop that is kept); settling: {SETTLE.quiet_ms:g} ms without a change."
+        f"{WIDTH}x{HEIGHT}; {STEPS} steps, {STOCK_STEPS} and {PAUSED_STEPS} in OSWorld's way;",
+        f"{COLD_RESETS} cold resets, {WARM_RESETS} warm ones (a desktop that is kept);",
+        f"settling: {SETTLE.reply_quiet_ms:g} ms without a change after the program's answer.",
     ]
     return Report("desktop", keys, AIMS, notes)
 

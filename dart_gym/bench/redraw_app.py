@@ -1,7 +1,7 @@
 """A program that redraws at once: the whole screen changes its colour with every click. Run on the desktop.
 
-It uses python-xlib only, so that what is measured is the desktop, not a toolkit. It answers the window manager's question
-whether it is alive, as all toolkits do.
+It uses python-xlib only, so that what is measured is the desktop, not a toolkit. It answers the window manager's
+question whether it is alive, as all toolkits do.
 """
 
 from Xlib import X, Xatom, display, protocol

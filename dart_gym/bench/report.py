@@ -65,7 +65,8 @@ class Report:
 
     def print(self, console: Console) -> None:
         """Print the table."""
-        table = Table(title=f"{self.bench} on {describe_machine()}", title_justify="left", box=None, pad_edge=False)
+        console.print(Text(f"{self.bench} on {describe_machine()}", "bold"))
+        table = Table(box=None, pad_edge=False)
         for column in ("", "value", "aim"):
             table.add_column(column, justify="right" if column == "value" else "left")
         for name, value in self.keys.items():

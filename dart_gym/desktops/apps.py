@@ -52,7 +52,7 @@ APPLICATIONS = (
     Application("Terminal", "gnome-terminal", ("gnome-terminal",), "os and multi_apps tasks", ("terminal",)),
     Application("Document Viewer", "evince", ("evince",), "multi_apps tasks", ("pdf",)),
     Application("Image Viewer", "eog", ("eog",), "multi_apps tasks", ("image",)),
-    Application("Videos", "totem", ("totem",), "multi_apps tasks (the default player, before VLC is made it)"),
+    Application("Videos", "totem", ("totem",), "multi_apps tasks (VLC is to take its place)", ("ubuntu_media_player",)),
     Application("Archive Manager", "file-roller", ("file-roller",), "multi_apps tasks"),
     Application("Calculator", "gnome-calculator", ("gnome-calculator", "galculator"), "the bundled tasks",
                 ("galculator", "calculator")),

@@ -98,11 +98,15 @@ class SettlePolicy:
         quiet_ms: no change for so long.
         max_ms: the cap on the whole wait.
         min_ms: at least so long (gives slow programs time to react).
+        reply_quiet_ms: no change for so long is enough once the focused program says that it has handled all input;
+            a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
+            does where a program cannot say.
     """
 
     quiet_ms: float = 60.0
     max_ms: float = 2000.0
     min_ms: float = 0.0
+    reply_quiet_ms: float | None = None
 
 
 @runtime_checkable

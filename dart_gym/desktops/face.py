@@ -17,7 +17,6 @@ import binascii
 import hmac
 import logging
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +24,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from dart_gym.desktops.base import Desktop
+from dart_gym.desktops.face_address import CHROMIUM_PORT, VLC_PORT, FaceAddress
 from dart_gym.desktops.face_commands import BadRequest
 from dart_gym.desktops.face_ports import PortForwarder
 from dart_gym.desktops.face_routes import FaceRoutes
@@ -33,34 +33,8 @@ from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutErro
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-CHROMIUM_PORT, VLC_PORT = 9222, 8080
 MAX_UPLOAD = 1 << 30
 _GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class FaceAddress:
-    """Where a face listens.
-
-    Attributes:
-        url: "http://127.0.0.1:<port>", or "http+unix://<path>".
-        token: what a client must show: as a bearer token, or as the password of basic authentication (so that stock
-            clients, which take a host name, can be given "any:<token>@127.0.0.1"). "" where none is asked for.
-        server_port: TCP port; 0 on a Unix socket.
-        chromium_port: TCP port on this side that leads to port 9222 of the desktop; 0 unless open.
-        vlc_port: likewise for port 8080.
-    """
-
-    url: str
-    token: str = ""
-    server_port: int = 0
-    chromium_port: int = 0
-    vlc_port: int = 0
-
-    def describe(self) -> dict[str, object]:
-        """The same as a dict for `info`, without what does not apply."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value for name, value in fields.items() if value}
 
 
 class OSWorldFace:

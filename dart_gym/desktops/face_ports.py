@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from dart_gym.desktops.base import Desktop
+from dart_gym.errors import DesktopError
 
 _CHUNK = 1 << 16
 
@@ -24,15 +24,16 @@ class PortForwarder:
 
     async def forward(self, port: int) -> int:
         """Listen on a free port of this side for clients of the desktop's port, and return it."""
-        path = str(await self._desktop.open_port(port))
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
             assert task is not None
             self._clients.add(task)
             task.add_done_callback(self._clients.discard)
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):  # either side may leave at any time
-                await _join(reader, writer, path)
+            try:
+                await _join(reader, writer, str(await self._desktop.open_port(port)))
+            except (OSError, DesktopError, asyncio.CancelledError):
+                writer.close()  # either side may leave at any time; the client sees a closed connection
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         self._servers.append(server)

@@ -39,10 +39,12 @@ _USER_DIRS = "".join(
     for name in _FOLDERS
 )
 
-# As on a machine on which each application was started once: no welcome, no tip, no question.
+# As on a machine on which each application was started once: no welcome, no tip, no question. LibreOffice is told its
+# icons, since it would take those for dark windows, which can hardly be seen.
 _HOME_FILES = {
     ".config/user-dirs.dirs": _USER_DIRS,
     ".config/user-dirs.locale": "en_US",
+    ".config/google-chrome/Default/Preferences": "{}",  # tasks edit it before the first start
     ".config/vlc/vlcrc": "[qt]\nqt-privacy-ask=0\n\n[core]\nmetadata-network-access=0\n",
     ".config/libreoffice/4/user/registrymodifications.xcu": """<?xml version="1.0" encoding="UTF-8"?>
 <oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" \
@@ -51,6 +53,8 @@ xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
 </prop></item>
 <item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="ShowTipOfTheDay" oor:op="fuse">\
 <value>false</value></prop></item>
+<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="SymbolStyle" oor:op="fuse">\
+<value>colibre</value></prop></item>
 <item oor:path="/org.openoffice.Setup/Product"><prop oor:name="ooSetupLastVersion" oor:op="fuse"><value>99.9</value>\
 </prop></item>
 </oor:items>
@@ -67,6 +71,7 @@ StartupWMClass=google-chrome
 Categories=Network;WebBrowser;
 MimeType=text/html;application/xhtml+xml;x-scheme-handler/http;x-scheme-handler/https;
 """
+# GNOME's player is the default, as on OSWorld's machine: one of its tasks is to make VLC that.
 _VIDEO_TYPES = (
     *("3gp", "3gpp", "3gpp2", "avi", "divx", "dv", "fli", "flv", "mp2t", "mp4", "mp4v-es", "mpeg", "msvideo", "ogg"),
     *("quicktime", "vnd.divx", "vnd.mpegurl", "vnd.rn-realvideo", "webm", "x-anim", "x-avi", "x-flc", "x-fli", "x-flv"),
@@ -80,16 +85,21 @@ x-scheme-handler/http=google-chrome.desktop
 x-scheme-handler/https=google-chrome.desktop
 application/pdf=org.gnome.Evince.desktop
 inode/directory=org.gnome.Nautilus.desktop
-""" + "".join(
-    f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES
-)  # GNOME's own, as on OSWorld's machine
+text/plain=org.xfce.mousepad.desktop
+application/x-shellscript=org.xfce.mousepad.desktop
+image/png=org.gnome.eog.desktop
+image/jpeg=org.gnome.eog.desktop
+image/gif=org.gnome.eog.desktop
+image/bmp=org.gnome.eog.desktop
+image/svg+xml=org.gnome.eog.desktop
+""" + "".join(f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES)
 
 _PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
 _PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
 load-module module-native-protocol-unix
 set-default-sink auto_null
 set-sink-volume auto_null 0x8000
-"""  # at half: a desktop at its loudest would solve the task of turning it up
+"""
 _DCONF_DEFAULTS = """[org/gnome/desktop/interface]
 toolkit-accessibility=true
 
@@ -257,7 +267,7 @@ def _environment(place: str, isolated: bool) -> dict[str, str]:
         "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
         "DCONF_PROFILE": f"{place}/etc/dconf-profile",
         "PULSE_CLIENTCONFIG": f"{place}/etc/pulse-client.conf",
-        "PULSE_SCRIPT": f"{place}/pulse.pa",  # for `pulseaudio --start`, which OSWorld's evaluator calls
+        "PULSE_SCRIPT": f"{place}/etc/pulse.pa",  # for `pulseaudio --start`, which does not read the client's
         "DART_GYM_CLIENT_PASSWORD": PASSWORD,
     }
 

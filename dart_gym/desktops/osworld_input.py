@@ -45,19 +45,23 @@ class Hands:
                     self.keycodes[row[column]] = (keycode, column == 1)
 
     def fake(self, kind, detail=0, x=0, y=0):
+        """Send an event."""
         from Xlib.ext import xtest
 
         xtest.fake_input(self.display, kind, detail, x=x, y=y)
 
     def move(self, x, y):
+        """Move the pointer."""
         self.fake(self.x.MotionNotify, 0, x, y)
 
     def button(self, number, down):
+        """Press or release a button."""
         kinds = (self.x.ButtonRelease, self.x.ButtonPress)
         self.fake(kinds[down], number)
         self.note(("button", number), down)
 
     def key(self, keysym, down):
+        """Press or release a key, with Shift where it needs that."""
         keycode, shift = self.find([keysym])[keysym]
         if shift and down:
             self.stroke(self.find([0xFFE1])[0xFFE1][0], True)
@@ -66,21 +70,25 @@ class Hands:
             self.stroke(self.find([0xFFE1])[0xFFE1][0], False)
 
     def stroke(self, keycode, down):
+        """Press or release a keycode."""
         self.fake((self.x.KeyRelease, self.x.KeyPress)[down], keycode)
         self.note(("key", keycode), down)
 
     def note(self, what, down):
+        """Remember what is down."""
         if down:
             self.down[what] = True
         else:
             self.down.pop(what, None)
 
     def let_go(self):
+        """Release everything."""
         for kind, detail in list(self.down):
             self.fake(self.x.KeyRelease if kind == "key" else self.x.ButtonRelease, detail)
         self.display.sync()
 
     def text(self, keysyms):
+        """Strike keys, as many at a time as there are spare keycodes for what the keyboard lacks."""
         start = 0
         while start < len(keysyms):
             end, new = start, set()
@@ -108,7 +116,7 @@ class Hands:
         """Keycode and shift of each keysym; spare keycodes get the meaning of those that the keyboard lacks."""
         lacking = [keysym for keysym in dict.fromkeys(keysyms) if keysym not in self.keycodes]
         found = {keysym: self.keycodes[keysym] for keysym in keysyms if keysym in self.keycodes}
-        for keycode, keysym in zip(self.spare, lacking):
+        for keycode, keysym in zip(self.spare, lacking, strict=False):
             self.display.change_keyboard_mapping(keycode, [(keysym, keysym)])
             found[keysym] = (keycode, False)
         if lacking:
@@ -117,6 +125,7 @@ class Hands:
         return found
 
     def pause(self, seconds):
+        """Wait, with everything sent before."""
         self.display.sync()
         time.sleep(seconds)
 

@@ -312,6 +312,7 @@ class Sandbox:
             "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
             "XDG_SESSION_TYPE": "x11",
             "XDG_CURRENT_DESKTOP": "GNOME",
+            "GSK_RENDERER": "cairo",  # else GTK 4 draws by OpenGL in software: seconds instead of milliseconds a frame
             "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; a profile can switch it on
             **({"DISPLAY": ":0"} if self.isolated else {}),
             **extra,

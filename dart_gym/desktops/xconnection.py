@@ -23,6 +23,7 @@ from Xlib.support import connect
 from dart_gym.desktops.framebuffer import Cursor
 from dart_gym.errors import DesktopError
 
+_ALIVE_PERIOD_S = 0.03
 _POLL_S = 0.002
 
 
@@ -190,7 +191,7 @@ class XConnection:
             self.display.sync()
 
     async def wait_for_focused_program(self, timeout: float) -> bool:
-        """Wait until the program of the active window has read all events so far; False when it does not say.
+        """Wait until the program of the active window has read all events so far; False when it does not say or went.
 
         Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
         """
@@ -219,7 +220,12 @@ class XConnection:
         number = next(self._pings)
         data = (32, [ping, number, window.id, 0, 0])
         window.send_event(event.ClientMessage(window=window, client_type=protocols, data=data))
+        look = time.monotonic() + _ALIVE_PERIOD_S
         while time.monotonic() < deadline:
+            if time.monotonic() > look:
+                active, look = self._active_window(), time.monotonic() + _ALIVE_PERIOD_S
+                if active is None or active.id != window.id:
+                    return False  # it was closed, or another window came: nobody will answer
             for _ in range(self.display.pending_events()):
                 answer = self.display.next_event()
                 if answer.type == X.ClientMessage and answer.client_type == protocols:

@@ -226,7 +226,8 @@ class XvfbDesktop:
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""
         with self._explained():
-            return await settling.settle(self._parts()[1], policy)
+            connection, framebuffer, _ = self._parts()
+            return await settling.settle(framebuffer, policy, connection.wait_for_focused_program)
 
     async def execute(
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None

@@ -3,8 +3,7 @@
 The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
-    ready: `{"window": title}`; the task has begun when such a window is shown and painted, and the screen stands still;
-        without it, when the programs that the set-up started are idle.
+    ready: when the task has begun (`dart_gym.tasks.readiness`).
     oracle: the actions of a perfect user (`dart_gym.tasks.oracle`).
 
 Invariants:
@@ -35,7 +34,8 @@ from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
 
 
 class OSWorldScenario:

@@ -2,6 +2,12 @@
 
 OSWorld's own tasks name no window; the programs that their set-up starts are idle once they are ready.
 
+`dart.ready` may hold
+    window: a title, or a part of one.
+    colours: how many different colours the window shows at least once it is painted (24). A program that shows a
+        sign of its own while it loads needs more.
+    still: for how many seconds the screen must not change (0.15). A program that fills its window later needs more.
+
 A program maps its window and sets the title before it draws, on a busy machine long before; an observation of that
 moment would show an empty frame.
 """
@@ -10,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,34 +27,38 @@ from dart_gym.tasks.idleness import wait_until_idle
 from dart_gym.tasks.windows import Geometry, geometry, wait_for_window
 
 TIMEOUT_S = 30.0
-# A new window is drawn in several goes: wait for a longer rest than after an action.
-SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
-MIN_COLOURS = 8  # a window with any text has more, one that is not drawn yet has one or two
+COLOURS = 24  # a window with any text has more, one that is not drawn yet has a few
+STILL_S = 0.15  # a new window is drawn in several goes: longer than after an action
+_MAX_SETTLE_MS = 5000.0
 _POLL_S = 0.05
 
 
 async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> SettleResult:
-    """Wait until the task's window is shown and painted, or programs are idle, and the screen stands still.
+    """Wait until what `ready` asks for holds.
 
     Args:
         desktop: where.
         ready: `dart.ready`: `{"window": title}` or nothing.
         timeout: seconds for the window to appear and to be painted.
 
+    Returns:
+        Whether the screen stood still in the end.
+
     Raises:
         DesktopTimeoutError: it did not.
     """
     title = ready.get("window")
-    if not title:
+    if not ready:
         return await wait_until_idle(desktop)
-    started = time.monotonic()
-    window = await wait_for_window(desktop, title, timeout=timeout)
-    while colours(await desktop.screenshot(), await geometry(desktop, window)) < MIN_COLOURS:
-        if time.monotonic() > started + timeout:
-            raise DesktopTimeoutError(f"the window titled {title!r} stayed empty for {timeout:g} s")
-        await asyncio.sleep(_POLL_S)
-    settled = await desktop.settle(SETTLE)
-    return replace(settled, waited_s=time.monotonic() - started)
+    if title:
+        deadline = time.monotonic() + timeout
+        least = ready.get("colours", COLOURS)
+        window = await wait_for_window(desktop, title, timeout=timeout)
+        while colours(await desktop.screenshot(), await geometry(desktop, window)) < least:
+            if time.monotonic() > deadline:
+                raise DesktopTimeoutError(f"the window titled {title!r} was not painted within {timeout:g} s")
+            await asyncio.sleep(_POLL_S)
+    return await desktop.settle(SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS))
 
 
 def colours(screen: NDArray[np.uint8], window: Geometry) -> int:

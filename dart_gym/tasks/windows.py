@@ -54,8 +54,8 @@ async def list_windows(desktop: Desktop) -> list[Window]:
 def parse_windows(text: str) -> list[Window]:
     """Read what `wmctrl -lx` prints: id, workspace, class, host and title. Pure."""
     windows = []
-    for line in text.splitlines():
-        fields = re.match(r"(0x[0-9a-f]+)\s+(-?\d+)\s+(\S+)\s+(\S+) ?(.*)$", line)
+    for line in text.splitlines():  # a class may hold spaces, and two of them follow it
+        fields = re.match(r"(0x[0-9a-f]+) +(-?\d+) (.*?) {2,}(\S+) ?(.*)$", line)
         if fields is not None:
             windows.append(Window(int(fields[1], 16), fields[3], fields[5]))
     return windows

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.base import Desktop
-from dart_gym.desktops.face import FaceAddress, OSWorldFace
+from dart_gym.desktops.face import OSWorldFace
+from dart_gym.desktops.face_address import FaceAddress
 from dart_gym.tasks.evaluation import environment
 
 _MAIN = Path(__file__).with_name("stock_osworld_main.py")

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import hashlib
 import os
@@ -21,7 +20,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dart_gym.errors import ConfigurationError, DartGymError, MissingDependencyError
+from dart_gym.errors import ConfigurationError, MissingDependencyError
 
 PACKAGE, VERSION = "desktop-env", "1.0.2"
 EVALUATOR = f"{PACKAGE}/{VERSION}"
@@ -148,21 +147,3 @@ def _warm(root: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode:
         raise MissingDependencyError(f"the installed audio packages do not work: {result.stderr.strip()[-600:]}")
-
-
-def main() -> int:
-    """`python -m dart_gym.tasks.evaluation.environment`: make the environment."""
-    parser = argparse.ArgumentParser(description="Install OSWorld's evaluator in an environment of its own.")
-    parser.add_argument("--location", type=Path, help=f"the directory; by default that of {VARIABLE} or of this user")
-    root = parser.parse_args().location
-    try:
-        environment = install(root)
-    except DartGymError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{EVALUATOR} is installed in {environment.root}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.base import Desktop
-from dart_gym.desktops.face import CHROMIUM_PORT, VLC_PORT, OSWorldFace
+from dart_gym.desktops.face_address import CHROMIUM_PORT, VLC_PORT
 from dart_gym.desktops.sandbox import check_sandbox
 from dart_gym.errors import EvaluationFailure, MissingDependencyError
 from dart_gym.tasks.evaluation.environment import EvaluatorEnvironment
@@ -94,6 +94,8 @@ class EvaluatorWorker:
 
     async def _sockets(self, getters: list[str]) -> dict[str, tuple[Path, int]]:
         """The Unix sockets that the worker may reach, and the ports that they are to its getters."""
+        from dart_gym.desktops.face import OSWorldFace  # its web server costs 0.1 s to import, and most need none
+
         path = self._cache.with_name(self._cache.name + ".face")
         await self._stack.enter_async_context(OSWorldFace(self._desktop, path=path))
         sockets = {"server": (path, _SERVER_PORT)}

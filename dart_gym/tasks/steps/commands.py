@@ -6,8 +6,11 @@ import asyncio
 import time
 from typing import Any
 
-from dart_gym.desktops.base import CommandResult, Desktop
-from dart_gym.errors import DesktopTimeoutError
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.desktops.base import CommandResult, Desktop, SettlePolicy
+from dart_gym.errors import DesktopTimeoutError, TaskError
 from dart_gym.tasks.steps.step import (
     EXECUTE_TIMEOUT_S,
     POLL_S,
@@ -17,25 +20,29 @@ from dart_gym.tasks.steps.step import (
     command_line,
     is_shell,
 )
-from dart_gym.tasks.windows import list_windows
+from dart_gym.tasks.windows import Geometry, Window, geometry, list_windows
 
 MAX_SLEEP_S = 60.0
 KILL_TIMEOUT_S = 10.0
 LAUNCH_TIMEOUT_S = 60.0
 _UNTIL_PERIOD_S = 0.3
 _NOT_FOUND = 127
+_DRAWN_PIXELS = 1500
 _REMEDY = "`dart-gym doctor` says which package has it"
 _KILLERS = frozenset({"pkill", "killall"})
 
 WINDOWS_OF = {
-    "libreoffice": ("LibreOffice",),
-    "soffice": ("LibreOffice",),
+    "libreoffice": ("libreoffice-",),  # by its class: the title of the splash screen is LibreOffice, too
+    "soffice": ("libreoffice-",),
     "gimp": ("GNU Image Manipulation Program",),
     "vlc": ("VLC media player",),
     "google-chrome": ("Google Chrome", "Chromium"),
     "thunderbird": ("Thunderbird", "Account Setup"),
 }
-"""What the main window of a slow program is called: steps that follow its launch press keys in it."""
+"""Parts of class or title of a slow program's main window: steps that follow its launch press keys in it."""
+
+LAUNCHED = SettlePolicy(quiet_ms=500.0, max_ms=10_000.0, reply_quiet_ms=400.0)
+"""When a program has started: it handles input, and its window stands still."""
 
 
 async def launch(where: Surroundings, parameters: dict[str, Any]) -> None:
@@ -85,16 +92,43 @@ async def _kill(desktop: Desktop, command: list[str]) -> None:
         await asyncio.sleep(POLL_S)
 
 
-async def _wait_for_new_window(where: Surroundings, program: str, titles: tuple[str, ...], before: set[int]) -> None:
-    deadline = time.monotonic() + LAUNCH_TIMEOUT_S
+async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[str, ...], before: set[int]) -> None:
+    """Wait until the main window of a program is shown, painted, and stands still."""
+    desktop, deadline = where.desktop, time.monotonic() + LAUNCH_TIMEOUT_S
     while True:
-        windows = [window for window in await list_windows(where.desktop) if window.id not in before]
-        if any(title in window.title for window in windows for title in titles):
-            return
+        windows = [window for window in await list_windows(desktop) if window.id not in before]
+        main = next((window for window in windows if _is_main(window, parts)), None)
+        if main is not None and await _painted(desktop, main):
+            break
         if time.monotonic() > deadline:
             shown = ", ".join(repr(window.title) for window in windows) or "none"
-            raise StepError(f"{program} showed no window within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
+            problem = "showed no window" if main is None else "did not paint its window"
+            raise StepError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
         await asyncio.sleep(POLL_S)
+    await desktop.settle(LAUNCHED)
+
+
+def _is_main(window: Window, parts: tuple[str, ...]) -> bool:
+    return any(part in window.title or part in window.wm_class for part in parts)
+
+
+async def _painted(desktop: Desktop, window: Window) -> bool:
+    try:
+        place = await geometry(desktop, window.id)
+    except TaskError:
+        return False  # it was replaced by another one
+    return drawn_pixels(await desktop.screenshot(), place) >= _DRAWN_PIXELS
+
+
+def drawn_pixels(screen: NDArray[np.uint8], window: Geometry) -> int:
+    """How many pixels of a window have another colour than most of it; of every second row. Pure.
+
+    Its cursor, which is all that an empty window shows, has a few hundred.
+    """
+    top, left = max(window.y, 0), max(window.x, 0)
+    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
+    colours, counts = np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)
+    return int(counts.sum() - counts.max()) if len(colours) else 0
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dart_gym.desktops import make_desktop
@@ -17,9 +18,9 @@ from dart_gym.tasks.needs import HISTORY_URL
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.steps import chrome
 from dart_gym.tasks.steps.chrome import same_page, write_visits
-from dart_gym.tasks.steps.commands import program_of, reached
+from dart_gym.tasks.steps.commands import drawn_pixels, program_of, reached
 from dart_gym.tasks.steps.files import shows
-from dart_gym.tasks.windows import Window, list_windows, matching, parse_windows
+from dart_gym.tasks.windows import Window, geometry, list_windows, matching, parse_windows
 
 
 def step(kind: str, **parameters):
@@ -59,22 +60,22 @@ def test_until(until, fulfilled):
 
 
 def test_windows_are_read_and_chosen_as_wmctrl_does():
-    windows = parse_windows(
-        "0x01200003  0 mousepad.Mousepad      vm *Untitled 1 - Mousepad\n"
-        "0x01400003 -1 Navigator.Google-chrome  N/A New  Tab - Google Chrome\n"
-        "0x01600003  0 a.b vm \n"
+    windows = parse_windows(  # as it prints: the host is to the right of its column
+        "0x01200003  0 mousepad.Mousepad               vm *Untitled 1 - Mousepad\n"
+        "0x01400003 -1 chrome (/home/user/x).Chrome  N/A New  Tab - Google Chrome\n"
+        "0x01600003  0 a.b                           vm \n"
         "nonsense\n"
     )
     assert windows == [
         Window(0x1200003, "mousepad.Mousepad", "*Untitled 1 - Mousepad"),
-        Window(0x1400003, "Navigator.Google-chrome", "New  Tab - Google Chrome"),
+        Window(0x1400003, "chrome (/home/user/x).Chrome", "New  Tab - Google Chrome"),
         Window(0x1600003, "a.b", ""),
     ]
     assert matching(windows, "new  tab").id == 0x1400003
     assert matching(windows, "new  tab", strict=True) is None
     assert matching(windows, "New  Tab - Google Chrome", strict=True).id == 0x1400003
-    assert matching(windows, "google-chrome", by_class=True).id == 0x1400003
-    assert matching(windows, "Navigator", strict=True, by_class=True) is None
+    assert matching(windows, "MousePad", by_class=True).id == 0x1200003
+    assert matching(windows, "mousepad", strict=True, by_class=True) is None
 
 
 def test_a_window_shows_a_file_with_or_without_its_ending():
@@ -283,6 +284,11 @@ async def test_tabs_are_opened_and_closed_as_osworld_does(desktop):
             step("launch", command=["socat", "tcp-listen:9222,fork", "tcp:localhost:1337"]),
             step("chrome_open_tabs", urls_to_open=urls),
         ],
+    )
+    (chrome_window,) = [window for window in await list_windows(desktop) if "Chrom" in window.title]
+    place = await geometry(desktop, chrome_window.id)
+    assert (
+        drawn_pixels(await desktop.screenshot(), place) > 1500 > drawn_pixels(np.zeros((600, 800, 3), np.uint8), place)
     )
     browser = Browser(await desktop.open_port(1337), 1337)
     assert [page["url"] for page in await browser.pages()] == urls[::-1]
