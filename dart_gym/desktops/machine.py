@@ -7,7 +7,8 @@ Invariants:
     - Nothing is started here. Each service starts when it is first asked for (accessibility and dconf by D-Bus,
       pulseaudio by its own clients), so that booting costs no more than the bare profile does.
     - Programs of `/usr/local` of the host are not seen inside; its place is taken by what is laid out here.
-    - What only a sandbox can give is missing without one: see `WITHOUT_SANDBOX`.
+    - Without a sandbox these are missing: `/home/user` in the commands of tasks, ports of its own, the bus at
+      /run/user/1000/bus, and a browser whose processes are all named chrome.
 """
 
 from __future__ import annotations
@@ -25,11 +26,6 @@ from dart_gym.errors import MissingDependencyError
 
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
-WITHOUT_SANDBOX = (
-    "paths below /home/user in the commands of tasks, ports of its own, the bus at /run/user/1000/bus, "
-    "and a browser whose processes are all named chrome"
-)
-
 _SHIMS = Path(__file__).with_name("shims")
 _LINKS = {"google-chrome-stable": "google-chrome", "apt-get": "apt"}
 _LOCAL = "/usr/local"
