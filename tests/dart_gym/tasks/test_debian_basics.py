@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dart_gym.actions import Press, Type
 from dart_gym.outcomes import EvaluationStatus
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
@@ -58,6 +59,22 @@ def test_the_oracle_scores_1_and_doing_nothing_0(stage, task_id):
 @pytest.mark.parametrize("task_id", TASKS)
 def test_the_oracle_scores_1_and_doing_nothing_0_on_five_seeds(stage, task_id, seed):
     check(stage, task_id, seed)
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("task_id", "actions"),
+    [
+        ("debian-basics/mousepad-add-line", [Press(("ctrl", "end")), Type("something else")]),
+        ("debian-basics/calc-delete-row", [Press(("shift", "space")), Press(("delete",))]),  # emptied, not deleted
+    ],
+)
+def test_what_is_nearly_right_scores_0(stage, task_id, actions):
+    stage.reset(task_id, 0)
+    for action in [*actions, Press(("ctrl", "s"))]:
+        stage.step(action)
+    evaluation = stage.evaluate()
+    assert (evaluation.status, evaluation.score) == (EvaluationStatus.OK, 0.0), evaluation
 
 
 def test_the_suite_is_large_and_its_applications_are_many():
