@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import http.server
+import io
+import math
 import os
+import struct
 import threading
 import time
+import wave
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import DesktopSpec
@@ -101,6 +106,30 @@ async def test_expected_files_come_from_the_download_cache(desktop):
     assert await score(desktop, evaluator, fetch=fetch) == 1.0
     evaluation = await evaluate(desktop, evaluator, TerminalState.DONE)
     assert evaluation.status is EvaluationStatus.EVALUATION_ERROR and "https://hub/gold.txt" in evaluation.detail
+
+
+def tone(pitch: float) -> bytes:
+    """A second of sound."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(22050)
+        file.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(n * pitch))) for n in range(22050)))
+    return buffer.getvalue()
+
+
+async def test_metrics_of_sound_and_pictures_work(desktop):
+    picture = io.BytesIO()
+    Image.new("RGB", (60, 40), "red").save(picture, "PNG")
+    for name, data in {"a.wav": tone(0.1), "b.wav": tone(0.1), "a.png": picture.getvalue()}.items():
+        await desktop.write_file(f"/home/user/{name}", data)
+    sound = {"func": "compare_audios", "result": file_of("a.wav"), "expected": file_of("b.wav")}
+    assert await score(desktop, sound) == pytest.approx(1.0)
+    await desktop.write_file("/home/user/b.wav", tone(0.5))
+    assert await score(desktop, sound) < 1.0
+    looks = {"func": "compare_images", "result": file_of("a.png"), "expected": file_of("a.png")}
+    assert await score(desktop, looks) == 1.0
 
 
 @pytest.mark.parametrize(
