@@ -35,7 +35,7 @@ from dart_gym.desktops import check_url
 from dart_gym.desktops.base import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.osworld_strokes import strokes_of
 from dart_gym.desktops.settling import Settling, differs
-from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
@@ -270,13 +270,14 @@ class OSWorldDesktop:
         return result
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program and leave it running. Raises `FileNotFoundError` when it is missing."""
+        """Start a program and leave it running. Raises `MissingProgramError` when there is none of that name."""
         content = {"command": [*_environment(env), *command], "shell": False}
         response = await self._request("POST", "/setup/launch", json=content)
         if response.status_code != 200:
             said = response.text.strip()[:300]
-            if "No such file" in said or "not found" in said or "FileNotFound" in said:
-                raise FileNotFoundError(f"{self._shown}: {said}")
+            look = await self.execute(["sh", "-c", 'command -v -- "$1"', "sh", command[0]])
+            if look.returncode:
+                raise MissingProgramError(f"{self._shown} has no program {command[0]!r}; next step: install it there")
             raise DesktopError(f"{self._shown} could not launch {command[0]!r}: {said}")
 
     async def read_file(self, path: str) -> bytes:
