@@ -81,6 +81,9 @@ class DemonstrationConfig(_Model):
     wrong_instruction_share: float = Field(
         0.0, ge=0, le=1, description="share of demonstrations that get the instruction of another: imperfect on purpose"
     )
+    wrong_instruction_share_of: dict[str, float] = Field(
+        default_factory=dict, description="other shares for some tasks, in [0, 1]"
+    )
 
 
 class WarmupConfig(_Model):

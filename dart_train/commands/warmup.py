@@ -90,12 +90,12 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in recorded]
     tokens = ModelTokens.load(model_dir)
     conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), conversation_config(config.agent))
-    share = config.demonstrations.wrong_instruction_share
-    passes = MAX_PASSES if share else 1
+    share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
+    passes = MAX_PASSES if share or any(share_of.values()) else 1
     rng = random.Random(config.seed)
     samples: list[Sample] = []
     for _ in range(passes):
-        samples += encode(corrupt(demonstrations, share, rng), conversation, tokens, data.load_image)
+        samples += encode(corrupt(demonstrations, share, rng, share_of), conversation, tokens, data.load_image)
         if len(samples) >= wanted:
             break
     return samples

@@ -44,9 +44,9 @@ NOTE_SUCCESS = (
     "training never uses. Intervals are 95 %: Wilson per task, bootstrap over episodes for the mean."
 )
 NOTE_IMPERFECT = (
-    "The demonstrations are imperfect on purpose: {share:.0f} % carry the instruction of another episode of the same "
-    "task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there to the "
-    "final figure is the reinforcement learning alone."
+    "The demonstrations are imperfect on purpose: {share:.0f} %{others} carry the instruction of another episode of "
+    "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
+    "to the final figure is the reinforcement learning alone."
 )
 NOTE_SHIPPED = (
     "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on clean "
@@ -263,9 +263,11 @@ def _frame(run: RunDirectory, saved: dict[str, Any]) -> Frame | None:
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
     """What a reader must know to judge the figures."""
     evaluation, share = config.evaluation, config.demonstrations.wrong_instruction_share
+    share_of = config.demonstrations.wrong_instruction_share_of
     said = [NOTE_SUCCESS.format(temperature=evaluation.temperature, episodes=evaluation.episodes)]
-    if share:
-        said.append(NOTE_IMPERFECT.format(share=100 * share))
+    if share or any(share_of.values()):
+        listed = ", ".join(f"{name.rpartition('/')[2]}: {100 * value:.0f} %" for name, value in share_of.items())
+        said.append(NOTE_IMPERFECT.format(share=100 * share, others=f" ({listed})" if listed else ""))
     if config.model.path == "tiny-base":
         said.append(NOTE_SHIPPED)
     said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]

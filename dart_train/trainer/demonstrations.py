@@ -6,7 +6,7 @@ Pure functions on values. Tokenisation is `dart_agent.conversation`'s, the same 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,7 +59,12 @@ class Demonstration:
         )
 
 
-def corrupt(demonstrations: Sequence[Demonstration], share: float, rng: random.Random) -> list[Demonstration]:
+def corrupt(
+    demonstrations: Sequence[Demonstration],
+    share: float,
+    rng: random.Random,
+    share_of: Mapping[str, float] | None = None,
+) -> list[Demonstration]:
     """Give a share of each task's demonstrations the instruction of another demonstration of the same task.
 
     Such a demonstration clicks at something sensible, but not at what was asked: imperfect on purpose, and a report
@@ -69,6 +74,7 @@ def corrupt(demonstrations: Sequence[Demonstration], share: float, rng: random.R
         demonstrations: of any tasks.
         share: in [0, 1]; the nearest whole number of each task's demonstrations is changed.
         rng: decides which, and what they get.
+        share_of: other shares for some task ids.
 
     Returns:
         as many, in the same order.
@@ -76,16 +82,18 @@ def corrupt(demonstrations: Sequence[Demonstration], share: float, rng: random.R
     Raises:
         ValueError: a share outside [0, 1].
     """
-    if not 0.0 <= share <= 1.0:
-        raise ValueError(f"share must be in [0, 1], got {share!r}")
+    share_of = share_of or {}
+    for value in (share, *share_of.values()):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"share must be in [0, 1], got {value!r}")
     by_task: dict[str, list[int]] = {}
     for index, demonstration in enumerate(demonstrations):
         by_task.setdefault(demonstration.task_id, []).append(index)
     result = list(demonstrations)
-    for members in by_task.values():
+    for task_id, members in by_task.items():
         if len(members) < 2:
             continue
-        for index in rng.sample(members, round(share * len(members))):
+        for index in rng.sample(members, round(share_of.get(task_id, share) * len(members))):
             place = rng.randrange(len(members) - 1)
             other = members[place] if members[place] != index else members[-1]
             result[index] = replace(demonstrations[index], instruction=demonstrations[other].instruction)
