@@ -23,6 +23,7 @@ from Xlib.support import connect
 from dart_gym.desktops.framebuffer import Cursor
 from dart_gym.errors import DesktopError
 
+_ALIVE_PERIOD_S = 0.03
 _POLL_S = 0.002
 
 
@@ -132,6 +133,22 @@ class XConnection:
         with translated_errors():
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
+    async def window_manager_answers(self, period: float) -> None:
+        """Wait until the window manager handles requests, which is after it has taken its keys; cancel to give up.
+
+        It announces itself some milliseconds earlier, and a chord pressed in between would go to nobody.
+        """
+        extents, mask = self._atom("_NET_FRAME_EXTENTS"), X.SubstructureRedirectMask | X.SubstructureNotifyMask
+        with translated_errors():
+            window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
+            question = self._atom("_NET_REQUEST_FRAME_EXTENTS")
+            request = event.ClientMessage(window=window, client_type=question, data=(32, [0] * 5))
+            while window.get_full_property(extents, Xatom.CARDINAL) is None:
+                self.root.send_event(request, event_mask=mask)  # again, for what comes too early is lost
+                await asyncio.sleep(period)
+            window.destroy()
+            self.display.sync()
+
     def has_active_window(self) -> bool:
         """Whether a window has the keyboard."""
         with translated_errors():
@@ -174,7 +191,7 @@ class XConnection:
             self.display.sync()
 
     async def wait_for_focused_program(self, timeout: float) -> bool:
-        """Wait until the program of the active window has read all events so far; False when it does not say.
+        """Wait until the program of the active window has read all events so far; False when it does not say or went.
 
         Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
         """
@@ -203,7 +220,12 @@ class XConnection:
         number = next(self._pings)
         data = (32, [ping, number, window.id, 0, 0])
         window.send_event(event.ClientMessage(window=window, client_type=protocols, data=data))
+        look = time.monotonic() + _ALIVE_PERIOD_S
         while time.monotonic() < deadline:
+            if time.monotonic() > look:
+                active, look = self._active_window(), time.monotonic() + _ALIVE_PERIOD_S
+                if active is None or active.id != window.id:
+                    return False  # it was closed, or another window came: nobody will answer
             for _ in range(self.display.pending_events()):
                 answer = self.display.next_event()
                 if answer.type == X.ClientMessage and answer.client_type == protocols:

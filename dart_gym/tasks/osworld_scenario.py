@@ -13,7 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,19 @@ from dart_gym.actions import Action
 from dart_gym.desktops.base import Desktop, SettlePolicy
 from dart_gym.errors import ConfigurationError
 from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.oracle import Script
 from dart_gym.tasks.parameters import draw, fill
 from dart_gym.tasks.readiness import wait_until_ready
-from dart_gym.tasks.registry import register_suite, task_from_file
+from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
 from dart_gym.tasks.task import Task
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
 
 
 class OSWorldScenario:
@@ -39,6 +43,7 @@ class OSWorldScenario:
 
     def __init__(self) -> None:
         self._evaluator: dict[str, Any] = {}
+        self._official = True
         self._oracle = Script("", [])
         self._taken = 0
 
@@ -46,10 +51,11 @@ class OSWorldScenario:
         """Run the set-up steps and wait until the task's window stands still."""
         instance = instantiate(task, seed)
         self._evaluator = instance["evaluator"]
+        self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
         self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
         await run_steps(desktop, instance["config"])
-        await wait_until_ready(desktop, instance["ready"])
-        return Prepared(instruction=instance["instruction"], settle=SETTLE, frame_ready=True)
+        settled = await wait_until_ready(desktop, instance["ready"])
+        return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop) -> bool:
         """Never ends a task by itself: the policy says when it is done."""
@@ -58,7 +64,7 @@ class OSWorldScenario:
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the desktop by the task's evaluator."""
-        return await evaluate(desktop, self._evaluator, terminal)
+        return await evaluate(desktop, self._evaluator, terminal, official=self._official, fetch=_fetch)
 
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of the script: the n-th after n actions, whatever they were."""
@@ -66,6 +72,12 @@ class OSWorldScenario:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+async def _fetch(url: str, path: Path) -> None:
+    """Put an expected file of an evaluation where its getter looks. Raises `DownloadError`."""
+    source = await DownloadCache.default().fetch(url)
+    await asyncio.to_thread(shutil.copyfile, source, path)
 
 
 def instantiate(task: Task, seed: int) -> dict[str, Any]:
@@ -96,7 +108,7 @@ def load_tasks() -> list[Task]:
         return []
     if not Path(folder).is_dir():
         raise ConfigurationError(f"{FOLDER_VARIABLE}={folder} is no folder: let it name evaluation_examples/examples")
-    return [task_from_file(path) for path in sorted(Path(folder).rglob("*.json"))]
+    return list(read_suite(Path(folder)).values())
 
 
 register_suite("osworld", load_tasks, OSWorldScenario)
