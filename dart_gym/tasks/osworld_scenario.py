@@ -4,7 +4,8 @@ The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
     ready: when the task has begun (`dart_gym.tasks.readiness`).
-    oracle: the actions of a perfect user (`dart_gym.tasks.oracle`).
+    oracle: the actions of a perfect user (`dart_gym.tasks.oracle`); for some of OSWorld's own tasks, which lack the
+        key, they are in `dart_gym.tasks.solutions`.
 
 Invariants:
     - Equal (task, seed) give equal instructions, set-up and scores.
@@ -31,6 +32,7 @@ from dart_gym.tasks.readiness import wait_until_ready
 from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
+from dart_gym.tasks.solutions import solution
 from dart_gym.tasks.task import Task
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
@@ -93,7 +95,7 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
         "config": fill(task.config, values),
         "evaluator": fill(task.evaluator, values),
         "ready": fill(extra.get("ready") or {}, values),
-        "oracle": fill(extra.get("oracle") or [], values, typed=True),
+        "oracle": fill(extra.get("oracle") or [], values, typed=True) or solution(str(task.raw.get("id"))),
     }
 
 
