@@ -29,8 +29,8 @@ from dart_gym.errors import DesktopError, DesktopTimeoutError
 from dart_gym.outcomes import TerminalState
 from dart_gym.seat import Seat
 from dart_gym.session import Session
+from dart_gym.tasks.idleness import wait_until_idle
 from dart_gym.tasks.osworld_scenario import SETTLE
-from dart_gym.tasks.steps.commands import LAUNCHED
 from dart_gym.tasks.windows import wait_for_window
 
 WIDTH, HEIGHT = 1920, 1080
@@ -64,7 +64,7 @@ async def measure(report_progress: Callable[[str], None]) -> Report:
     try:
         await desktop.launch(["python", "-c", _program("redraw_app.py")])
         await wait_for_window(desktop, "redraw", timeout=30.0)
-        await desktop.settle(LAUNCHED)
+        await wait_until_idle(desktop)
         report_progress("steps")
         ours = await _timed(_own_step(desktop), STEPS)
         report_progress("steps in OSWorld's way")

@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from Xlib.support import connect
 from dart_gym.desktops.framebuffer import Cursor
 from dart_gym.errors import DesktopError
 
+# Some windows promise to answer and never do (VLC's): after so many waits of so long they are not asked any more.
+_MAX_SILENCES = 2
+_SILENCE_S = 1.0
 _ALIVE_PERIOD_S = 0.03
 _POLL_S = 0.002
 
@@ -107,6 +111,7 @@ class XConnection:
             self.root: Any = self.display.screen().root
             self.display.xfixes_query_version()
         self._pings = itertools.count(1)
+        self._silences: Counter[int] = Counter()
         self._xtest = self.display.display.get_extension_major(xtest.extname)
         self._xfixes = self.display.display.get_extension_major(xfixes.extname)
 
@@ -197,12 +202,16 @@ class XConnection:
         """
         with translated_errors():
             active = self._active_window()
-            if active is None or not self._answers_pings(active):
+            if active is None or self._silences[active.id] >= _MAX_SILENCES or not self._answers_pings(active):
                 return False
             self.root.change_attributes(event_mask=X.SubstructureNotifyMask)  # answers go to the root window
+            started, answered = time.monotonic(), False
             try:
-                return await self._ping(active, time.monotonic() + timeout)
+                answered = await self._ping(active, started + timeout)
+                return answered
             finally:
+                if not answered and time.monotonic() - started > _SILENCE_S:
+                    self._silences[active.id] += 1
                 self.root.change_attributes(event_mask=X.NoEventMask)
                 self.display.sync()
                 for _ in range(self.display.pending_events()):

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_gym.desktops.base import CommandResult, Desktop, SettlePolicy
+from dart_gym.desktops.base import CommandResult, Desktop
 from dart_gym.errors import DesktopTimeoutError, TaskError
+from dart_gym.tasks.idleness import wait_until_idle
 from dart_gym.tasks.steps.step import (
     EXECUTE_TIMEOUT_S,
     POLL_S,
@@ -41,8 +42,8 @@ WINDOWS_OF = {
 }
 """Parts of class or title of a slow program's main window: steps that follow its launch press keys in it."""
 
-LAUNCHED = SettlePolicy(quiet_ms=500.0, max_ms=10_000.0, reply_quiet_ms=400.0)
-"""When a program has started: it handles input, and its window stands still."""
+SETTLED_S = 10.0
+"""The most seconds until a program whose window is shown is idle; one that plays something never is."""
 
 
 async def launch(where: Surroundings, parameters: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[s
             problem = "showed no window" if main is None else "did not paint its window"
             raise StepError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
         await asyncio.sleep(POLL_S)
-    await desktop.settle(LAUNCHED)
+    await wait_until_idle(desktop, timeout=SETTLED_S)
 
 
 def _is_main(window: Window, parts: tuple[str, ...]) -> bool:
