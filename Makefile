@@ -4,13 +4,16 @@ BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
 .DEFAULT_GOAL := help
 
-.PHONY: help setup quickstart controls test test-unit test-slow lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup:  ## install what is missing: Debian packages and .venv
 	@scripts/setup.sh
+
+apps: setup  ## install OSWorld's applications too, and pyautogui for the desktop
+	@scripts/setup.sh apps
 
 quickstart: setup  ## train a tiny vision-language model on real desktops, asynchronously, on the CPU
 	@$(BIN)/dart-train run $(CONFIG)
@@ -21,13 +24,13 @@ controls: setup  ## the honest controls of the quick start: shuffled rewards, su
 lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-test: setup lint  ## everything but the tests that take many minutes
+test: apps lint  ## everything but the tests that take many minutes
 	@$(BIN)/python -m pytest -m "not slow"
 
 test-unit: setup  ## tests without desktops, models and processes: under a minute
 	@$(BIN)/python -m pytest -m "not desktop and not train and not e2e and not slow"
 
-test-slow: setup  ## the tests that take many minutes: learning on three seeds, the controls
+test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m slow --timeout 7200
 
 format: setup  ## format the code

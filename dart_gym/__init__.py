@@ -1,6 +1,6 @@
 """DART-Gym: real desktops as asynchronous Gymnasium environments.
 
-Importing it registers `DartGym/Desktop-v0`; nothing starts before the first reset.
+Importing it registers `DartGym/Desktop-v0` and `DartGym/OSWorld-v0`; nothing starts before the first reset.
 
     import gymnasium as gym
     env = gym.make("dart_gym:DartGym/Desktop-v0", task="miniwob/click-tab")
@@ -35,6 +35,14 @@ if "DartGym/Desktop-v0" not in registry:
         id="DartGym/Desktop-v0",
         entry_point="dart_gym.env:DesktopEnv",
         vector_entry_point="dart_gym.vector:DesktopVectorEnv",
+        nondeterministic=True,
+    )
+
+if "DartGym/OSWorld-v0" not in registry:
+    register(
+        id="DartGym/OSWorld-v0",
+        entry_point="dart_gym.env:OSWorldEnv",
+        vector_entry_point="dart_gym.vector:OSWorldVectorEnv",
         nondeterministic=True,
     )
 

@@ -14,12 +14,15 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
+from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
-from dart_gym.tasks import registry
+from dart_gym.tasks.cli import app as tasks_app
+from dart_gym.tasks.evaluation.cli import app as evaluator_app
 
 log = logging.getLogger("dart_gym")
 
@@ -43,6 +46,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(bench_app, name="bench")
+app.add_typer(evaluator_app, name="evaluator")
 
 
 @app.command()
@@ -61,6 +67,24 @@ def serve(
     idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
     idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
+    osworld_url: Annotated[
+        list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
+    ] = None,
+    osworld_face: Annotated[
+        Path | None,
+        typer.Option(
+            help="Give each desktop OSWorld's HTTP face on a Unix socket in this directory (see reset's info)."
+        ),
+    ] = None,
+    osworld_face_tcp: Annotated[
+        bool, typer.Option("--osworld-face-tcp", help="The same on a loopback port, with a token for each desktop.")
+    ] = False,
+    osworld_face_open: Annotated[
+        bool,
+        typer.Option(
+            "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
+        ),
+    ] = False,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
@@ -82,6 +106,8 @@ def serve(
         idle_timeout_s=idle_timeout,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
+        faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
+        osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
     for path in clean_leftovers():
         log.info("removed %s, left behind by a process that is dead", path)
@@ -90,6 +116,13 @@ def serve(
     finally:
         if private and parse_address(listen).is_unix:
             shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
+    chosen = (directory is not None) + tcp + open_to_all
+    if chosen > 1:
+        raise ConfigurationError("choose one of --osworld-face, --osworld-face-tcp and --osworld-face-open")
+    return FacePolicy(directory, open_to_all) if chosen else None
 
 
 def _token(variable: str | None) -> str | None:
@@ -113,13 +146,6 @@ async def _serve(settings: ServerSettings) -> None:
 
 
 @app.command()
-def tasks(suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
-    """List the tasks."""
-    for task_id in registry.task_ids(suite):
-        print(task_id)
-
-
-@app.command()
 def status(
     url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
@@ -139,11 +165,15 @@ def status(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    task_set: Annotated[
+        Path | None, typer.Option("--task-set", help="Directory of OSWorld task files: which wait for which package.")
+    ] = None,
+) -> None:
     """Look at the machine and say what is missing."""
     from dart_gym.doctor import main as examine
 
-    raise typer.Exit(examine())
+    raise typer.Exit(examine(task_set=task_set))
 
 
 if __name__ == "__main__":

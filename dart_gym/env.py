@@ -36,6 +36,7 @@ from dart_gym.episodes import (
 )
 from dart_gym.errors import DesktopError, EpisodeStateError
 from dart_gym.outcomes import StepResult
+from dart_gym.pacing import pacing_named
 from dart_gym.spaces import ActionSpace, as_action, observation_space
 
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
@@ -44,8 +45,9 @@ RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
 class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickle):
     """A desktop with a task.
 
-    Options of `reset`: `task_id` (a name), or `task` (an OSWorld JSON); without them a task is drawn from those given
-    here. A reset with a seed runs the task with exactly that seed.
+    Options of `reset`: `task_id` (a name), `task` (an OSWorld JSON), or `suite` (draw one of its tasks); without them a
+    task is drawn from those given here. `pacing` replaces the one given here. A reset with a seed runs the task with
+    exactly that seed.
 
     Args:
         task: the task of every episode; "miniwob/click-test" by default.
@@ -53,12 +55,14 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         suite: all tasks of a suite likewise.
         url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`); without one a private cluster is started.
         token_env: name of the environment variable that holds the cluster's token.
+        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop.
         width: of the screen in pixels, instead of the task's.
         height: likewise.
         render_mode: "rgb_array" or None.
         max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
             `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
         time_limit_s: wall-clock limit of an episode.
+        pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
         deadline_s: of one operation; what takes longer is a fault of the environment.
 
     Raises:
@@ -76,11 +80,13 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         suite: str | None = None,
         url: str | None = None,
         token_env: str | None = None,
+        osworld_url: str | None = None,
         width: int | None = None,
         height: int | None = None,
         render_mode: str | None = None,
         max_steps: int | None = None,
         time_limit_s: float | None = None,
+        pacing: str = "settle",
         deadline_s: float = 120.0,
     ) -> None:
         EzPickle.__init__(
@@ -90,19 +96,22 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             suite=suite,
             url=url,
             token_env=token_env,
+            osworld_url=osworld_url,
             width=width,
             height=height,
             render_mode=render_mode,
             max_steps=max_steps,
             time_limit_s=time_limit_s,
+            pacing=pacing,
             deadline_s=deadline_s,
         )
         check_render_mode(render_mode, self.metadata)
         self.render_mode = render_mode
-        self._choice = TaskChoice.make(task, tasks, suite, width, height)
+        self._choice = TaskChoice.make(task, tasks, suite, width, height, osworld_url)
         self.observation_space = observation_space(self._choice.height, self._choice.width)
         self.action_space = ActionSpace(self._choice.height, self._choice.width)
         self._max_steps, self._time_limit_s, self._deadline_s = max_steps, time_limit_s, deadline_s
+        self._pacing = pacing_named(pacing).name
         self._link = ClusterLink(url, token_env)
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
@@ -121,16 +130,14 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         super().reset(seed=seed)
         if self._closed:
             raise EpisodeStateError("the environment is closed: make a new one")
-        given = check_options(options, ("task_id", "task"))
-        if len(given) > 1:
-            raise ValueError("give one of the reset options 'task_id' and 'task', not both")
-        asked = given.get("task_id", given.get("task"))
-        task = self._choice.draw(self.np_random) if asked is None else self._choice.check(asked)
+        given = check_options(options, ("task_id", "task", "suite", "pacing"))
+        pacing = pacing_named(given.pop("pacing", self._pacing)).name
+        task = self._choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
-        result = self._link.loop.run(self._reset, task, episode_seed)
+        result = self._link.loop.run(self._reset, task, episode_seed, pacing)
         return self._observe(result), make_info(result)
 
-    async def _reset(self, task: str | dict[str, Any], seed: int) -> StepResult:
+    async def _reset(self, task: str | dict[str, Any], seed: int, pacing: str) -> StepResult:
         detail = ""
         for _ in range(RESET_ATTEMPTS):
             if self._session is None:
@@ -141,6 +148,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
                 max_steps=self._max_steps,
                 time_limit_s=self._time_limit_s,
                 desktop=self._choice.override or None,
+                pacing=pacing,
                 deadline_s=self._deadline_s,
             )
             if result.terminal is None:
@@ -189,6 +197,19 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         if session is not None:
             await session.close()
         await self._link.close()
+
+
+class OSWorldEnv(DesktopEnv):
+    """`DesktopEnv` with OSWorld's tasks: all of `DART_GYM_OSWORLD` where nothing else is named.
+
+    Args:
+        task: a task's id ("osworld/<id>") or file; by default each reset names one, or draws one.
+        options: see `DesktopEnv`.
+    """
+
+    def __init__(self, task: str | None = None, **options: Any) -> None:
+        named = task is not None or options.get("tasks") is not None
+        super().__init__(task, **(options if named else {"suite": "osworld", **options}))
 
 
 def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:

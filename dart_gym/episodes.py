@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ import numpy as np
 from dart_gym.cluster.background import BackgroundLoop, background_loop
 from dart_gym.cluster.client import ClusterClient
 from dart_gym.cluster.local import acquire_shared, release_shared
-from dart_gym.errors import ConfigurationError
+from dart_gym.errors import ConfigurationError, UnknownTaskError
 from dart_gym.outcomes import StepResult, TerminalState
 from dart_gym.session import resolve_task
 from dart_gym.tasks import registry
 from dart_gym.tasks.task import Task
 
+OSWORLD_SCREEN = (1920, 1080)
+NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the reset option task_id or task"
 DEFAULT_TASK = "miniwob/click-test"
 TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "evaluate", "total")
 MAX_SEED = 2**31 - 1
@@ -47,9 +50,17 @@ class TaskChoice:
 
     @classmethod
     def make(
-        cls, task: str | None, tasks: Sequence[str] | None, suite: str | None, width: int | None, height: int | None
+        cls,
+        task: str | None,
+        tasks: Sequence[str] | None,
+        suite: str | None,
+        width: int | None,
+        height: int | None,
+        osworld_url: str | None = None,
     ) -> TaskChoice:
         """From the arguments of an environment: at most one of task, tasks, suite.
+
+        The suite "osworld" may be empty: each reset must name a task then.
 
         Raises:
             UnknownTaskError: no such task or suite.
@@ -60,10 +71,13 @@ class TaskChoice:
         if len(given) > 1:
             raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
         task_ids = registry.task_ids(suite) if suite is not None else list(tasks) if tasks is not None else [task]
+        options = {"width": width, "height": height, "osworld_url": osworld_url}
+        override = {key: value for key, value in options.items() if value is not None}
+        if not task_ids and suite == "osworld":
+            return cls((), height or OSWORLD_SCREEN[1], width or OSWORLD_SCREEN[0], override)
         if not task_ids:
             raise ConfigurationError("the list of tasks is empty")
         names = [name or DEFAULT_TASK for name in task_ids]
-        override = {key: value for key, value in (("width", width), ("height", height)) if value is not None}
         sizes: dict[tuple[int, int], str] = {}
         for name in names:
             spec = resolve_task(name, override).desktop
@@ -75,8 +89,31 @@ class TaskChoice:
         return cls(tuple(names), height, width, override)
 
     def draw(self, rng: np.random.Generator) -> str:
-        """A task for the next episode."""
+        """A task for the next episode. Raises `UnknownTaskError` where there is none."""
+        if not self.task_ids:
+            raise UnknownTaskError(f"there is no task to draw; {NO_TASKS}")
         return self.task_ids[int(rng.integers(len(self.task_ids)))] if len(self.task_ids) > 1 else self.task_ids[0]
+
+    def choose(self, rng: np.random.Generator, options: dict[str, Any]) -> str | dict[str, Any]:
+        """The task that the options of a reset ask for, or one drawn.
+
+        Args:
+            rng: draws.
+            options: at most one of `task_id`, `task` and `suite`.
+
+        Raises:
+            ValueError: more than one of them, or a task with a screen of another size.
+            UnknownTaskError, TaskError: no such task or suite, or a malformed task.
+        """
+        if len(options) > 1:
+            raise ValueError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
+        if "suite" in options:
+            names = registry.task_ids(options["suite"])
+            if not names:
+                raise UnknownTaskError(f"the suite {options['suite']!r} has no tasks; {NO_TASKS}")
+            return self.check(names[int(rng.integers(len(names)))])
+        asked = options.get("task_id", options.get("task"))
+        return self.draw(rng) if asked is None else self.check(asked)
 
     def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
         """Return a task that was asked for by name or as a JSON, if it fits the environment.
@@ -124,6 +161,10 @@ def make_info(result: StepResult) -> dict[str, Any]:
         "task_id": str(result.info.get("task_id", "")),
         "task_hash": str(result.info.get("task_hash", "")),
         "seed": int(result.info.get("seed", 0)),  # type: ignore[call-overload]  # an integer on every path
+        "pacing": str(result.info.get("pacing", "")),
+        "settled": bool(result.info.get("settled", True)),
+        "osworld_face": json.dumps(face) if (face := result.info.get("osworld_face")) else "",
+        "settle_s": float(result.info.get("settle_s", 0.0)),  # type: ignore[arg-type]  # a number on every path
         "step_index": result.step_index,
         "terminal": str(result.terminal or ""),
         "score": float("nan") if score is None else float(score),

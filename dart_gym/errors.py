@@ -36,6 +36,10 @@ class MissingDependencyError(DartGymError):
     hopeless = True
 
 
+class MissingProgramError(MissingDependencyError, FileNotFoundError):
+    """A program that a desktop was to start is not there; the message names the package that has it."""
+
+
 class DesktopError(DartGymError):
     """A desktop did not start, died, or stopped answering. The episode is lost, the next reset gets a fresh one."""
 

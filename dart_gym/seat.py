@@ -4,7 +4,7 @@ Invariants:
     - A seat has at most one desktop; what it gives up is stopped in the background, so that the next one boots
       without waiting for it. `close` waits for all of them.
     - A reusable, living desktop with an equal spec is kept; anything else is thrown away.
-    - Scenarios belong to the desktop: they are closed before it is.
+    - Scenarios and the HTTP face belong to the desktop: they are closed before it is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
+from dart_gym.desktops.face_address import FaceAddress, FacePolicy
 from dart_gym.tasks.registry import make_scenario
 from dart_gym.tasks.scenario import Scenario
+
+if TYPE_CHECKING:
+    from dart_gym.desktops.face import OSWorldFace
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +33,18 @@ class Seat:
     Args:
         name: for logs and the status operation.
         desktop_factory: makes a desktop that is not started yet.
+        faces: gives each desktop OSWorld's HTTP face; None for none.
     """
 
-    def __init__(self, name: str = "0", desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop) -> None:
+    def __init__(
+        self,
+        name: str = "0",
+        desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop,
+        faces: FacePolicy | None = None,
+    ) -> None:
         self.name = name
+        self._faces = faces
+        self._face: OSWorldFace | None = None
         self._desktop_factory = desktop_factory
         self._desktop: Desktop | None = None
         self._scenarios: dict[str, Scenario] = {}
@@ -41,6 +54,11 @@ class Seat:
     def spec(self) -> DesktopSpec | None:
         """Spec of the desktop that it has; None without one."""
         return self._desktop.spec if self._desktop else None
+
+    @property
+    def face(self) -> FaceAddress | None:
+        """Where the desktop's HTTP face listens; None without one."""
+        return self._face.address if self._face else None
 
     @property
     def alive(self) -> bool:
@@ -65,6 +83,8 @@ class Seat:
         self._desktop = desktop
         try:
             await desktop.start()
+            if self._faces is not None:
+                self._face = await self._faces.open(desktop)
         except BaseException:
             self.discard()
             raise
@@ -80,13 +100,15 @@ class Seat:
         """Swap desktops with another seat."""
         self._desktop, other._desktop = other._desktop, self._desktop
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
+        self._face, other._face = other._face, self._face
 
     def discard(self) -> None:
         """Give the desktop up; it is stopped in the background."""
         if self._desktop is None:
             return
-        task = asyncio.create_task(self._stop(self._desktop, list(self._scenarios.values())), name=f"stop-{self.name}")
-        self._desktop, self._scenarios = None, {}
+        ending = self._stop(self._desktop, list(self._scenarios.values()), self._face)
+        task = asyncio.create_task(ending, name=f"stop-{self.name}")
+        self._desktop, self._scenarios, self._face = None, {}, None
         self._stopping.add(task)
         task.add_done_callback(self._stopped)
 
@@ -95,9 +117,11 @@ class Seat:
         if not task.cancelled() and task.exception() is not None:  # logged: nobody can act on it here
             log.warning("a desktop of seat %s did not stop cleanly", self.name, exc_info=task.exception())
 
-    async def _stop(self, desktop: Desktop, scenarios: list[Scenario]) -> None:
+    async def _stop(self, desktop: Desktop, scenarios: list[Scenario], face: OSWorldFace | None) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(desktop.stop)
+            if face is not None:
+                stack.push_async_callback(face.close)
             for scenario in scenarios:
                 stack.push_async_callback(scenario.close)
 

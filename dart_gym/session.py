@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 
 from dart_gym.actions import Action, Done, Fail
+from dart_gym.desktops import check_url
 from dart_gym.desktops.base import ActionError, Desktop, DesktopSpec, PhaseTimer
 from dart_gym.errors import ConfigurationError, DesktopError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.pacing import Pacing, describe, pacing_named
 from dart_gym.seat import Seat
 from dart_gym.tasks import registry
 from dart_gym.tasks.scenario import Prepared, Scenario
@@ -31,7 +33,7 @@ from dart_gym.tasks.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
-_OVERRIDES = ("width", "height")
+_OVERRIDES = ("width", "height", "osworld_url")
 
 
 def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | None = None) -> Task:
@@ -39,7 +41,8 @@ def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | No
 
     Args:
         task: an id such as "miniwob/click-tab", an OSWorld JSON, or a task.
-        desktop: "width" and "height" in pixels that replace those of the task.
+        desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
+            OSWorld's server that replaces its desktop.
 
     Raises:
         UnknownTaskError: no such task.
@@ -52,9 +55,14 @@ def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | No
     for key, value in desktop.items():
         if key not in _OVERRIDES:
             raise ConfigurationError(f"cannot override {key!r} of a desktop; possible: {', '.join(_OVERRIDES)}")
-        if isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
+        if key == "osworld_url":
+            check_url(value)
+        elif isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
             raise ConfigurationError(f"{key} of a desktop must be an integer in [16, 16384] pixels, got {value!r}")
-    return dataclasses.replace(found, desktop=dataclasses.replace(found.desktop, **desktop))
+    changes = dict(desktop)
+    if "osworld_url" in changes:
+        changes |= {"kind": "osworld", "url": changes.pop("osworld_url"), "profile": "osworld"}
+    return dataclasses.replace(found, desktop=dataclasses.replace(found.desktop, **changes))
 
 
 @dataclass(slots=True)
@@ -69,6 +77,7 @@ class _Episode:
     scenario: Scenario
     prepared: Prepared
     info: dict[str, object]
+    pacing: Pacing
     actions: list[Action] = field(default_factory=list)
 
 
@@ -98,6 +107,7 @@ class Session:
         max_steps: int | None = None,
         time_limit_s: float | None = None,
         desktop: dict[str, Any] | None = None,
+        pacing: str | None = None,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> StepResult:
         """Start an episode and return its first observation.
@@ -107,7 +117,9 @@ class Session:
             seed: of the task's initial state; equal seeds give equal episodes where the suite can.
             max_steps: the step limit; the task's own by default.
             time_limit_s: wall-clock limit of the episode, looked at after each step; none by default.
-            desktop: "width", "height" instead of the task's.
+            desktop: "width", "height", "osworld_url" instead of the task's.
+            pacing: "settle" (wait until the screen stands still, the default) or "osworld" (its fixed pauses, 60 s
+                after the set-up and 2 s after an action, which the deadline must leave room for).
             deadline_s: of this operation.
 
         Raises:
@@ -119,34 +131,42 @@ class Session:
         resolved = resolve_task(task, desktop)
         if max_steps is not None and max_steps < 1:
             raise ConfigurationError(f"max_steps must be at least 1, got {max_steps}")
+        chosen = pacing_named(pacing)
         info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": seed}
+        info |= describe(chosen, None)
         timer = PhaseTimer({"queue": 0.0})
         try:
             async with asyncio.timeout(deadline_s):
-                episode, observation = await self._start(resolved, seed, max_steps or resolved.max_steps, info, timer)
+                episode, observation = await self._start(resolved, seed, chosen, info, timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._seat.discard()
             return _lost(resolved.desktop, "", 0, _explain("reset", error, deadline_s), info, timer, started)
         except BaseException:
             self._seat.discard()
             raise
+        episode.max_steps = max_steps or resolved.max_steps
         episode.ends_at = time.monotonic() + time_limit_s if time_limit_s is not None else math.inf
         self._episode = episode
         return _result(observation, None, None, 0, info, timer, started)
 
     async def _start(
-        self, task: Task, seed: int, max_steps: int, info: dict[str, object], timer: PhaseTimer
+        self, task: Task, seed: int, pacing: Pacing, info: dict[str, object], timer: PhaseTimer
     ) -> tuple[_Episode, Observation]:
         with timer.phase("boot"):
             desktop = await self._seat.desktop(task.desktop)
+        if self._seat.face is not None:
+            info["osworld_face"] = self._seat.face.describe()
         with timer.phase("prepare"):
             scenario = self._seat.scenario(task.suite)
             prepared = await scenario.prepare(desktop, task, seed)
-            if not prepared.frame_ready:
-                await desktop.settle(prepared.settle)
+            settled = prepared.settled
+            if not prepared.frame_ready or pacing.after_reset_s is not None:
+                settled = await pacing.wait(desktop, prepared.settle, pacing.after_reset_s)
+            info |= describe(pacing, settled)
         with timer.phase("capture"):
             observation = Observation(await desktop.screenshot(), prepared.instruction)
-        return _Episode(task, seed, max_steps, math.inf, desktop, scenario, prepared, info), observation
+        episode = _Episode(task, seed, task.max_steps, math.inf, desktop, scenario, prepared, info, pacing)
+        return episode, observation
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
         """Carry out an action, wait until the screen has settled, and return what it shows.
@@ -168,7 +188,9 @@ class Session:
                 except ActionError as problem:
                     error = str(problem) or "the action could not be carried out"
             with timer.phase("settle"):
-                await desktop.settle(episode.prepared.settle)
+                pacing = episode.pacing
+                settled = await pacing.wait(desktop, episode.prepared.settle, pacing.after_action_s)
+                episode.info |= describe(pacing, settled)
             with timer.phase("watch"):
                 if await episode.scenario.after_action(desktop):
                     terminal = TerminalState.DONE

@@ -32,6 +32,7 @@ from dart_gym.env import check_render_mode
 from dart_gym.episodes import MAX_SEED, ClusterLink, TaskChoice, check_options, ending, make_info, make_observation
 from dart_gym.errors import ConfigurationError, EpisodeStateError
 from dart_gym.outcomes import StepResult
+from dart_gym.pacing import pacing_named
 from dart_gym.spaces import ActionSpace, as_action, observation_space
 
 OPTIONS = ("task_ids", "tasks", "reset_mask")
@@ -46,7 +47,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     Args:
         num_envs: how many.
         task, tasks, suite, url, token_env, width, height: see `DesktopEnv`, and so for what follows.
-        render_mode, max_steps, time_limit_s, deadline_s: likewise.
+        render_mode, max_steps, time_limit_s, pacing, deadline_s: likewise.
         max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
 
@@ -70,6 +71,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         max_steps: int | None = None,
         max_episode_steps: int | None = None,
         time_limit_s: float | None = None,
+        pacing: str = "settle",
         deadline_s: float = 120.0,
         autoreset_mode: str | AutoresetMode = AutoresetMode.DISABLED,
     ) -> None:
@@ -87,6 +89,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._max_steps = max_steps if max_steps is not None else max_episode_steps
         self._time_limit_s, self._deadline_s = time_limit_s, deadline_s
+        self._pacing = pacing_named(pacing).name
         self._dispatcher = Dispatcher(ClusterLink(url, token_env), num_envs, self._choice.height, self._choice.width)
 
     # --- send and recv
@@ -173,6 +176,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             max_steps=self._max_steps,
             time_limit_s=self._time_limit_s,
             desktop=override,
+            pacing=self._pacing,
             deadline_s=self._deadline_s,
         )
 
@@ -312,4 +316,12 @@ def _per_env(name: str, values: Any, env_ids: Sequence[int]) -> list[Any]:
     return list(values)
 
 
-__all__ = ["DesktopVectorEnv", "Transition"]
+class OSWorldVectorEnv(DesktopVectorEnv):
+    """`DesktopVectorEnv` with OSWorld's tasks; see `dart_gym.env.OSWorldEnv`."""
+
+    def __init__(self, num_envs: int = 1, task: str | None = None, **options: Any) -> None:
+        named = task is not None or options.get("tasks") is not None
+        super().__init__(num_envs, task, **(options if named else {"suite": "osworld", **options}))
+
+
+__all__ = ["DesktopVectorEnv", "OSWorldVectorEnv", "Transition"]

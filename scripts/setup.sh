@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Set up everything that `make quickstart` and `make test` need: Debian packages (only those missing) and a .venv.
+# Set up everything that `make quickstart` needs: Debian packages (only those missing) and a .venv.
+# `setup.sh apps` adds what `make test` and OSWorld's tasks need: their applications, and Python packages for the desktop.
 # Idempotent: a finished set-up is stamped with a hash of what it was made from, and then this returns at once,
 # without touching the network. An interrupted one is simply continued.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=.venv
+REQUIREMENTS=scripts/desktop-requirements.txt
 TORCH=${DART_TORCH:-torch==2.13.0}   # first and alone: a looser range would pull a newer build with gigabytes of CUDA
 APT_PACKAGES=(
   xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
@@ -30,7 +32,7 @@ browser() {  # a Chromium that is a program of its own; Ubuntu's `chromium` is a
 
 apt_install() {
   local missing=() package sudo=()
-  for package in "${APT_PACKAGES[@]}"; do installed "$package" || missing+=("$package"); done
+  for package in "$@"; do installed "$package" || missing+=("$package"); done
   if ! browser; then
     if grep -qs '^ID=ubuntu' /etc/os-release; then
       die "this machine has no Chromium that can run in a sandbox (Ubuntu ships it as a snap)" \
@@ -71,13 +73,48 @@ pip_install() {
     { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
 }
 
+# Packages that Debian lacks, for programs on the desktop (which run on Debian's Python): pure Python, pinned.
+install_desktop_python() {
+  local place=${DART_GYM_DESKTOP_PYTHON:-${XDG_DATA_HOME:-$HOME/.local/share}/dart-gym/desktop-python} stamp new
+  stamp=.stamp-$(sha256sum <"$REQUIREMENTS" | cut -c1-16)
+  [ -e "$place/$stamp" ] && return 0
+  say "Installing the Python packages of the desktop"
+  mkdir -p "$(dirname "$place")"
+  rm -rf "$place".new.*                                    # of a set-up that was interrupted
+  new=$(mktemp -d "$place.new.XXXXXX")
+  pip_install --no-deps --no-compile --target "$new" -r "$REQUIREMENTS"
+  /usr/bin/python3 -m compileall -q "$new" || die "/usr/bin/python3 could not compile $new" "run: apt-get install python3"
+  touch "$new/$stamp"
+  chmod 755 "$new"
+  rm -rf "$place"
+  mv "$new" "$place"
+}
+
+setup_apps() {
+  local packages
+  packages=$("$VENV/bin/python" dart_gym/desktops/apps.py packages)
+  # shellcheck disable=SC2086  # one word each
+  apt_install $packages
+  install_desktop_python
+  if [ -x scripts/evaluator.sh ]; then scripts/evaluator.sh; fi
+}
+
 main() {
+  setup_base
+  case ${1:-} in
+    "") ;;
+    apps) setup_apps ;;
+    *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), or nothing" ;;
+  esac
+}
+
+setup_base() {
   local stamp free
   stamp="$VENV/.dart-setup-$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
   LOG=$(mktemp)
   trap 'rm -f "$LOG"' EXIT
   find_python
-  apt_install                                              # a look at dpkg's data base when nothing is missing
+  apt_install "${APT_PACKAGES[@]}"                         # a look at dpkg's data base when nothing is missing
   [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
   free=$(df -Pk . | awk 'NR==2 {print int($4/1024)}')
   [ "$free" -ge 3000 ] || die "only ${free} MiB are free here; the Python packages need about 3 GiB" "free some space and run again"
@@ -96,4 +133,4 @@ main() {
   touch "$stamp"
   say "Set-up done"
 }
-main
+main "$@"

@@ -99,6 +99,9 @@ def test_commands_exist_with_their_options(block: Block):
 def _check_command(group: Any, name: str, arguments: list[str]) -> None:
     command = group.commands.get(name)
     assert command is not None, f"there is no {group.name} {name}; known: {', '.join(group.commands)}"
+    if arguments and arguments[0] in getattr(command, "commands", {}):  # a group, such as `dart-gym tasks`
+        _check_command(command, arguments[0], arguments[1:])
+        return
     options = {option for parameter in command.params for option in parameter.opts}
     for word in arguments:
         assert not word.startswith("-") or word in options, f"{group.name} {name} has no {word}"

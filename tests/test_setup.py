@@ -10,14 +10,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOOLS = (
-    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp dirname env tr wc".split()
-)
+    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc"
+).split()
 PYTHON = """#!/bin/sh
 echo "python $*" >>"$CALLS"
 case "$*" in
+  *apps.py*) exec /usr/bin/python3 -I "$@" ;;
   *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 0 ;;
   *"import torch"*) [ -e .venv/torch ]; exit ;;
   *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; cp "$0" .venv/bin/dart-train ;;
+  *"-m pip install"*--target*)
+    [ -z "$FAIL" ] || { echo "no network"; exit 1; }
+    while [ "$1" != --target ]; do shift; done; mkdir "$2/pyautogui" ;;
   *"-m pip install"*torch*) touch .venv/torch ;;
 esac
 exit 0
@@ -33,6 +37,10 @@ class Machine:
         self.bin.mkdir()
         shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts" / "setup.sh")
         shutil.copy(ROOT / "pyproject.toml", self.root / "pyproject.toml")
+        shutil.copy(ROOT / "scripts" / "desktop-requirements.txt", self.root / "scripts")
+        (self.root / "dart_gym" / "desktops").mkdir(parents=True)
+        shutil.copy(ROOT / "dart_gym" / "desktops" / "apps.py", self.root / "dart_gym" / "desktops")
+        self.desktop_python = root / "data" / "dart-gym" / "desktop-python"
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
         self.program("dpkg-query", "echo installed")
@@ -52,10 +60,11 @@ class Machine:
         path.write_text(text)
         path.chmod(0o755)
 
-    def setup(self, **environment: str) -> subprocess.CompletedProcess[str]:
+    def setup(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         self.calls.write_text("")
         variables = {"PATH": str(self.bin), "CALLS": str(self.calls), "FAIL": "", **environment}
-        command = [str(self.root / "scripts" / "setup.sh")]
+        variables["XDG_DATA_HOME"] = str(self.desktop_python.parents[1])
+        command = [str(self.root / "scripts" / "setup.sh"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60)
 
     def called(self, words: str) -> bool:
@@ -171,11 +180,44 @@ def test_a_snap_is_no_browser(machine, tmp_path, kind):
     assert machine.called("apt-get install") or "no Chromium that can run in a sandbox" in result.stderr
 
 
+def test_applications_are_a_set_up_of_their_own(machine):
+    assert machine.setup().returncode == 0
+    assert not machine.desktop_python.exists()
+    machine.program("dpkg-query", 'case "$*" in *gimp* | *vlc-plugin-qt*) ;; *) echo installed ;; esac')
+    done = machine.setup("apps")
+    assert done.returncode == 0, done.stderr
+    assert machine.called("apt-get install -y -qq --no-install-recommends gimp vlc-plugin-qt\n")
+    assert (machine.desktop_python / "pyautogui").is_dir()
+    machine.program("dpkg-query", "echo installed")
+    again = machine.setup("apps")
+    assert (again.returncode, again.stderr) == (0, "")
+    assert not machine.called("pip install")
+
+
+def test_packages_of_the_desktop_are_whole_or_absent(machine):
+    machine.setup()
+    failed = machine.setup("apps", FAIL="1")
+    assert failed.returncode == 1 and "no network" in failed.stderr
+    assert not machine.desktop_python.exists()
+    assert machine.setup("apps").returncode == 0
+    with (machine.root / "scripts" / "desktop-requirements.txt").open("a") as file:
+        file.write("another==1.0\n")
+    assert machine.setup("apps").returncode == 0
+    assert machine.called("pip install") and (machine.desktop_python / "pyautogui").is_dir()
+    assert [path.name for path in machine.desktop_python.parent.iterdir()] == ["desktop-python"]
+
+
+def test_an_unknown_set_up_is_refused(machine):
+    result = machine.setup("aps")
+    assert result.returncode == 1 and "no set-up named aps" in result.stderr and "choose: apps" in result.stderr
+
+
 @pytest.mark.parametrize(
-    "target", ["help", "setup", "quickstart", "controls", "test", "test-unit", "test-slow", "lint"]
+    "target", ["help", "setup", "apps", "quickstart", "controls", "test", "test-unit", "test-slow", "lint"]
 )
 def test_targets_of_make(target):
     result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     if target != "help":
         assert "scripts/setup.sh" in result.stdout
+    assert ("setup.sh apps" in result.stdout) == (target in ("apps", "test", "test-slow"))

@@ -166,6 +166,7 @@ class ClientSession:
         max_steps: int | None = None,
         time_limit_s: float | None = None,
         desktop: dict[str, Any] | None = None,
+        pacing: str | None = None,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> StepResult:
         """Start an episode; waits for a free desktop within the deadline. See `Session.reset`.
@@ -185,6 +186,7 @@ class ClientSession:
             "max_steps": max_steps,
             "time_limit_s": time_limit_s,
             "desktop": desktop,
+            "pacing": pacing,
         }
         try:
             reply = await self._call("reset", arguments, deadline_s)

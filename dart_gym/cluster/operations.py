@@ -23,7 +23,14 @@ from dart_gym.cluster import protocol
 from dart_gym.cluster.pool import Pool, Slot
 from dart_gym.cluster.protocol import ErrorCode, Reply, Request
 from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import ClusterError, DartGymError, EpisodeStateError, ProtocolError, UnknownTaskError
+from dart_gym.errors import (
+    ClusterError,
+    ConfigurationError,
+    DartGymError,
+    EpisodeStateError,
+    ProtocolError,
+    UnknownTaskError,
+)
 from dart_gym.outcomes import EvaluationStatus, StepResult, TerminalState
 from dart_gym.session import Session, resolve_task
 from dart_gym.tasks.task import Task
@@ -72,10 +79,13 @@ class Operations:
         pool: the seats.
         sandbox: replaces the tasks' choice if given.
         counters: what is counted, for the status.
+        osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
     """
 
-    def __init__(self, pool: Pool, sandbox: str | None, counters: Counter[str]) -> None:
-        self._pool, self._sandbox, self._counters = pool, sandbox, counters
+    def __init__(
+        self, pool: Pool, sandbox: str | None, counters: Counter[str], osworld_urls: tuple[str, ...] = ()
+    ) -> None:
+        self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
         self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
             "lease": self._lease,
             "reset": self._reset,
@@ -165,6 +175,7 @@ class Operations:
                 seed=arguments.seed,
                 max_steps=arguments.max_steps,
                 time_limit_s=arguments.time_limit_s,
+                pacing=arguments.pacing,
                 deadline_s=max(0.0, deadline - time.monotonic()),
             )
         result.timings["queue"] = waited
@@ -177,6 +188,9 @@ class Operations:
         if isinstance(name, str) and name.endswith(".json"):
             raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
         task = resolve_task(name, arguments.desktop)
+        url = task.desktop.url
+        if url and "*" not in self._osworld_urls and url not in self._osworld_urls:
+            raise ConfigurationError(f"this cluster may not use {url}: start it with --osworld-url {url}")
         if self._sandbox is not None:
             task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self._sandbox))
         return task
@@ -223,20 +237,22 @@ class _ResetArguments:
     max_steps: int | None
     time_limit_s: float | None
     desktop: dict[str, Any] | None
+    pacing: str | None
 
     @classmethod
     def parse(cls, args: dict[str, Any]) -> _ResetArguments:
         """Check the types of what came over the wire; raises `ProtocolError`."""
-        match args:
+        match {"pacing": None, **args}:
             case {
                 "task": str() | dict() as task,
                 "seed": int(seed),
                 "max_steps": int() | None as max_steps,
                 "time_limit_s": float() | int() | None as time_limit_s,
                 "desktop": dict() | None as desktop,
+                "pacing": str() | None as pacing,
             }:
-                return cls(task, seed, max_steps, time_limit_s, desktop)
-        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s and desktop")
+                return cls(task, seed, max_steps, time_limit_s, desktop, pacing)
+        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop and pacing")
 
 
 def _episode_of(lease: Lease) -> tuple[Session, Slot]:

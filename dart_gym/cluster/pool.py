@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
+from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.seat import Seat
 
 
@@ -63,10 +64,16 @@ class Pool:
     Args:
         size: number of seats: how many desktops may run at once.
         desktop_factory: makes desktops that are not started yet.
+        faces: gives each desktop OSWorld's HTTP face; None for none.
     """
 
-    def __init__(self, size: int, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop) -> None:
-        self.slots = [Slot(Seat(str(i), desktop_factory)) for i in range(size)]
+    def __init__(
+        self,
+        size: int,
+        desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop,
+        faces: FacePolicy | None = None,
+    ) -> None:
+        self.slots = [Slot(Seat(str(i), desktop_factory, faces)) for i in range(size)]
         self._free = list(self.slots)
         self._waiters: deque[asyncio.Future[Slot]] = deque()
 

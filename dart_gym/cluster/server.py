@@ -38,6 +38,7 @@ from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
+from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.errors import AddressError, ClusterError, ConfigurationError, ProtocolError
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class ServerSettings:
         heartbeat_s: interval of websocket pings.
         drain_s: how long `stop` waits for operations under way.
         sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
+        osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
+        faces: gives each desktop OSWorld's HTTP face, on this machine; None for none.
     """
 
     listen: str
@@ -72,6 +75,8 @@ class ServerSettings:
     heartbeat_s: float = 20.0
     drain_s: float = 5.0
     sandbox: str | None = None
+    osworld_urls: tuple[str, ...] = ()
+    faces: FacePolicy | None = None
 
     def __post_init__(self) -> None:
         if self.desktops < 1:
@@ -104,7 +109,7 @@ class ClusterServer:
         self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
     ) -> None:
         self.settings = settings
-        self.pool = Pool(settings.desktops, desktop_factory)
+        self.pool = Pool(settings.desktops, desktop_factory, settings.faces)
         self._address = parse_address(settings.listen)
         self._leases: dict[str, _Connected] = {}
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -112,7 +117,7 @@ class ClusterServer:
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
-        self._operations = Operations(self.pool, settings.sandbox, self._counters)
+        self._operations = Operations(self.pool, settings.sandbox, self._counters, settings.osworld_urls)
 
     # --- life
 

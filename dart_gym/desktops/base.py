@@ -2,8 +2,8 @@
 
 Invariants:
     - `start` boots a fresh desktop, `stop` leaves nothing behind and may be called at any time, twice as well.
-    - A desktop is used by one session at a time; none of its methods may run concurrently with another,
-      except `stop`.
+    - A desktop is used by one session at a time. `stop` may run at any time; `perform`, `settle` and
+      `release_inputs` never beside another call; the others (screenshots, programs, files, ports) beside each other.
     - Methods raise `DesktopError` when the desktop is broken, `ActionError` when only the action is wrong.
 """
 
@@ -29,15 +29,16 @@ class DesktopSpec:
     """What kind of desktop a task needs. Equal specs are interchangeable, so they key the warm pool.
 
     Attributes:
-        kind: "xvfb", "fake" (drawn, for tests), later "osworld".
+        kind: "xvfb", "fake" (drawn, for tests), or "osworld" (a machine that runs OSWorld's server, at `url`).
         width: screen width in pixels.
         height: screen height in pixels.
-        profile: what is started on it: "bare" (window manager only) or "browser" (one Chromium kiosk with
-            DevTools, kept over episodes).
+        profile: what it is: "bare" (window manager only), "browser" (one Chromium kiosk with DevTools, kept over
+            episodes), or "osworld" (the machine that OSWorld's tasks expect).
         sandbox: "bwrap", or "none" on machines without user namespaces (an explicit choice of the user).
         reusable: whether a later episode may run on the same desktop, because tasks of this profile reset
             everything that they touch. Otherwise a reset throws the desktop away.
         env: extra environment variables of the programs on it.
+        url: of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
     """
 
     kind: str = "xvfb"
@@ -47,6 +48,7 @@ class DesktopSpec:
     sandbox: str = "bwrap"
     reusable: bool = False
     env: tuple[tuple[str, str], ...] = ()
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,21 @@ class CommandResult:
     returncode: int
     stdout: bytes = b""
     stderr: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessibilityTree:
+    """What the programs on the screen tell about their windows and widgets.
+
+    Attributes:
+        xml: tags, namespaces and attributes as OSWorld's server gives them.
+        complete: False when a program did not answer, or the time was over, so that parts are missing.
+        nodes: how many elements were read.
+    """
+
+    xml: str
+    complete: bool
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +98,15 @@ class SettlePolicy:
         quiet_ms: no change for so long.
         max_ms: the cap on the whole wait.
         min_ms: at least so long (gives slow programs time to react).
+        reply_quiet_ms: no change for so long is enough once the focused program says that it has handled all input;
+            a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
+            does where a program cannot say.
     """
 
     quiet_ms: float = 60.0
     max_ms: float = 2000.0
     min_ms: float = 0.0
+    reply_quiet_ms: float | None = None
 
 
 @runtime_checkable
@@ -122,13 +143,19 @@ class Desktop(Protocol):
         """Run a program inside the desktop to its end. Raises `DesktopTimeoutError` (and kills it) when late."""
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program inside the desktop and leave it running."""
+        """Start a program inside the desktop and leave it running.
+
+        Raises `MissingProgramError` (a `FileNotFoundError` too) when there is none of that name.
+        """
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file as the desktop's user sees it. Raises `FileNotFoundError`."""
 
     async def write_file(self, path: str, data: bytes) -> None:
         """Create or replace a file, making its parent directories."""
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; what they do not tell within the time is left out."""
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket on this side that leads to a TCP port on the desktop's own loopback."""

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -45,13 +46,19 @@ class DevTools:
         Raises:
             DesktopError: no browser there.
         """
-        path = str(await desktop.open_port(port))
+        return await cls.attach(str(await desktop.open_port(port)), port, timeout=timeout)
+
+    @classmethod
+    async def attach(cls, path: str, port: int, page_id: str = "", *, timeout: float = 30.0) -> DevTools:
+        """Connect to a page, or the first one, of the browser behind a Unix socket. See `connect`."""
         try:
             async with asyncio.timeout(timeout):
-                page = next((target for target in await targets(path, port) if target["type"] == "page"), None)
-                if page is None:
-                    raise DesktopError(f"the browser on port {port} has no page; next step: start a new desktop")
-                uri = f"ws://127.0.0.1:{port}/devtools/page/{page['id']}"
+                if not page_id:
+                    page = next((target for target in await targets(path, port) if target["type"] == "page"), None)
+                    if page is None:
+                        raise DesktopError(f"the browser on port {port} has no page; next step: start a new desktop")
+                    page_id = page["id"]
+                uri = f"ws://127.0.0.1:{port}/devtools/page/{page_id}"
                 socket = await unix_connect(
                     path, uri, max_size=_MAX_MESSAGE, compression=None, ping_interval=None, proxy=None
                 )
@@ -148,8 +155,55 @@ class DevTools:
                 future.set_result(message.get("params", {}))
 
 
+class Browser:
+    """The tabs of a browser, by the HTTP side of DevTools.
+
+    Args:
+        path: of the Unix socket that leads to its port.
+        port: that port, as the browser knows it.
+    """
+
+    def __init__(self, path: Path, port: int) -> None:
+        self._path, self._port = str(path), port
+
+    async def pages(self) -> list[dict[str, Any]]:
+        """All tabs (`id`, `url`, `title`), the newest first. Raises `DesktopError` when nobody answers."""
+        try:
+            return [target for target in await targets(self._path, self._port) if target["type"] == "page"]
+        except httpx.HTTPError as error:
+            raise DesktopError(f"no browser answers on port {self._port}: {error!r}") from error
+
+    async def open(self, url: str, *, timeout: float) -> None:
+        """Open a page in a new tab and wait until it is loaded. Raises `DevToolsError` when it cannot be."""
+        page_id = (await self._ask("PUT", "/json/new?about:blank"))["id"]
+        await self._ask("GET", f"/json/activate/{page_id}")  # a tab behind another one draws no frames
+        page = await DevTools.attach(self._path, self._port, page_id, timeout=timeout)
+        try:
+            await page.navigate(url)
+        finally:
+            await page.close()
+
+    async def close(self, page_id: str) -> None:
+        """Close a tab."""
+        await self._ask("GET", f"/json/close/{page_id}")
+
+    async def _ask(self, method: str, path: str) -> Any:
+        try:
+            async with _client(self._path) as client:
+                response = await client.request(method, f"http://127.0.0.1:{self._port}{path}")
+        except httpx.HTTPError as error:
+            raise DesktopError(f"the browser on port {self._port} did not answer {path}: {error!r}") from error
+        if response.status_code != 200:
+            raise DevToolsError(f"{path}: {response.text.strip() or response.status_code}")
+        return response.json() if response.text.startswith("{") else None
+
+
+def _client(path: str) -> httpx.AsyncClient:
+    transport = httpx.AsyncHTTPTransport(uds=path, verify=False)  # no TLS here: saves 60 ms of loading certificates
+    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=15.0)
+
+
 async def targets(path: str, port: int) -> list[dict[str, Any]]:
     """The browser's list of pages and workers (`GET /json`), through a Unix socket."""
-    transport = httpx.AsyncHTTPTransport(uds=path, verify=False)  # no TLS here: saves 60 ms of loading certificates
-    async with httpx.AsyncClient(transport=transport, trust_env=False) as client:
+    async with _client(path) as client:
         return (await client.get(f"http://127.0.0.1:{port}/json")).json()

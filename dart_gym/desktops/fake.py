@@ -10,16 +10,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from dart_gym.actions import Action, Click, Drag, Move, Scroll, Type, Wait
-from dart_gym.desktops.base import ActionError, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base import (
+    AccessibilityTree,
+    ActionError,
+    CommandResult,
+    DesktopSpec,
+    SettlePolicy,
+    SettleResult,
+)
 from dart_gym.errors import DesktopError
 
 _WHITE = (255, 255, 255)
+_COMPONENT = "https://accessibility.ubuntu.example.org/ns/component"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +182,17 @@ class FakeDesktop:
         """Keep a file in memory."""
         self._check_alive()
         self._files[path] = data
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """One application with the buttons."""
+        self._check_alive()
+        root = ElementTree.Element("desktop-frame")
+        application = ElementTree.SubElement(root, "application", name="fake")
+        for button in self._buttons:
+            place = {f"{{{_COMPONENT}}}screencoord": str((button.x, button.y))}
+            size = {f"{{{_COMPONENT}}}size": str((button.width, button.height))}
+            ElementTree.SubElement(application, "push-button", {"name": button.label, **place, **size})
+        return AccessibilityTree(ElementTree.tostring(root, "unicode"), complete=True, nodes=1 + len(self._buttons))
 
     async def open_port(self, port: int) -> Path:
         """There are no ports."""

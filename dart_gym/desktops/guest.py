@@ -8,12 +8,14 @@ Invariants:
       namespace does that; without a sandbox, it kills its descendants itself).
     - The sockets that it listens on were bound by the host and came as file descriptors, so that no program inside
       can make the host open another path.
+    - No program inside can use its sockets or its memory (`protect`).
     - One connection is one request: a line of JSON and `body` bytes each way. A command whose connection closes is
       killed, so that deadlines and cancellation need no messages.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -25,7 +27,7 @@ import time
 
 MAX_HEADER = 1 << 20
 CHUNK = 1 << 16
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 
 
 class Guest:
@@ -39,13 +41,19 @@ class Guest:
         self.ending = threading.Lock()
 
     def boot(self):
-        """Start display server and message bus together, then the window manager; return the display number."""
+        """Start display server and message bus, then the window manager; return the display number.
+
+        The bus starts programs too, so it must know the display: where the number is given, both start together.
+        """
         display_fd, self.display = self._start_announcing("xvfb", self.plan["display_server"])
-        bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
+        if "DISPLAY" in self.env:
+            bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
         number = _read_line(display_fd)
         if not number:
             raise RuntimeError("Xvfb ended before it was ready")
-        self.env["DISPLAY"] = ":" + number
+        if "DISPLAY" not in self.env:
+            self.env["DISPLAY"] = ":" + number
+            bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
         address = _read_line(bus_fd)
         if not address:
             raise RuntimeError("dbus-daemon ended before it was ready")
@@ -81,7 +89,7 @@ class Guest:
     def end(self, code):
         """End this program and with it the desktop."""
         with self.ending:  # whoever comes second finds the program gone
-            if self.plan["kill_descendants"]:
+            if not self.plan["isolated"]:
                 self._end_display()
                 kill_descendants(os.getpid())
             os._exit(code)
@@ -106,7 +114,7 @@ class Guest:
                 request, body, fds = receive(connection)
                 reply, content = getattr(self, "do_" + request["op"])(connection, request, body, fds)
             except OSError as error:
-                reply, content = {"error": type(error).__name__, "message": str(error)}, b""
+                reply, content = {"error": type(error).__name__, "message": str(error), "errno": error.errno}, b""
             except Exception as error:
                 reply, content = {"error": "Failure", "message": f"{type(error).__name__}: {error}"}, b""
             try:
@@ -214,15 +222,26 @@ def _pump(source, sink):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        source.close()
-        sink.close()
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that reads from it
+            except OSError:
+                pass  # it is closed already
+
+
+def protect():
+    """Keep programs of the same user from reading this one's memory and descriptors, and `pkill python` from ending it.
+
+    Whoever held the socket of this program could answer in its place.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 0)
+    libc.prctl(PR_SET_NAME, b"desktop-guest")
 
 
 def die_with_parent():
     """Have the kernel end this program when the host process dies, and adopt what its children leave behind."""
-    import ctypes
-
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None)
     parent = os.getppid()
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -266,7 +285,11 @@ def main():
     """Serve until killed."""
     plan = json.loads(sys.argv[1])
     guest = Guest(plan)
-    if plan["kill_descendants"]:
+    protect()
+    if plan["isolated"]:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # of a program inside; the host kills the whole sandbox
+    else:
         die_with_parent()
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guest.end, args=(0,)).start())
     guest.serve(socket.socket(fileno=plan["listen_fd"]))

@@ -1,6 +1,6 @@
 """The window manager's settings: windows are decorated; no key and no click on the empty screen does anything odd."""
 
-OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
+_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
 <openbox_config xmlns="http://openbox.org/3.4/rc">
   <focus><focusNew>yes</focusNew><followMouse>no</followMouse><raiseOnFocus>no</raiseOnFocus></focus>
   <placement><policy>Smart</policy><center>yes</center></placement>
@@ -10,7 +10,7 @@ OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
   <keyboard>
     <rebindOnMappingNotify>no</rebindOnMappingNotify>
     <keybind key="A-F4"><action name="Close"/></keybind>
-    <keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
+    {keys}<keybind key="A-Tab"><action name="NextWindow"><dialog>none</dialog></action></keybind>
   </keyboard>
   <mouse>
     <dragThreshold>3</dragThreshold><doubleClickTime>400</doubleClickTime>
@@ -38,3 +38,10 @@ OPENBOX_CONFIG = """<?xml version="1.0" encoding="UTF-8"?>
   <menu><hideDelay>0</hideDelay></menu>
 </openbox_config>
 """
+
+_TERMINAL_KEY = '<keybind key="C-A-t"><action name="Execute"><command>gnome-terminal</command></action></keybind>\n    '
+
+
+def openbox_config(*, terminal_key: bool = False) -> str:
+    """The settings; with `terminal_key`, ctrl+alt+t opens a terminal."""
+    return _CONFIG.replace("{keys}", _TERMINAL_KEY if terminal_key else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import errno
 import json
 import socket
 from pathlib import Path
@@ -66,6 +67,8 @@ class GuestClient:
             raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
         except (ConnectionError, FileNotFoundError) as error:
             raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
+        if reply.get("errno") in (errno.ENOSPC, errno.EDQUOT):
+            raise DesktopError(f"the disk of the desktop is full: {reply['message']}")
         if "error" in reply:
             kind = getattr(builtins, reply["error"], None)
             if isinstance(kind, type) and issubclass(kind, OSError):

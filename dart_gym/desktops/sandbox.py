@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.guest import kill_descendants
-from dart_gym.desktops.openbox import OPENBOX_CONFIG
+from dart_gym.desktops.machine import Machine, osworld_machine
+from dart_gym.desktops.openbox import openbox_config
 from dart_gym.errors import DesktopError, MissingDependencyError
 
 GUEST_PYTHON = "/usr/bin/python3"
@@ -41,6 +42,7 @@ _MAX_SOCKET_PATH = 107
 _LOG_TAIL = 2000
 LOG_MARK = "\n--- end of "
 _LONGEST_END_S = 5.0
+_FULL_BYTES = 1 << 20
 _counter = itertools.count(1)
 _cleaned = False
 
@@ -129,7 +131,18 @@ def missing_programs() -> dict[str, str]:
 
 
 def _namespaces() -> list[str]:
-    return ["--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent"]
+    return [
+        "--unshare-all",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "desktop",
+        "--die-with-parent",
+        "--cap-drop",
+        "ALL",
+    ]
 
 
 def _file_system() -> list[str]:
@@ -160,6 +173,7 @@ class Sandbox:
         kind: "bwrap" or "none".
         screen: width and height in pixels.
         env: extra environment variables of the programs inside.
+        profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
 
     Raises:
         MissingDependencyError: a program or a right is missing.
@@ -170,14 +184,17 @@ class Sandbox:
         guest_socket: where `guest.py` answers.
     """
 
-    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str]) -> None:
+    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str], profile: str = "bare") -> None:
         self.kind = kind
         self.isolated = kind == "bwrap"
         self._check_programs()
         self.directory = _make_directory()
         try:
-            self._lay_out()
-            self._process, self._info_fd = self._spawn(screen, env)
+            self._lay_out(profile)
+            self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
+        except OSError as error:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise _cannot_write(self.directory, error) from error
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
@@ -193,7 +210,7 @@ class Sandbox:
         if self.isolated and shutil.which("bwrap") is None:
             raise MissingDependencyError(str(check_sandbox()))
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, profile: str) -> None:
         self.shared = self.directory / "shared"
         self.log_dir = self.shared / "log"
         self.home = self.directory / "home"
@@ -203,7 +220,10 @@ class Sandbox:
         for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
             path.mkdir(parents=True)
         self.x11.chmod(0o1777)
-        (self.shared / "openbox.xml").write_text(OPENBOX_CONFIG)
+        self._machine = Machine()
+        if profile == "osworld":
+            self._machine = osworld_machine(self.directory / "machine", self.home, isolated=self.isolated)
+        (self.shared / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
         (self.directory / "passwd").write_text(
             "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
         )
@@ -218,11 +238,18 @@ class Sandbox:
             info_read, info_write = os.pipe()
             stack.callback(os.close, info_write)
             log = stack.enter_context(open(self.log_dir / "guest.log", "ab"))
+            fds = [listener.fileno()]
             plan = self._plan(screen, listener.fileno())
             guest = "/run/guest.py" if self.isolated else str(_GUEST)
             command = [GUEST_PYTHON, "-I", "-S", guest, json.dumps(plan)]
             if self.isolated:
-                command = [*self._bwrap(info_write), *command]
+                arguments = stack.enter_context(tempfile.TemporaryFile())
+                arguments.write(b"\0".join(os.fsencode(word) for word in self._bwrap_arguments(info_write)))
+                arguments.seek(0)
+                fds += [info_write, arguments.fileno()]
+                # through a file: `ps` inside shows the command line of its first process, and `grep` would find in it
+                # the names of programs that do not run
+                command = [str(shutil.which("bwrap")), "--args", str(arguments.fileno()), "--", *command]
             try:
                 process = subprocess.Popen(
                     command,
@@ -231,7 +258,7 @@ class Sandbox:
                     stderr=log,
                     cwd="/",
                     env=self._environment(env),
-                    pass_fds=(listener.fileno(), info_write) if self.isolated else (listener.fileno(),),
+                    pass_fds=fds,
                     start_new_session=True,
                 )
             except BaseException:
@@ -239,31 +266,33 @@ class Sandbox:
                 raise
         return process, info_read
 
-    def _bwrap(self, info_fd: int) -> list[str]:
+    def _bwrap_arguments(self, info_fd: int) -> list[str]:
         machine_id = "/etc/machine-id" if os.path.exists("/etc/machine-id") else "/var/lib/dbus/machine-id"
         return [
-            *(str(shutil.which("bwrap")), *_namespaces(), "--info-fd", str(info_fd), *_file_system()),
+            *(*_namespaces(), "--info-fd", str(info_fd), *_file_system()),
             *("--ro-bind", str(self.directory / "passwd"), "/etc/passwd"),
             *("--ro-bind", str(self.directory / "group"), "/etc/group"),
             *("--ro-bind", str(self.directory / "machine-id"), machine_id),
             *("--bind", str(self.home), "/home/user", "--bind", str(self.shared), _INSIDE),
-            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py", "--"),
+            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py"),
+            *self._machine.mounts,
         ]
 
     def _plan(self, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
         """What `guest.py` is to start."""
         width, height = screen
         display = [":0"] if self.isolated else []
+        bus = "/run/user/1000/bus" if self.isolated else f"{self.inside}/bus"
         return {
             "listen_fd": listen_fd,
-            "kill_descendants": not self.isolated,
+            "isolated": self.isolated,
             "log_dir": f"{self.inside}/log",
             "display_server": [
                 *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
                 *("-nolisten", "tcp", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
             ],
             "message_bus": [
-                *("dbus-daemon", "--session", f"--address=unix:path={self.inside}/bus"),
+                *("dbus-daemon", "--session", f"--address=unix:path={bus}"),
                 *("--nofork", "--nopidfile", "--nosyslog", "--print-address"),
             ],
             "window_manager": ["openbox", "--sm-disable", "--config-file", f"{self.inside}/openbox.xml"],
@@ -283,7 +312,9 @@ class Sandbox:
             "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
             "XDG_SESSION_TYPE": "x11",
             "XDG_CURRENT_DESKTOP": "GNOME",
-            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; `env` can switch it on
+            "GSK_RENDERER": "cairo",  # else GTK 4 draws by OpenGL in software: seconds instead of milliseconds a frame
+            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; a profile can switch it on
+            **({"DISPLAY": ":0"} if self.isolated else {}),
             **extra,
         }
 
@@ -314,6 +345,14 @@ class Sandbox:
                 parts.append(f"{LOG_MARK}{name}.log:\n{text}")
         return "".join(parts)
 
+    def disk_note(self) -> str:
+        """The cause of what else may be wrong, when it is a full disk; else ""."""
+        try:
+            disk = os.statvfs(self.directory)
+        except OSError:
+            return ""  # stopped in between
+        return f" (the disk of {self.directory} is full)" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
+
     def destroy(self) -> None:
         """Kill everything inside, wait until it is gone, remove the directory. Idempotent; blocks some 10 ms."""
         self._finalizer()
@@ -325,14 +364,25 @@ def _make_directory() -> Path:
         _cleaned = True
         clean_leftovers()
     path = runtime_dir() / f"{os.getpid()}-{next(_counter)}"
-    path.mkdir(mode=0o700)
     owner = {"pid": os.getpid(), "start_time": _start_time(os.getpid())}
     owner_file = path / "owner.new"
-    owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
-    owner_file.rename(path / "owner")
+    try:
+        path.mkdir(mode=0o700)
+        owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
+        owner_file.rename(path / "owner")
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        raise _cannot_write(path, error) from error
     if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
         raise DesktopError(f"the path {path} is too long for sockets; set XDG_RUNTIME_DIR to a shorter one")
     return path
+
+
+def _cannot_write(path: Path, error: OSError) -> DesktopError:
+    return DesktopError(
+        f"cannot lay out a desktop in {path}: {error.strerror or error}; next step: free some space there, or set "
+        "XDG_RUNTIME_DIR to a directory on another disk"
+    )
 
 
 def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path) -> None:

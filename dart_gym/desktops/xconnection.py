@@ -8,6 +8,7 @@ import itertools
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from Xlib.support import connect
 from dart_gym.desktops.framebuffer import Cursor
 from dart_gym.errors import DesktopError
 
+# Some windows promise to answer and never do (VLC's): after so many waits of so long they are not asked any more.
+_MAX_SILENCES = 2
+_SILENCE_S = 1.0
+_ALIVE_PERIOD_S = 0.03
 _POLL_S = 0.002
 
 
@@ -106,6 +111,7 @@ class XConnection:
             self.root: Any = self.display.screen().root
             self.display.xfixes_query_version()
         self._pings = itertools.count(1)
+        self._silences: Counter[int] = Counter()
         self._xtest = self.display.display.get_extension_major(xtest.extname)
         self._xfixes = self.display.display.get_extension_major(xfixes.extname)
 
@@ -131,6 +137,22 @@ class XConnection:
         """Whether a window manager has announced itself (EWMH `_NET_SUPPORTING_WM_CHECK`)."""
         with translated_errors():
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
+
+    async def window_manager_answers(self, period: float) -> None:
+        """Wait until the window manager handles requests, which is after it has taken its keys; cancel to give up.
+
+        It announces itself some milliseconds earlier, and a chord pressed in between would go to nobody.
+        """
+        extents, mask = self._atom("_NET_FRAME_EXTENTS"), X.SubstructureRedirectMask | X.SubstructureNotifyMask
+        with translated_errors():
+            window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
+            question = self._atom("_NET_REQUEST_FRAME_EXTENTS")
+            request = event.ClientMessage(window=window, client_type=question, data=(32, [0] * 5))
+            while window.get_full_property(extents, Xatom.CARDINAL) is None:
+                self.root.send_event(request, event_mask=mask)  # again, for what comes too early is lost
+                await asyncio.sleep(period)
+            window.destroy()
+            self.display.sync()
 
     def has_active_window(self) -> bool:
         """Whether a window has the keyboard."""
@@ -174,18 +196,22 @@ class XConnection:
             self.display.sync()
 
     async def wait_for_focused_program(self, timeout: float) -> bool:
-        """Wait until the program of the active window has read all events so far; False when it does not say.
+        """Wait until the program of the active window has read all events so far; False when it does not say or went.
 
         Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
         """
         with translated_errors():
             active = self._active_window()
-            if active is None or not self._answers_pings(active):
+            if active is None or self._silences[active.id] >= _MAX_SILENCES or not self._answers_pings(active):
                 return False
             self.root.change_attributes(event_mask=X.SubstructureNotifyMask)  # answers go to the root window
+            started, answered = time.monotonic(), False
             try:
-                return await self._ping(active, time.monotonic() + timeout)
+                answered = await self._ping(active, started + timeout)
+                return answered
             finally:
+                if not answered and time.monotonic() - started > _SILENCE_S:
+                    self._silences[active.id] += 1
                 self.root.change_attributes(event_mask=X.NoEventMask)
                 self.display.sync()
                 for _ in range(self.display.pending_events()):
@@ -203,7 +229,12 @@ class XConnection:
         number = next(self._pings)
         data = (32, [ping, number, window.id, 0, 0])
         window.send_event(event.ClientMessage(window=window, client_type=protocols, data=data))
+        look = time.monotonic() + _ALIVE_PERIOD_S
         while time.monotonic() < deadline:
+            if time.monotonic() > look:
+                active, look = self._active_window(), time.monotonic() + _ALIVE_PERIOD_S
+                if active is None or active.id != window.id:
+                    return False  # it was closed, or another window came: nobody will answer
             for _ in range(self.display.pending_events()):
                 answer = self.display.next_event()
                 if answer.type == X.ClientMessage and answer.client_type == protocols:

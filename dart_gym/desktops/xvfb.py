@@ -19,16 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.actions import Action
-from dart_gym.desktops import browser, devtools, settling
-from dart_gym.desktops.base import CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops import accessibility, apps, browser, devtools, settling
+from dart_gym.desktops.base import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.framebuffer import Framebuffer
 from dart_gym.desktops.relay import GuestClient
 from dart_gym.desktops.sandbox import LOG_MARK, Sandbox, check_sandbox
 from dart_gym.desktops.xconnection import XConnection
 from dart_gym.desktops.xinput import XInput
-from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingDependencyError
+from dart_gym.errors import (
+    ConfigurationError,
+    DesktopError,
+    DesktopTimeoutError,
+    MissingDependencyError,
+    MissingProgramError,
+)
 
-PROFILES = ("bare", "browser")
+PROFILES = ("bare", "browser", "osworld")
 SANDBOXES = ("bwrap", "none")
 BACKGROUND = 0x3B5B7A
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
@@ -67,7 +73,8 @@ class XvfbDesktop:
         """Boot, and return when screen and programs are ready; see `Desktop.start`."""
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
-        sandbox = self._sandbox = Sandbox(self.spec.sandbox, (self.spec.width, self.spec.height), dict(self.spec.env))
+        spec = self.spec
+        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.height), dict(spec.env), spec.profile)
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
@@ -94,6 +101,7 @@ class XvfbDesktop:
         self._input = XInput(connection, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
+        await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
 
@@ -187,7 +195,8 @@ class XvfbDesktop:
         except DesktopError as error:
             if LOG_MARK in str(error):
                 raise  # explained by a method that this one called
-            raise DesktopError(f"{error}{sandbox.log_tail(*_LOGS) if sandbox is not None else ''}") from error
+            more = sandbox.disk_note() + sandbox.log_tail(*_LOGS) if sandbox is not None else ""
+            raise DesktopError(f"{error}{more}") from error
 
     def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
         self._running()
@@ -217,7 +226,8 @@ class XvfbDesktop:
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until the screen stands still."""
         with self._explained():
-            return await settling.settle(self._parts()[1], policy)
+            connection, framebuffer, _ = self._parts()
+            return await settling.settle(framebuffer, policy, connection.wait_for_focused_program)
 
     async def execute(
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
@@ -228,10 +238,14 @@ class XvfbDesktop:
             return await self._guest.run(command, env or {}, stdin, timeout)
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program and leave it running. Raises `FileNotFoundError` when it is missing."""
+        """Start a program and leave it running; see `Desktop.launch`."""
         with self._explained():
             self._running()
-            await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+            try:
+                await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+            except FileNotFoundError:
+                message = f"the desktop has no program {command[0]!r}; next step: {apps.advice(command[0])}"
+                raise MissingProgramError(message) from None
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file; relative paths and `~` start at the home directory."""
@@ -244,6 +258,10 @@ class XvfbDesktop:
         with self._explained():
             self._running()
             await self._guest.write_file(path, data)
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        return await accessibility.read_tree(self, timeout)
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""

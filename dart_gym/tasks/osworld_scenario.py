@@ -3,10 +3,9 @@
 The optional key "dart" of a task's JSON holds:
     parameters: what a seed chooses (`dart_gym.tasks.parameters`); "{name}" in instruction, config, evaluator, ready
         and oracle is replaced.
-    ready: `{"window": title}`; the task has begun when such a window is shown and stands still.
-    oracle: the actions of a perfect user, as dicts, with `Done` following by itself. `"repeat": n` repeats one;
-        a click may have "window" (a title) instead of "x" and "y", and "left" or "right" and "top" or "bottom":
-        pixels from that edge of the window's content.
+    ready: when the task has begun (`dart_gym.tasks.readiness`).
+    oracle: the actions of a perfect user (`dart_gym.tasks.oracle`); for some of OSWorld's own tasks, which lack the
+        key, they are in `dart_gym.tasks.solutions`.
 
 Invariants:
     - Equal (task, seed) give equal instructions, set-up and scores.
@@ -15,28 +14,30 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-from dart_gym.actions import Action, Done, action_from_dict
+from dart_gym.actions import Action
 from dart_gym.desktops.base import Desktop, SettlePolicy
-from dart_gym.errors import ConfigurationError, TaskError
+from dart_gym.errors import ConfigurationError
 from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.oracle import Script
 from dart_gym.tasks.parameters import draw, fill
-from dart_gym.tasks.registry import register_suite, task_from_file
+from dart_gym.tasks.readiness import wait_until_ready
+from dart_gym.tasks.registry import read_suite, register_suite
 from dart_gym.tasks.scenario import Prepared
 from dart_gym.tasks.setup import run_steps
+from dart_gym.tasks.solutions import solution
 from dart_gym.tasks.task import Task
-from dart_gym.tasks.windows import Geometry, find_windows, geometry, wait_for_window
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
-READY_TIMEOUT_S = 20.0
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0)
-# A new window is drawn in several goes: wait for a longer rest than after an action.
-FIRST_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
-_EDGES = ("left", "right", "top", "bottom")
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
 
 
 class OSWorldScenario:
@@ -44,20 +45,19 @@ class OSWorldScenario:
 
     def __init__(self) -> None:
         self._evaluator: dict[str, Any] = {}
-        self._oracle: list[dict[str, Any]] = []
+        self._official = True
+        self._oracle = Script("", [])
         self._taken = 0
 
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Run the set-up steps and wait until the task's window stands still."""
         instance = instantiate(task, seed)
         self._evaluator = instance["evaluator"]
-        self._oracle, self._taken = expand(task.id, instance["oracle"]), 0
+        self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
+        self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
         await run_steps(desktop, instance["config"])
-        window = instance["ready"].get("window")
-        if window:
-            await wait_for_window(desktop, window, timeout=READY_TIMEOUT_S)
-        await desktop.settle(FIRST_SETTLE)
-        return Prepared(instruction=instance["instruction"], settle=SETTLE, frame_ready=True)
+        settled = await wait_until_ready(desktop, instance["ready"])
+        return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop) -> bool:
         """Never ends a task by itself: the policy says when it is done."""
@@ -66,18 +66,20 @@ class OSWorldScenario:
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the desktop by the task's evaluator."""
-        return await evaluate(desktop, self._evaluator, terminal)
+        return await evaluate(desktop, self._evaluator, terminal, official=self._official, fetch=_fetch)
 
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of the script: the n-th after n actions, whatever they were."""
-        if not self._oracle:
-            raise TaskError("this task has no oracle: its JSON lacks dart.oracle")
-        if self._taken >= len(self._oracle):
-            return Done()
-        return await _action(desktop, self._oracle[self._taken])
+        return await self._oracle.action(desktop, self._taken)
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+async def _fetch(url: str, path: Path) -> None:
+    """Put an expected file of an evaluation where its getter looks. Raises `DownloadError`."""
+    source = await DownloadCache.default().fetch(url)
+    await asyncio.to_thread(shutil.copyfile, source, path)
 
 
 def instantiate(task: Task, seed: int) -> dict[str, Any]:
@@ -93,40 +95,8 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
         "config": fill(task.config, values),
         "evaluator": fill(task.evaluator, values),
         "ready": fill(extra.get("ready") or {}, values),
-        "oracle": fill(extra.get("oracle") or [], values, typed=True),
+        "oracle": fill(extra.get("oracle") or [], values, typed=True) or solution(str(task.raw.get("id"))),
     }
-
-
-def expand(task_id: str, script: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An oracle's script with its repetitions written out. Raises `TaskError` for a bad one. Pure."""
-    expanded = []
-    for number, entry in enumerate(script, start=1):
-        fields = dict(entry)
-        repeat = fields.pop("repeat", 1)
-        if isinstance(repeat, bool) or not isinstance(repeat, int) or not 0 <= repeat <= 100:
-            raise TaskError(f"task {task_id}: action {number} of dart.oracle: bad repeat {repeat!r}")
-        expanded += [fields] * repeat
-    return expanded
-
-
-async def _action(desktop: Desktop, entry: dict[str, Any]) -> Action:
-    fields = dict(entry)
-    if "window" in fields:
-        windows = await find_windows(desktop, fields.pop("window"))
-        if not windows:
-            raise TaskError(f"dart.oracle: the window of {entry} is not shown")
-        fields |= place(await geometry(desktop, windows[-1]), fields)
-    try:
-        return action_from_dict({key: value for key, value in fields.items() if key not in _EDGES})
-    except ValueError as error:
-        raise TaskError(f"dart.oracle: {error}") from error
-
-
-def place(window: Geometry, edges: dict[str, Any]) -> dict[str, int]:
-    """The point so many pixels from the edges of a window that are named. Pure."""
-    x = window.x + (edges["left"] if "left" in edges else window.width - edges["right"])
-    y = window.y + (edges["top"] if "top" in edges else window.height - edges["bottom"])
-    return {"x": x, "y": y}
 
 
 def load_tasks() -> list[Task]:
@@ -140,7 +110,7 @@ def load_tasks() -> list[Task]:
         return []
     if not Path(folder).is_dir():
         raise ConfigurationError(f"{FOLDER_VARIABLE}={folder} is no folder: let it name evaluation_examples/examples")
-    return [task_from_file(path) for path in sorted(Path(folder).rglob("*.json"))]
+    return list(read_suite(Path(folder)).values())
 
 
 register_suite("osworld", load_tasks, OSWorldScenario)

@@ -24,9 +24,11 @@ from dart_gym.tasks.task import Task
 _BUILT_IN = {
     "miniwob": "dart_gym.tasks.suites.miniwob",
     "dialogs": "dart_gym.tasks.suites.dialogs",
+    "debian-basics": "dart_gym.tasks.suites.debian_basics",
     "fake": "dart_gym.tasks.suites.fake",
     "osworld": "dart_gym.tasks.osworld_scenario",
 }
+OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
 _DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile"})
 _MAX_SCREEN = 7680
 
@@ -105,6 +107,28 @@ def task_from_file(path: Path, suite: str = "osworld") -> Task:
     return task_from_dict(raw, suite)
 
 
+def read_suite(directory: Path) -> dict[Path, Task]:
+    """All tasks below a directory, by file, sorted: OSWorld's `evaluation_examples`, or its `examples`, or any other.
+
+    Raises:
+        UnknownTaskError: there is no such directory, or no task in it.
+        TaskError: a file is no task; the message names it.
+    """
+    examples = directory / "examples"
+    found = sorted((examples if examples.is_dir() else directory).rglob("*.json"))
+    if not found:
+        raise UnknownTaskError(f"there are no task files (*.json) in {directory}")
+    tasks = {}
+    for path in found:
+        try:
+            tasks[path] = task_from_file(path)
+        except UnknownTaskError:
+            raise
+        except TaskError as error:
+            raise TaskError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    return tasks
+
+
 def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     """Return the task that an OSWorld JSON stands for.
 
@@ -132,13 +156,13 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     return Task(
         id=f"{suite}/{name}",
         instruction=instruction,
-        desktop=_desktop_spec(name, extra.get("desktop") or {}),
+        desktop=_desktop_spec(name, extra.get("desktop") or {}, OSWORLD_PROFILE if "dart" not in raw else "bare"),
         max_steps=max_steps,
         raw=raw,
     )
 
 
-def _desktop_spec(name: str, fields: Any) -> DesktopSpec:
+def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
     if not isinstance(fields, dict) or not fields.keys() <= _DESKTOP_KEYS:
         raise TaskError(f"task {name!r}: dart.desktop may hold {', '.join(sorted(_DESKTOP_KEYS))}, got {fields!r}")
     for key, value in fields.items():
@@ -147,7 +171,9 @@ def _desktop_spec(name: str, fields: Any) -> DesktopSpec:
                 raise TaskError(f"task {name!r}: dart.desktop.{key} must be in [1, {_MAX_SCREEN}], got {value!r}")
         elif not isinstance(value, str):
             raise TaskError(f"task {name!r}: dart.desktop.{key} must be a string, got {value!r}")
-    return DesktopSpec(**fields)
+        elif key == "kind" and value == "osworld":
+            raise TaskError(f"task {name!r}: a task cannot name a machine: give the option osworld_url instead")
+    return DesktopSpec(**{"profile": profile, **fields})
 
 
 def _suite(name: str) -> _Suite:

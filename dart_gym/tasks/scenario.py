@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dart_gym.actions import Action
-from dart_gym.desktops.base import Desktop, SettlePolicy
+from dart_gym.desktops.base import Desktop, SettlePolicy, SettleResult
 from dart_gym.outcomes import Evaluation, TerminalState
 from dart_gym.tasks.task import Task
 
@@ -28,11 +28,13 @@ class Prepared:
         instruction: the task in words, for this seed.
         settle: how long to wait after each action of this episode.
         frame_ready: whether the scenario itself made sure that the next screenshot shows the task.
+        settled: how its own wait for a still screen went, if it waited.
     """
 
     instruction: str
     settle: SettlePolicy
     frame_ready: bool = False
+    settled: SettleResult | None = None
 
 
 class Scenario(Protocol):

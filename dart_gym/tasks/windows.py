@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from dart_gym.desktops.base import Desktop
-from dart_gym.errors import DesktopTimeoutError, TaskError
+from dart_gym.errors import DesktopTimeoutError, MissingDependencyError, TaskError
 
 _POLL_S = 0.03
 _TIMEOUT_S = 10.0
@@ -28,6 +28,68 @@ class Geometry:
     y: int
     width: int
     height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that the window manager knows."""
+
+    id: int
+    wm_class: str
+    title: str
+
+
+async def list_windows(desktop: Desktop) -> list[Window]:
+    """All windows with their titles, oldest first, by `wmctrl`, which OSWorld's machines have too.
+
+    Raises:
+        MissingDependencyError: there is no wmctrl.
+    """
+    result = await desktop.execute(["wmctrl", "-lx"], timeout=_TIMEOUT_S)
+    if result.returncode == 127:
+        raise MissingDependencyError("the desktop has no wmctrl; next step: `make apps`, or apt-get install wmctrl")
+    return parse_windows(result.stdout.decode(errors="replace"))
+
+
+def parse_windows(text: str) -> list[Window]:
+    """Read what `wmctrl -lx` prints: id, workspace, class, host and title. Pure."""
+    windows = []
+    for line in text.splitlines():  # a class may hold spaces, and two of them follow it
+        fields = re.match(r"(0x[0-9a-f]+) +(-?\d+) (.*?) {2,}(\S+) ?(.*)$", line)
+        if fields is not None:
+            windows.append(Window(int(fields[1], 16), fields[3], fields[5]))
+    return windows
+
+
+def matching(windows: list[Window], name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
+    """The window that `wmctrl -a` would take: part of the title in any case, or the whole title when `strict`. Pure."""
+    for window in windows:
+        text = window.wm_class if by_class else window.title
+        if (text == name) if strict else (name.lower() in text.lower()):
+            return window
+    return None
+
+
+async def activate(desktop: Desktop, window: int) -> None:
+    """Bring a window to the front, and return when it has the keyboard or is gone."""
+    await desktop.execute(["wmctrl", "-i", "-a", hex(window)], timeout=_TIMEOUT_S)
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        result = await desktop.execute(["xprop", "-root", "_NET_ACTIVE_WINDOW"], timeout=_TIMEOUT_S)
+        if result.returncode or active_window(result.stdout.decode(errors="replace")) == window:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def active_window(text: str) -> int | None:
+    """The id in what `xprop -root _NET_ACTIVE_WINDOW` prints. Pure."""
+    match = re.search(r"window id # (0x[0-9a-f]+)", text)
+    return int(match[1], 16) if match else None
+
+
+async def close(desktop: Desktop, window: int) -> None:
+    """Ask a window to close, as the user does with its button."""
+    await desktop.execute(["wmctrl", "-i", "-c", hex(window)], timeout=_TIMEOUT_S)
 
 
 async def find_windows(desktop: Desktop, name: str, *, strict: bool = False, by_class: bool = False) -> list[int]:

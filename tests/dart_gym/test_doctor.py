@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from dart_gym import doctor
 from dart_gym.desktops.browser import browser_program
-from dart_gym.errors import MissingDependencyError
+from dart_gym.errors import ConfigurationError, MissingDependencyError
 
 
 def program(folder: Path, name: str, text: str = "#!/bin/sh\nexit 0\n") -> Path:
@@ -73,7 +74,9 @@ def test_snaps_are_passed_over(bare_path, tmp_path):
         browser_program()
     chrome = program(bare_path, "google-chrome-stable")
     assert browser_program() == str(chrome)
-    assert doctor.check_browser() == doctor.Finding("Chromium", True, str(chrome), needed_for="the miniwob suite")
+    assert doctor.check_browser() == doctor.Finding(
+        "Chromium", True, str(chrome), needed_for="the miniwob suite, chrome tasks"
+    )
 
 
 def test_a_browser_can_be_named(bare_path, tmp_path, monkeypatch):
@@ -108,3 +111,30 @@ def test_the_command_ends_with_1_where_something_is_missing(tmp_path):
     command = [sys.executable, "-m", "dart_gym.cli", "doctor"]
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert result.returncode == 1 and "missing" in result.stdout and "Traceback" not in result.stderr
+
+
+def test_applications_of_osworld_are_optional(monkeypatch):
+    lacking = doctor.Finding("GIMP", False, "not found", "apt-get install gimp", "gimp tasks", optional=True)
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("Xvfb", True, "there"), lacking])
+    status, text = examined()
+    assert status == 0 and "lack GIMP. `make apps`" in text and "This machine is ready." in text
+
+
+def test_tasks_are_told_what_they_wait_for(bare_path, tmp_path):
+    folder = tmp_path / "tasks" / "gimp"
+    folder.mkdir(parents=True)
+    task = {"id": "one", "instruction": "Crop.", "related_apps": ["gimp"]}
+    (folder / "one.json").write_text(json.dumps(task))
+    (folder / "index.json").write_text(json.dumps({"gimp": ["one"]}))
+    assert doctor.waiting_tasks(tmp_path / "tasks") == {"gimp": ["one"]}
+    console = Console(width=200, file=io.StringIO())
+    doctor.main(console, tmp_path / "tasks")
+    assert "1  apt-get install gimp   (one)" in console.file.getvalue()
+
+
+def test_a_directory_without_tasks_is_said(tmp_path):
+    with pytest.raises(ConfigurationError, match="no OSWorld tasks"):
+        doctor.waiting_tasks(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="broken.json"):
+        doctor.waiting_tasks(tmp_path)

@@ -1,5 +1,9 @@
 """Scores a desktop by a task's OSWorld evaluator: postconfig, getters, metrics, rules.
 
+The rules are ours (`rules.py`). Getters and metrics are OSWorld's own, in the evaluator worker, for OSWorld's tasks and
+wherever one is needed that is not built in; bundled suites use the built-in ones, so that they need no evaluator
+environment. Both give the same scores.
+
 Invariants:
     - The outcome is always an `Evaluation`; what breaks here is a status with a reason, never a score of 0.
     - Files that are fetched lie in a directory that ends with the evaluation.
@@ -7,79 +11,159 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from dart_gym.desktops.base import Desktop
-from dart_gym.errors import DesktopError, EvaluationFailure, TaskError
+from dart_gym.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, TerminalState
+from dart_gym.tasks.evaluation import environment
+from dart_gym.tasks.evaluation.cloud_files import Fetch, provide_cloud_files
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
-from dart_gym.tasks.evaluation.rules import Check, combine, decided, early_score, read_evaluator
+from dart_gym.tasks.evaluation.rules import Check, Conj, Plan, combine, decided, early_score, read_evaluator
+from dart_gym.tasks.evaluation.worker import TIMEOUT_S, EvaluatorWorker
 from dart_gym.tasks.setup import StepError, run_steps
 
 EVALUATOR = "dart-rules/1.0"
+_LONGEST_SOCKET_FOLDER = 60
 
 
-async def evaluate(desktop: Desktop, evaluator: dict[str, Any], terminal: TerminalState) -> Evaluation:
+async def evaluate(
+    desktop: Desktop,
+    evaluator: dict[str, Any],
+    terminal: TerminalState,
+    *,
+    official: bool = False,
+    fetch: Fetch | None = None,
+    timeout: float = TIMEOUT_S,
+) -> Evaluation:
     """Score an episode.
 
     Args:
         desktop: its desktop, as the last action left it.
         evaluator: OSWorld's `evaluator`, placeholders filled.
         terminal: how the episode ended.
+        official: use OSWorld's own metrics and getters even where they are built in.
+        fetch: writes what a URL holds to a path; for expected files (`cloud_file`), which the worker cannot download.
+        timeout: seconds for the worker.
     """
+    name, foreign = EVALUATOR, list[str]()
     try:
-        score, detail = await _score(desktop, evaluator, terminal)
-    except (EvaluationFailure, TaskError) as error:
-        return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, EVALUATOR, str(error))
+        plan = read_evaluator(evaluator)
+        foreign = not_built_in(plan)
+        if official or foreign:
+            name = environment.EVALUATOR
+        scored = _score_official if name == environment.EVALUATOR else _score_built_in
+        score, detail = await scored(desktop, evaluator, plan, terminal, fetch, timeout)
     except DesktopError as error:
-        return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, EVALUATOR, str(error))
-    return Evaluation(EvaluationStatus.OK, score, EVALUATOR, detail)
+        return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, name, str(error))
+    except MissingDependencyError as error:
+        needs = f"{', '.join(foreign)}: " if foreign else ""
+        return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, name, f"{needs}{error}")
+    except DartGymError as error:
+        return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, name, str(error))
+    return Evaluation(EvaluationStatus.OK, score, name, detail)
 
 
-async def _score(desktop: Desktop, evaluator: dict[str, Any], terminal: TerminalState) -> tuple[float, str]:
-    plan = read_evaluator(evaluator)
-    for check in plan.checks:
-        _require_known(check)
+def not_built_in(plan: Plan) -> list[str]:
+    """The metrics and getters of a plan that only OSWorld's evaluator has. Pure."""
+    configs = [config for check in plan.checks for config in (check.result, check.expected) if config]
+    metrics = [f"metric {check.func}" for check in plan.checks if check.func not in METRICS]
+    return metrics + [f"getter {config.get('type')}" for config in configs if config.get("type") not in GETTERS]
+
+
+class _Scorer(Protocol):
+    async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
+        """The score of one check, and what was looked at."""
+
+
+async def _score_official(
+    desktop: Desktop,
+    evaluator: dict[str, Any],
+    plan: Plan,
+    terminal: TerminalState,
+    fetch: Fetch | None,
+    timeout: float,
+) -> tuple[float, str]:
+    if plan.infeasible:
+        with _cache_directory() as cache:
+            return await _run(desktop, evaluator, plan, terminal, cache, None)
+    found = environment.find()
+    with _cache_directory() as cache:
+        async with EvaluatorWorker(desktop, found, cache, timeout=timeout) as worker:
+            await worker.start(plan.checks)  # it imports what it needs while the steps of postconfig run
+            await provide_cloud_files(plan, cache, fetch)
+            return await _run(desktop, evaluator, plan, terminal, cache, worker)
+
+
+async def _score_built_in(
+    desktop: Desktop,
+    evaluator: dict[str, Any],
+    plan: Plan,
+    terminal: TerminalState,
+    fetch: Fetch | None,
+    timeout: float,
+) -> tuple[float, str]:
+    with _cache_directory() as cache:
+        return await _run(desktop, evaluator, plan, terminal, cache, _BuiltIn(desktop, cache))
+
+
+@contextlib.contextmanager
+def _cache_directory() -> Iterator[Path]:
+    folder = tempfile.gettempdir()
+    short = folder if len(folder) <= _LONGEST_SOCKET_FOLDER else "/tmp"  # a socket's path has 107 bytes
+    with tempfile.TemporaryDirectory(prefix="dart-evaluation-", dir=short) as directory:
+        cache = Path(directory, "cache")
+        os.mkdir(cache)
+        yield cache
+
+
+async def _run(
+    desktop: Desktop,
+    evaluator: dict[str, Any],
+    plan: Plan,
+    terminal: TerminalState,
+    cache: Path,
+    scorer: _Scorer | None,
+) -> tuple[float, str]:
+    """Postconfig, then the last action, then the checks: the order of `DesktopEnv.evaluate`."""
+    await run_steps(desktop, evaluator.get("postconfig") or [], cache=cache)
     early = early_score(plan, terminal)
-    if early is not None:
-        return early, f"decided by the last action ({terminal.value})"
-    scores: list[float] = []
-    with tempfile.TemporaryDirectory(prefix="dart-evaluation-") as directory:
-        cache = Path(directory)
-        await run_steps(desktop, evaluator.get("postconfig") or [], cache=cache)
-        for check in plan.checks:
-            scores.append(await _apply(desktop, check, cache))
-            if decided(plan.conj, scores[-1]):
-                break
-    detail = ", ".join(f"{check.func}={score:g}" for check, score in zip(plan.checks, scores, strict=False))
-    return combine(plan.conj, scores), detail
+    if early is not None or scorer is None:
+        return early or 0.0, f"decided by the last action ({terminal.value})"
+    scores, words = [], []
+    for check in plan.checks:
+        score, state = await scorer.check(check, plan.conj)
+        scores.append(score)
+        words.append(f"{check.func}={score:g}" + (f" ({state})" if state and score != 1.0 else ""))
+        if decided(plan.conj, score):
+            break
+    return combine(plan.conj, scores), ", ".join(words)
 
 
-async def _apply(desktop: Desktop, check: Check, cache: Path) -> float:
-    arguments = [await _get(desktop, config, cache) for config in (check.result, check.expected) if config]
-    try:
-        return float(METRICS[check.func](*arguments, **check.options))
-    except (TypeError, ValueError, KeyError, AttributeError, OSError) as error:
-        raise EvaluationFailure(f"metric {check.func} failed: {type(error).__name__}: {error}") from error
+class _BuiltIn:
+    """Scores with the getters and metrics of this package."""
 
+    def __init__(self, desktop: Desktop, cache: Path) -> None:
+        self._desktop, self._cache = desktop, cache
 
-async def _get(desktop: Desktop, config: dict[str, Any], cache: Path) -> Any:
-    try:
-        return await GETTERS[config["type"]](desktop, config, cache)
-    except KeyError as error:
-        raise EvaluationFailure(f"getter {config['type']} lacks the parameter {error}") from error
-    except StepError as error:
-        raise EvaluationFailure(f"getter {config['type']}: {error}") from error
+    async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
+        """The score of one check."""
+        arguments = [await self._get(config) for config in (check.result, check.expected) if config]
+        try:
+            return float(METRICS[check.func](*arguments, **check.options)), ""
+        except (TypeError, ValueError, KeyError, AttributeError, OSError) as error:
+            raise EvaluationFailure(f"metric {check.func} failed: {type(error).__name__}: {error}") from error
 
-
-def _require_known(check: Check) -> None:
-    if check.func not in METRICS:
-        raise EvaluationFailure(f"metric {check.func!r} is not built in; built in: {', '.join(sorted(METRICS))}")
-    for config in (check.result, check.expected):
-        if config and config.get("type") not in GETTERS:
-            raise EvaluationFailure(
-                f"getter {config.get('type')!r} is not built in; built in: {', '.join(sorted(GETTERS))}"
-            )
+    async def _get(self, config: dict[str, Any]) -> Any:
+        try:
+            return await GETTERS[config["type"]](self._desktop, config, self._cache)
+        except KeyError as error:
+            raise EvaluationFailure(f"getter {config['type']} lacks the parameter {error}") from error
+        except StepError as error:
+            raise EvaluationFailure(f"getter {config['type']}: {error}") from error

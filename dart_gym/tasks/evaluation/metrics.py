@@ -1,7 +1,7 @@
 """OSWorld's metrics, as far as they are needed here: pure functions of a result and what was expected.
 
-Semantics and names are those of desktop-env 1.0.2 (`evaluators/metrics/general.py`, `vscode.py`). A metric that
-gets None, because there was no file, says 0.
+Semantics and names are those of desktop-env 1.0.2 (`evaluators/metrics/general.py`, `vscode.py`): the same scores, and
+an exception where those raise. A test compares the two.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 Metric = Callable[..., float]
 
 
-def exact_match(result: Any, rules: dict[str, Any], **options: Any) -> float:
+def exact_match(result: Any, rules: dict[str, Any]) -> float:
     """1 when the result equals `rules["expected"]`."""
     return 1.0 if result == rules["expected"] else 0.0
 
 
-def match_in_list(result: Any, rules: dict[str, Any], **options: Any) -> float:
+def match_in_list(result: Any, rules: dict[str, Any]) -> float:
     """1 when the result is one of `rules["expected"]`."""
     return 1.0 if result in rules["expected"] else 0.0
 
 
-def is_in_list(result: Any, rules: dict[str, Any], **options: Any) -> float:
-    """1 when `rules["expected"]` is in the result (an item of a list, or a part of a text)."""
-    return 1.0 if result is not None and rules["expected"] in result else 0.0
+def is_in_list(result: Any, rules: dict[str, Any]) -> float:
+    """1 when `rules["expected"]` is in the result (an item of a list, or a part of a text; None is an error)."""
+    return 1.0 if rules["expected"] in result else 0.0
 
 
-def check_include_exclude(result: str | None, rules: dict[str, list[str]], **options: Any) -> float:
+def check_include_exclude(result: str | None, rules: dict[str, list[str]]) -> float:
     """1 when the result holds all texts of `rules["include"]` and none of `rules["exclude"]`."""
     if result is None:
         return 0.0

@@ -81,3 +81,23 @@ def test_differs_brings_the_previous_frame_up_to_date():
     screen[1, 2] = 7
     assert differs(screen, previous)
     assert not differs(screen, previous)
+
+
+def test_no_rest_counts_before_the_program_has_answered_and_a_shorter_one_is_enough_then():
+    state = Settling(SettlePolicy(quiet_ms=60, max_ms=2000, reply_quiet_ms=40), asked=True)
+    assert state.observe(0.0, False) is None and state.observe(500.0, False) is None  # a busy program
+    state.answer(510.0, handled=True)
+    assert state.observe(530.0, False) is None
+    assert state.observe(550.0, False) is True
+
+
+def test_a_program_that_cannot_answer_is_judged_by_the_screen_alone():
+    state = Settling(SettlePolicy(quiet_ms=60, reply_quiet_ms=40), asked=True)
+    state.answer(0.0, handled=False)
+    assert state.observe(50.0, False) is None and state.observe(60.0, False) is True
+
+
+def test_a_program_that_never_answers_is_given_up_at_the_cap():
+    state = Settling(SettlePolicy(quiet_ms=60, max_ms=500, reply_quiet_ms=40), asked=True)
+    assert state.observe(499.0, False) is None and state.next_look_ms(499.0) <= 1.0
+    assert state.observe(500.0, False) is False

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_gym.errors import TaskError
-from dart_gym.tasks.osworld_scenario import expand, instantiate, place
+from dart_gym.tasks.oracle import expand, place
+from dart_gym.tasks.osworld_scenario import instantiate
 from dart_gym.tasks.parameters import draw, fill
 from dart_gym.tasks.registry import get_task, task_ids
 from dart_gym.tasks.windows import Geometry, parse_geometry, title_pattern

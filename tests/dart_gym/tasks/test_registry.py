@@ -64,7 +64,12 @@ def test_unknown_keys_are_kept_and_optional_ones_default():
     raw = {**MINIMAL, "config": None, "hint": "h", "evaluator": None}
     task = task_from_dict(raw)
     assert task.raw is raw
-    assert (task.id, task.config, task.evaluator, task.desktop) == ("osworld/x", [], {}, DesktopSpec())
+    assert (task.id, task.config, task.evaluator) == ("osworld/x", [], {})
+
+
+def test_osworlds_own_tasks_get_the_machine_that_they_expect():
+    assert task_from_dict(MINIMAL).desktop == DesktopSpec(width=1920, height=1080, profile="osworld")
+    assert task_from_dict({**MINIMAL, "dart": {}}).desktop == DesktopSpec(profile="bare")
 
 
 @pytest.mark.parametrize(

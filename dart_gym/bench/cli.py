@@ -1,0 +1,37 @@
+"""The commands `dart-gym bench ...`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_gym.bench.report import Report
+
+app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure on this machine; comparisons are ratios from one run."""
+
+
+@app.command()
+def desktop(json: JsonOption = None) -> None:
+    """A step, a reset and an idle desktop at 1920x1080, beside OSWorld's way (about a minute)."""
+    from dart_gym.bench.desktop import measure
+
+    finish(asyncio.run(measure(lambda stage: print(f"... {stage}", file=sys.stderr, flush=True))), json)
+
+
+def finish(report: Report, json: Path | None) -> None:
+    """Print a report, and write it where asked."""
+    report.print(Console())
+    if json is not None:
+        report.write(json)

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""The applications of OSWorld on Debian: which package has which program, and what it is for.
+
+`scripts/setup.sh apps` installs what `python3 apps.py packages` prints, and `dart-gym doctor` looks for what is here.
+So this file is a program of its own too: it needs the standard library only, and imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Application:
+    """A part of the machine that OSWorld's tasks expect.
+
+    Attributes:
+        name: what people call it.
+        program: what must be on the PATH; "" for what is no program.
+        packages: Debian's packages of it.
+        needed_for: who needs it.
+        aliases: other programs of the same packages, and the names of OSWorld's `related_apps`.
+    """
+
+    name: str
+    program: str
+    packages: tuple[str, ...]
+    needed_for: str
+    aliases: tuple[str, ...] = ()
+
+
+_EVERY = "every OSWorld task"
+APPLICATIONS = (
+    Application("LibreOffice Calc", "localc", ("libreoffice-calc", "libreoffice-gtk3"), "libreoffice_calc tasks",
+                ("libreoffice", "soffice", "libreoffice_calc", "libreoffice calc", "calc", "excel")),
+    Application("LibreOffice Writer", "lowriter", ("libreoffice-writer",), "libreoffice_writer tasks",
+                ("libreoffice_writer", "libreoffice writer", "writer", "word")),
+    Application("LibreOffice Impress", "loimpress", ("libreoffice-impress",), "libreoffice_impress tasks",
+                ("libreoffice_impress", "libreoffice impress", "ppt")),
+    Application("GIMP", "gimp", ("gimp",), "gimp tasks"),
+    Application("VLC", "vlc", ("vlc", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-access-extra"), "vlc tasks",
+                ("cvlc", "vlc_player")),
+    Application("Thunderbird", "thunderbird", ("thunderbird",), "thunderbird tasks"),
+    Application("Chromium", "chromium", ("chromium",), "chrome tasks (as google-chrome)",
+                ("google-chrome", "google-chrome-stable", "chrome", "browser")),
+    Application("Files", "nautilus", ("nautilus", "gvfs"), "os and multi_apps tasks"),
+    Application("Terminal", "gnome-terminal", ("gnome-terminal",), "os and multi_apps tasks", ("terminal",)),
+    Application("Document Viewer", "evince", ("evince",), "multi_apps tasks", ("pdf",)),
+    Application("Image Viewer", "eog", ("eog",), "multi_apps tasks", ("image",)),
+    Application("Videos", "totem", ("totem",), "multi_apps tasks (VLC is to take its place)", ("ubuntu_media_player",)),
+    Application("Archive Manager", "file-roller", ("file-roller",), "multi_apps tasks"),
+    Application("Calculator", "gnome-calculator", ("gnome-calculator", "galculator"), "the bundled tasks",
+                ("galculator", "calculator")),
+    Application("Screenshot", "gnome-screenshot", ("gnome-screenshot",), "pyautogui's screenshots"),
+    Application("settings", "gsettings", ("libglib2.0-bin", "gsettings-desktop-schemas", "gnome-shell-common"),
+                "os tasks"),
+    Application("dconf", "dconf", ("dconf-cli", "dconf-gsettings-backend"), _EVERY),
+    Application("sound", "pulseaudio", ("pulseaudio",), "os and vlc tasks"),
+    Application("sound control", "pactl", ("pulseaudio-utils",), "os tasks", ("amixer",)),
+    Application("wmctrl", "wmctrl", ("wmctrl",), "activate_window and close_window steps"),
+    Application("socat", "socat", ("socat",), "chrome tasks (they lead port 9222 to DevTools)"),
+    Application("xdg-open", "xdg-open", ("xdg-utils", "shared-mime-info", "desktop-file-utils"), "open steps",
+                ("xdg-mime", "xdg-settings", "update-desktop-database", "gio")),
+    Application("xdg-user-dir", "xdg-user-dir", ("xdg-user-dirs",), "nautilus"),
+    Application("jq", "jq", ("jq",), "chrome tasks"),
+    Application("bc", "bc", ("bc",), "os tasks"),
+    Application("unzip", "unzip", ("unzip",), "vs_code tasks"),
+    Application("zip", "zip", ("zip",), "multi_apps tasks"),
+    Application("xsel", "xsel", ("xsel",), "multi_apps tasks"),
+    Application("xclip", "xclip", ("xclip",), "multi_apps tasks"),
+    Application("ffmpeg", "ffmpeg", ("ffmpeg",), "recordings, vlc tasks", ("ffprobe",)),
+    Application("curl", "curl", ("curl",), "multi_apps tasks"),
+    Application("pyautogui's parts", "", ("python3-xlib", "python3-pil", "python3-tk"), "actions of OSWorld's own kind",
+                ("python", "python3")),
+    Application("accessibility", "", ("at-spi2-core", "gir1.2-atspi-2.0", "python3-pyatspi", "python3-gi",
+                                      "python3-lxml"), "accessibility trees"),
+    Application("CJK font", "", ("fonts-noto-cjk",), "Chinese, Japanese and Korean text"),
+)  # fmt: skip
+ABSENT = {
+    "code": "VS Code is not in Debian",
+    "vs_code": "VS Code is not in Debian",
+    "vscode": "VS Code is not in Debian",
+}
+"""Programs of OSWorld's machine that this one lacks, with the reason."""
+
+_SEPARATORS = re.compile(r"&&|\|\||[;|&\n(]")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=\S*$")
+
+
+def packages() -> list[str]:
+    """All Debian packages of the applications, in order."""
+    return list(dict.fromkeys(package for application in APPLICATIONS for package in application.packages))
+
+
+def application_of(program: str) -> Application | None:
+    """The application that a program (its name, path, or an app's name in OSWorld) belongs to; None if unknown."""
+    name = program.rsplit("/", 1)[-1].lower()
+    for application in APPLICATIONS:
+        if name == application.program or name in application.aliases:
+            return application
+    return None
+
+
+def advice(program: str) -> str:
+    """What to do about a missing program, as the end of a message."""
+    if (reason := ABSENT.get(program.rsplit("/", 1)[-1])) is not None:
+        return f"{reason}; tasks that need it cannot run here"
+    application = application_of(program)
+    if application is None:
+        return "install it, or correct its name"
+    return f"apt-get install {' '.join(application.packages)} (`make apps` installs all applications of OSWorld)"
+
+
+def missing(which: Callable[[str], str | None] = shutil.which) -> list[Application]:
+    """The applications whose program is not on this machine."""
+    return [application for application in APPLICATIONS if application.program and which(application.program) is None]
+
+
+def programs_of(task: Mapping[str, Any]) -> set[str]:
+    """The programs that a task of OSWorld names: in its set-up, before its evaluation, and as its applications."""
+    evaluator = task.get("evaluator") or {}
+    steps = [*(task.get("config") or []), *(evaluator.get("postconfig") or [])]
+    programs = {app.lower() for app in task.get("related_apps") or []}
+    for step in steps:
+        command = (step.get("parameters") or {}).get("command")
+        if isinstance(command, str):
+            programs |= _programs_of_script(command)
+        elif command:
+            programs.add(str(command[0]))
+            if str(command[0]).rsplit("/", 1)[-1] in ("sh", "bash") and len(command) > 2:
+                programs |= _programs_of_script(str(command[2]))
+        if str(step.get("type", "")).startswith("chrome"):
+            programs.add("google-chrome")
+    return {program.rsplit("/", 1)[-1] for program in programs}
+
+
+def _programs_of_script(script: str) -> set[str]:
+    """The first word of each command of a shell script, without assignments and `sudo`. Quotes are not minded."""
+    found = set()
+    for part in _SEPARATORS.split(script):
+        words = [word for word in part.split() if not _ASSIGNMENT.match(word)]
+        while words and (words[0] in ("sudo", "export", "nohup", "exec") or words[0].startswith("-")):
+            words = words[1:]
+        if words:
+            found.add(words[0].strip("\"'"))
+    return found
+
+
+def tasks_by_package(tasks: Mapping[str, Mapping[str, Any]], absent: Iterable[Application]) -> dict[str, list[str]]:
+    """Which tasks wait for which packages: "gimp" -> ids of the tasks that need GIMP, most wanted first.
+
+    Args:
+        tasks: id -> OSWorld's JSON.
+        absent: applications that the machine lacks.
+    """
+    waiting: dict[str, list[str]] = {" ".join(application.packages): [] for application in absent}
+    for task_id, task in tasks.items():
+        for application in {application_of(program) for program in programs_of(task)}:
+            if application is not None and (key := " ".join(application.packages)) in waiting:
+                waiting[key].append(task_id)
+    return dict(sorted(((key, ids) for key, ids in waiting.items() if ids), key=lambda item: -len(item[1])))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["packages"]:
+        sys.exit(f"usage: {sys.argv[0]} packages")
+    print(*packages(), sep="\n")

@@ -1,0 +1,247 @@
+"""The evaluator worker: runs OSWorld's unmodified getters and metrics in the environment of `environment.py`.
+
+Started by `worker.py`, normally in a sandbox, with its settings as JSON in the first argument. It reads requests from
+standard input and answers each with one line of JSON on what was standard output; what metrics print goes to standard
+error. Imports nothing of this package: it is the only part that runs in that environment.
+
+Invariants:
+    - Only the modules that a task's checks need are imported: one of them alone would cost seconds.
+    - What cannot be computed here (there is no OCR, no Google Drive) is an error, never a quiet 0.
+"""
+
+import ast
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import numbers
+import os
+import resource
+import shutil
+import socket
+import sys
+import threading
+import types
+
+PACKAGES = ("metrics", "getters")
+ABSENT = {"easyocr": "text recognition (easyocr)", "pydrive": "Google Drive (pydrive)"}
+WITHOUT = {"compare_image_text": ABSENT["easyocr"], "get_googledrive_file": ABSENT["pydrive"]}
+RETRY_INTERVAL_S = 0.05  # a missing file is asked for three times
+CHUNK = 1 << 16
+LONGEST_STATE = 300
+
+
+class Unavailable(Exception):
+    """A check needs something that this environment leaves out."""
+
+
+class AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Lets modules be imported that import what is left out, as long as they do not use it."""
+
+    def find_spec(self, name, path=None, target=None):
+        """Claim the modules that are left out, and what lies below them."""
+        if name.split(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        """A module whose names are all there and of no use."""
+        return _AbsentModule(spec.name)
+
+    def exec_module(self, module):
+        """Nothing to execute."""
+
+
+class _AbsentModule(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        what = ABSENT[self.__name__.split(".")[0]]
+
+        def absent(*args, **kwargs):
+            raise Unavailable(f"the evaluator is installed without {what}")
+
+        return absent
+
+
+def make_packages_lazy():
+    """Have `desktop_env.evaluators.metrics` import only those of its modules that are asked for."""
+    import desktop_env
+
+    root = desktop_env.__path__[0]
+    for name in PACKAGES:
+        full = f"desktop_env.evaluators.{name}"
+        package = types.ModuleType(full)
+        package.__path__ = [os.path.join(root, "evaluators", name)]
+        sys.modules[full] = package
+
+
+def find_function(package, name):
+    """A metric or getter by its public name.
+
+    Raises:
+        Unavailable: there is none of that name, or it needs what is left out.
+    """
+    if name in WITHOUT:
+        raise Unavailable(f"{name} needs {WITHOUT[name]}, which the evaluator is installed without")
+    full = f"desktop_env.evaluators.{package}"
+    path = os.path.join(sys.modules[full].__path__[0], "__init__.py")
+    with open(path, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return getattr(importlib.import_module(f"{full}.{node.module}"), alias.name)
+    raise Unavailable(f"desktop-env has no {package[:-1]} {name!r}")
+
+
+class Environment:
+    """What getters ask of OSWorld's `DesktopEnv`.
+
+    Args:
+        settings: ports, the cache directory.
+    """
+
+    enable_proxy = current_use_proxy = False
+    vm_platform = "Linux"
+    vm_ip = "127.0.0.1"
+
+    def __init__(self, settings):
+        from desktop_env.controllers.python import PythonController
+
+        ports = settings["ports"]
+        self.server_port = ports["server"]
+        self.chromium_port = ports.get("chromium", 9222)
+        self.vlc_port = ports.get("vlc", 8080)
+        self.cache_dir = settings["cache"]
+        self.controller = PythonController(self.vm_ip, self.server_port)
+        self.controller.retry_interval = RETRY_INTERVAL_S
+
+    @property
+    def vm_screen_size(self):
+        """Width and height, as the server says."""
+        return self.controller.get_vm_screen_size()
+
+
+class Worker:
+    """Answers requests about one evaluation.
+
+    Args:
+        settings: see `worker.py`.
+    """
+
+    def __init__(self, settings):
+        self.env = Environment(settings)
+        self.states = []  # what result getters gave so far
+
+    def answer(self, request):
+        """One reply; what is raised becomes an error in it."""
+        try:
+            return getattr(self, "do_" + request["op"])(request)
+        except MemoryError:
+            return {"error": "MemoryError", "message": "it needs more memory than the evaluator may use"}
+        except Exception as error:
+            return {"error": type(error).__name__, "message": str(error)}
+
+    def do_load(self, request):
+        """Import what checks will need, ahead of them."""
+        for name in request["metrics"]:
+            find_function("metrics", name)
+        for name in request["getters"]:
+            find_function("getters", "get_" + name)
+        return {}
+
+    def do_check(self, request):
+        """The score of one check: result, expected state, metric, as `DesktopEnv.evaluate` does."""
+        metric = find_function("metrics", request["func"])
+        try:
+            state = self.get(request["result"])
+        except FileNotFoundError as error:
+            if request["conj"] == "and":
+                return {"score": 0.0, "state": f"no such file: {error}"}
+            if not self.states:
+                raise
+            state = self.states[-1]  # the original goes on with the state of the check before
+        self.states.append(state)
+        arguments = [state]
+        if request["expected"]:
+            arguments.append(self.get(request["expected"]))
+        value = metric(*arguments, **request["options"])
+        return {"score": number(value), "state": repr(state)[:LONGEST_STATE]}
+
+    def get(self, config):
+        """Fetch a state."""
+        return find_function("getters", "get_" + config["type"])(self.env, config)
+
+
+def number(value):
+    """A metric's value as a float. Raises `TypeError` for what is no number, such as None."""
+    if isinstance(value, (numbers.Number, bool)) or type(value).__module__ == "numpy":
+        return float(value)
+    raise TypeError(f"the metric gave {value!r}, which is no number")
+
+
+def relay(path, port):
+    """Lead a port of this loopback to a Unix socket; returns the port (any free one for 0)."""
+    listener = socket.create_server(("127.0.0.1", port))
+
+    def serve():
+        while True:
+            client, _ = listener.accept()
+            server = socket.socket(socket.AF_UNIX)
+            try:
+                server.connect(path)
+            except OSError:
+                client.close()  # as if nothing listened there
+                continue
+            threading.Thread(target=pump, args=(client, server), daemon=True).start()
+            threading.Thread(target=pump, args=(server, client), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def pump(source, sink):
+    """Copy until one side ends; a broken connection ends both ways."""
+    try:
+        while data := source.recv(CHUNK):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that reads from it
+            except OSError:
+                pass  # it is closed already
+
+
+def limit(memory_bytes, file_bytes):
+    """Limits that hold for this process and each of its children."""
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def main():
+    """Answer requests until standard input ends."""
+    settings = json.loads(sys.argv[1])
+    limit(settings["memory_bytes"], settings["file_bytes"])
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    sys.meta_path.append(AbsentModules())
+    make_packages_lazy()
+    if settings["numba_cache"] and os.path.isdir(settings["numba_cache"]):
+        os.environ["NUMBA_CACHE_DIR"] = os.path.join(settings["scratch"], "numba")  # it must be writable
+        shutil.copytree(settings["numba_cache"], os.environ["NUMBA_CACHE_DIR"], dirs_exist_ok=True)
+    settings["ports"] = {name: relay(path, port) for name, (path, port) in settings["sockets"].items()}
+    os.chdir(settings["scratch"])
+    worker = Worker(settings)
+    for line in sys.stdin:
+        replies.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        replies.flush()
+    os._exit(0)  # threads of relays and of metrics are not waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""OSWorld's own code against a desktop of this package, for comparisons: its controllers, its `DesktopEnv.evaluate`.
+
+It runs in the evaluator's environment, as a program of its own, and reaches the desktop through an open HTTP face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from dart_gym.desktops.base import Desktop
+from dart_gym.desktops.face import OSWorldFace
+from dart_gym.desktops.face_address import FaceAddress
+from dart_gym.tasks.evaluation import environment
+
+_MAIN = Path(__file__).with_name("stock_osworld_main.py")
+
+
+class StockError(Exception):
+    """OSWorld's code raised; the message has its words and its traceback."""
+
+
+async def stock_score(
+    task: dict[str, Any],
+    face: FaceAddress,
+    last_action: str | None = "DONE",
+    *,
+    set_up: bool = False,
+    timeout: float = 120.0,
+) -> float | None:
+    """What the unmodified `DesktopEnv.evaluate` gives for a desktop as it is now.
+
+    Args:
+        task: OSWorld's JSON.
+        face: address of an open face of the desktop.
+        last_action: "DONE", "FAIL", or None to run no evaluation (with `set_up`).
+        set_up: run OSWorld's own `SetupController.setup` with the task's config first.
+        timeout: seconds.
+
+    Raises:
+        StockError: OSWorld's code raised.
+    """
+    answer = await _ask({"task": task, "last_action": last_action, "set_up": set_up}, face, timeout)
+    return answer["score"]
+
+
+async def stock_calls(
+    calls: list[tuple[str, str, dict[str, Any]]], face: FaceAddress, *, timeout: float = 120.0
+) -> list[Any]:
+    """Call methods of OSWorld's controllers in order.
+
+    Args:
+        calls: "python" or "setup" (which controller), the method's name, its keyword arguments.
+        face: address of an open face.
+        timeout: seconds.
+
+    Returns:
+        what each gave; bytes as `{"bytes": length, "head": first eight}`.
+    """
+    return (await _ask({"calls": calls}, face, timeout))["results"]
+
+
+async def stock_score_on(desktop: Desktop, task: dict[str, Any], last_action: str | None = "DONE", **options: Any):
+    """`stock_score` through a face that is opened for it."""
+    async with OSWorldFace(desktop, open_to_all=True) as face:
+        return await stock_score(task, face.address, last_action, **options)
+
+
+async def _ask(request: dict[str, Any], face: FaceAddress, timeout: float) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        str(environment.find().python),
+        str(_MAIN),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "LANG": "C.UTF-8"},
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            body = json.dumps({**request, "face": face.describe()}).encode()
+            output, errors = await process.communicate(body)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    words = errors.decode(errors="replace")[-2000:]
+    if not output:
+        raise StockError(f"OSWorld's code ended with {process.returncode}: {words}")
+    answer = json.loads(output)
+    if "error" in answer:
+        raise StockError(f"{answer['error']}\n{answer['traceback']}\n{words}")
+    return answer

@@ -1,0 +1,72 @@
+"""OSWorld's tasks that need no network: set-up works, nothing comes of nothing, a solution scores 1, as OSWorld says.
+
+After our evaluation OSWorld's own, unmodified, scores the same desktop through the HTTP face.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dart_gym.actions import Done, Fail
+from dart_gym.outcomes import EvaluationStatus, StepResult
+from dart_gym.session import Session
+from dart_gym.tasks.registry import task_from_dict
+from dart_gym.tasks.solutions import known
+from tests.dart_gym.stock_osworld import stock_score_on
+
+EXAMPLES = Path(__file__).parents[2] / "data" / "osworld" / "examples"
+TASKS = {path.stem: json.loads(path.read_text()) for path in sorted(EXAMPLES.glob("*/*.json"))}
+FEASIBLE = sorted(known())
+INFEASIBLE = sorted(name for name, raw in TASKS.items() if raw["evaluator"]["func"] == "infeasible" and name in TASKS)
+QUICK = ("e0df059f", "12086550", "3ce045a0")  # the others are slow tests
+DEADLINE_S = 180.0
+
+
+def slow_but(names: list[str], quick: tuple[str, ...]) -> list:
+    return [pytest.param(name, id=name[:8], marks=[] if name.startswith(quick) else pytest.mark.slow) for name in names]
+
+
+async def score(session: Session, raw: dict, *, solve: bool) -> tuple[float | None, float | None]:
+    """Our score and OSWorld's, after the solution or after nothing."""
+    started = await session.reset(task_from_dict(raw), seed=0, max_steps=100, deadline_s=DEADLINE_S)
+    assert started.terminal is None, started.evaluation
+    desktop = session._seat._desktop
+    action = await session.oracle(deadline_s=DEADLINE_S) if solve else Done()
+    while not isinstance(action, Done):
+        result = await session.step(action)
+        assert result.terminal is None and not result.observation.action_error, result
+        action = await session.oracle(deadline_s=DEADLINE_S)
+    ended = await session.step(Done(), deadline_s=DEADLINE_S)
+    return scored(ended), await stock_score_on(desktop, raw)
+
+
+def scored(ended: StepResult) -> float | None:
+    assert ended.evaluation is not None and ended.evaluation.status is EvaluationStatus.OK, ended.evaluation
+    return ended.evaluation.score
+
+
+@pytest.mark.desktop
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", slow_but(FEASIBLE, QUICK))
+async def test_nothing_scores_0_and_the_solution_1_as_osworld_says(name):
+    async with Session() as session:
+        assert await score(session, TASKS[name], solve=False) == (0.0, 0.0)
+        assert await score(session, TASKS[name], solve=True) == (1.0, 1.0)
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("name", slow_but(INFEASIBLE, ("c288e301", "5ac2891a")))
+async def test_an_infeasible_task_is_solved_by_saying_so(name):
+    async with Session() as session:
+        for action, expected in ((Done(), 0.0), (Fail(), 1.0)):
+            started = await session.reset(task_from_dict(TASKS[name]), seed=0, deadline_s=DEADLINE_S)
+            assert started.terminal is None, started.evaluation
+            assert scored(await session.step(action, deadline_s=DEADLINE_S)) == expected
+
+
+def test_there_are_solutions_for_the_tasks_that_can_be_solved_here():
+    assert len(FEASIBLE) == 21 and set(FEASIBLE) <= set(TASKS)
+    assert len(INFEASIBLE) >= 11

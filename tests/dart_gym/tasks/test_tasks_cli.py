@@ -1,0 +1,83 @@
+"""The commands `dart-gym tasks ...`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from osworld_tasks import BUNDLED, osworld_tasks
+from typer.testing import CliRunner
+
+from dart_gym.cli import app
+from dart_gym.tasks.cache import DownloadCache
+from dart_gym.tasks.mirror import wanted
+from dart_gym.tasks.registry import read_suite
+
+runner = CliRunner()
+
+
+def run(*arguments: str):
+    return runner.invoke(app, ["tasks", *arguments])
+
+
+def test_tasks_of_a_suite_or_a_directory_are_listed():
+    assert run().output.split() == run("list").output.split()
+    assert run("list", "fake").output.split() == run("--suite", "fake").output.split()
+    lines = run("list", str(BUNDLED)).output.splitlines()
+    assert len(lines) == 54
+    assert any(line.startswith("os/c288e301-e626-4b98-a1ab-159dcb162af5\tPlease set the default") for line in lines)
+
+
+def test_a_task_is_shown_with_what_keeps_it_from_running():
+    path = next(path for path in read_suite(BUNDLED) if path.stem.startswith("06fe7178"))
+    result = run("show", str(path))
+    assert json.loads(result.stdout) == json.loads(path.read_text(encoding="utf-8"))
+    assert "skipped: live web: the task asks for a proxy" in result.stderr
+    assert json.loads(run("show", "fake/two-steps").stdout)["id"] == "two-steps"
+
+
+def test_check_counts_by_domain_and_tells_reasons(tmp_path):
+    result = run("check", str(osworld_tasks()), "--cache", str(tmp_path), "--parts", "--reasons")
+    assert result.exit_code == 0, result.output
+    for text in ("runnable", "not mirrored", "live web", "VS Code", "googledrive", "chrome_open_tabs", "multi_apps/"):
+        assert text in result.output
+
+
+def test_mirror_imports_what_a_directory_has_and_says_what_is_missing(tmp_path):
+    files = wanted(read_suite(BUNDLED).values())
+    hub = tmp_path / "hub"
+    for url in files:
+        path = hub / url.split("/resolve/main/", 1)[1].split("?", 1)[0]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(url)
+    first = next(iter(files))
+    (hub / first.split("/resolve/main/", 1)[1].split("?", 1)[0]).unlink()
+    arguments = ["mirror", str(BUNDLED), "--cache", str(tmp_path / "cache"), "--from", str(hub), "--offline"]
+    result = run(*arguments)
+    assert result.exit_code == 1 and f"{len(files) - 1} imported" in result.stdout and "1 missing" in result.stdout
+    assert first in result.stderr
+    cache = DownloadCache(tmp_path / "cache")
+    assert all((cache.find(url) is None) == (url == first) for url in files)
+    assert f"{len(files) - 1} present" in run(*arguments).stdout
+    table = run("check", str(BUNDLED), "--cache", str(tmp_path / "cache"), "--reasons").output
+    assert table.count("not mirrored: 1 files of huggingface.co") == sum(
+        first in wanted([task]) for task in read_suite(BUNDLED).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["list", "/no/such"], "unknown suite"),
+        (["check", "/no/such"], "no task files"),
+        (["show", "/no/such.json"], "cannot read"),
+        (["mirror", str(BUNDLED), "--from", "/no/such"], "no directory"),
+    ],
+)
+def test_a_users_mistake_is_one_line(arguments, match):
+    command = [sys.executable, "-m", "dart_gym.cli", "tasks", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert result.returncode != 0 and match in result.stderr and "Traceback" not in result.stderr
