@@ -63,6 +63,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
         time_limit_s: wall-clock limit of an episode.
         pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
+        accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
+            "osworld" tell.
         deadline_s: of one operation; what takes longer is a fault of the environment.
 
     Raises:
@@ -87,6 +89,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         max_steps: int | None = None,
         time_limit_s: float | None = None,
         pacing: str = "settle",
+        accessibility: bool = False,
         deadline_s: float = 120.0,
     ) -> None:
         EzPickle.__init__(
@@ -103,15 +106,16 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
             max_steps=max_steps,
             time_limit_s=time_limit_s,
             pacing=pacing,
+            accessibility=accessibility,
             deadline_s=deadline_s,
         )
         check_render_mode(render_mode, self.metadata)
         self.render_mode = render_mode
         self._choice = TaskChoice.make(task, tasks, suite, width, height, osworld_url)
-        self.observation_space = observation_space(self._choice.height, self._choice.width)
+        self.observation_space = observation_space(self._choice.height, self._choice.width, accessibility=accessibility)
         self.action_space = ActionSpace(self._choice.height, self._choice.width)
         self._max_steps, self._time_limit_s, self._deadline_s = max_steps, time_limit_s, deadline_s
-        self._pacing = pacing_named(pacing).name
+        self._pacing, self._accessibility = pacing_named(pacing).name, accessibility
         self._link = ClusterLink(url, token_env)
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
@@ -149,6 +153,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
                 time_limit_s=self._time_limit_s,
                 desktop=self._choice.override or None,
                 pacing=pacing,
+                accessibility=self._accessibility,
                 deadline_s=self._deadline_s,
             )
             if result.terminal is None:
@@ -171,7 +176,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
 
     def _observe(self, result: StepResult) -> dict[str, Any]:
         self._frame = result.observation.screenshot
-        return make_observation(result)
+        return make_observation(result, accessibility=self._accessibility)
 
     def oracle(self) -> Action:
         """The next action of a perfect user, where the suite knows one (for tests and demonstrations)."""

@@ -28,7 +28,7 @@ from dart_gym.tasks.task import Task
 OSWORLD_SCREEN = (1920, 1080)
 NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the reset option task_id or task"
 DEFAULT_TASK = "miniwob/click-test"
-TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "evaluate", "total")
+TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "accessibility", "evaluate", "total")
 MAX_SEED = 2**31 - 1
 
 
@@ -143,13 +143,15 @@ def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[
     return dict(options or {})
 
 
-def make_observation(result: StepResult) -> dict[str, Any]:
+def make_observation(result: StepResult, *, accessibility: bool = False) -> dict[str, Any]:
     """A result's observation as the member of the observation space."""
     observation = result.observation
+    tree = {"accessibility_tree": observation.accessibility_tree or ""} if accessibility else {}
     return {
         "screenshot": observation.screenshot,
         "instruction": observation.instruction,
         "action_error": observation.action_error,
+        **tree,
     }
 
 

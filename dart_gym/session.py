@@ -32,6 +32,7 @@ from dart_gym.tasks.scenario import Prepared, Scenario
 from dart_gym.tasks.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
+ACCESSIBILITY_S = 10.0
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
 _OVERRIDES = ("width", "height", "osworld_url")
 
@@ -78,6 +79,7 @@ class _Episode:
     prepared: Prepared
     info: dict[str, object]
     pacing: Pacing
+    accessibility: bool = False
     actions: list[Action] = field(default_factory=list)
 
 
@@ -108,6 +110,7 @@ class Session:
         time_limit_s: float | None = None,
         desktop: dict[str, Any] | None = None,
         pacing: str | None = None,
+        accessibility: bool = False,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> StepResult:
         """Start an episode and return its first observation.
@@ -120,6 +123,8 @@ class Session:
             desktop: "width", "height", "osworld_url" instead of the task's.
             pacing: "settle" (wait until the screen stands still, the default) or "osworld" (its fixed pauses, 60 s
                 after the set-up and 2 s after an action, which the deadline must leave room for).
+            accessibility: whether observations hold the accessibility tree, which programs of the profile "osworld"
+                tell; it takes seconds on a screen with many elements, and is cut off after `ACCESSIBILITY_S`.
             deadline_s: of this operation.
 
         Raises:
@@ -137,7 +142,9 @@ class Session:
         timer = PhaseTimer({"queue": 0.0})
         try:
             async with asyncio.timeout(deadline_s):
-                episode, observation = await self._start(resolved, seed, chosen, info, timer)
+                episode = await self._start(resolved, seed, chosen, info, timer)
+                episode.accessibility = accessibility
+                observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._seat.discard()
             return _lost(resolved.desktop, "", 0, _explain("reset", error, deadline_s), info, timer, started)
@@ -151,7 +158,7 @@ class Session:
 
     async def _start(
         self, task: Task, seed: int, pacing: Pacing, info: dict[str, object], timer: PhaseTimer
-    ) -> tuple[_Episode, Observation]:
+    ) -> _Episode:
         with timer.phase("boot"):
             desktop = await self._seat.desktop(task.desktop)
         if self._seat.face is not None:
@@ -163,10 +170,7 @@ class Session:
             if not prepared.frame_ready or pacing.after_reset_s is not None:
                 settled = await pacing.wait(desktop, prepared.settle, pacing.after_reset_s)
             info |= describe(pacing, settled)
-        with timer.phase("capture"):
-            observation = Observation(await desktop.screenshot(), prepared.instruction)
-        episode = _Episode(task, seed, task.max_steps, math.inf, desktop, scenario, prepared, info, pacing)
-        return episode, observation
+        return _Episode(task, seed, task.max_steps, math.inf, desktop, scenario, prepared, info, pacing)
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
         """Carry out an action, wait until the screen has settled, and return what it shows.
@@ -213,12 +217,21 @@ class Session:
     async def _observe(
         self, episode: _Episode, error: str, terminal: TerminalState | None, timer: PhaseTimer
     ) -> _Outcome:
-        with timer.phase("capture"):
-            observation = Observation(await episode.desktop.screenshot(), episode.prepared.instruction, error)
+        observation = await self._look(episode, error, timer)
         if terminal is None:
             return observation, None, None
         with timer.phase("evaluate"):
             return observation, terminal, await self._evaluate(episode, terminal)
+
+    async def _look(self, episode: _Episode, error: str, timer: PhaseTimer) -> Observation:
+        tree = None
+        with timer.phase("capture"):
+            screenshot = await episode.desktop.screenshot()
+        if episode.accessibility:
+            with timer.phase("accessibility"):
+                found = await episode.desktop.accessibility_tree(timeout=ACCESSIBILITY_S)
+            tree, episode.info["accessibility_complete"] = found.xml, found.complete
+        return Observation(screenshot, episode.prepared.instruction, error, tree)
 
     async def _evaluate(self, episode: _Episode, terminal: TerminalState) -> Evaluation:
         if not terminal.trainable:

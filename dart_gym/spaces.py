@@ -27,6 +27,7 @@ from dart_gym.actions import (
 )
 
 MAX_TEXT = 100_000
+MAX_TREE = 16_000_000
 _ACTIONS = frozenset(ACTION_TYPES.values())
 _WORDS = ("hello", "desktop", "42", "naïve café", "中文", "a b\tc")
 _CHORDS = (("enter",), ("tab",), ("esc",), ("ctrl", "a"), ("shift", "tab"))
@@ -170,12 +171,13 @@ def as_action(action: Action | dict[str, Any]) -> Action:
     raise TypeError(f"an action is a dart_gym Action or its dict, got {type(action).__name__}: {action!r:.200}")
 
 
-def observation_space(height: int, width: int) -> spaces.Dict:
-    """Space of one environment's observations."""
-    return spaces.Dict(
-        {
-            "screenshot": Screenshot(height, width),
-            "instruction": UnicodeText(),
-            "action_error": UnicodeText(),
-        }
-    )
+def observation_space(height: int, width: int, *, accessibility: bool = False) -> spaces.Dict:
+    """Space of one environment's observations; with `accessibility` the tree as OSWorld's XML is part of them."""
+    parts: dict[str, spaces.Space[Any]] = {
+        "screenshot": Screenshot(height, width),
+        "instruction": UnicodeText(),
+        "action_error": UnicodeText(),
+    }
+    if accessibility:
+        parts["accessibility_tree"] = UnicodeText(MAX_TREE)
+    return spaces.Dict(parts)

@@ -167,6 +167,7 @@ class ClientSession:
         time_limit_s: float | None = None,
         desktop: dict[str, Any] | None = None,
         pacing: str | None = None,
+        accessibility: bool = False,
         deadline_s: float = DEFAULT_DEADLINE_S,
     ) -> StepResult:
         """Start an episode; waits for a free desktop within the deadline. See `Session.reset`.
@@ -187,6 +188,7 @@ class ClientSession:
             "time_limit_s": time_limit_s,
             "desktop": desktop,
             "pacing": pacing,
+            "accessibility": accessibility,
         }
         try:
             reply = await self._call("reset", arguments, deadline_s)

@@ -176,6 +176,7 @@ class Operations:
                 max_steps=arguments.max_steps,
                 time_limit_s=arguments.time_limit_s,
                 pacing=arguments.pacing,
+                accessibility=arguments.accessibility,
                 deadline_s=max(0.0, deadline - time.monotonic()),
             )
         result.timings["queue"] = waited
@@ -238,11 +239,12 @@ class _ResetArguments:
     time_limit_s: float | None
     desktop: dict[str, Any] | None
     pacing: str | None
+    accessibility: bool
 
     @classmethod
     def parse(cls, args: dict[str, Any]) -> _ResetArguments:
         """Check the types of what came over the wire; raises `ProtocolError`."""
-        match {"pacing": None, **args}:
+        match {"pacing": None, "accessibility": False, **args}:
             case {
                 "task": str() | dict() as task,
                 "seed": int(seed),
@@ -250,9 +252,10 @@ class _ResetArguments:
                 "time_limit_s": float() | int() | None as time_limit_s,
                 "desktop": dict() | None as desktop,
                 "pacing": str() | None as pacing,
+                "accessibility": bool(accessibility),
             }:
-                return cls(task, seed, max_steps, time_limit_s, desktop, pacing)
-        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop and pacing")
+                return cls(task, seed, max_steps, time_limit_s, desktop, pacing, accessibility)
+        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop, pacing and accessibility")
 
 
 def _episode_of(lease: Lease) -> tuple[Session, Slot]:

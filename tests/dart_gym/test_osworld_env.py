@@ -231,3 +231,22 @@ async def test_a_cluster_lets_clients_name_only_the_machines_of_its_operator(tmp
             else:
                 with pytest.raises(ConfigurationError, match="--osworld-url"):
                     await reset
+
+
+@pytest.mark.desktop
+def test_the_accessibility_tree_is_part_of_observations_when_asked_for():
+    raw = {
+        "id": "tree",
+        "instruction": "Look.",
+        "config": [{"type": "launch", "parameters": {"command": ["gnome-calculator"]}}],
+        "evaluator": {"func": "infeasible"},
+    }
+    env = gymnasium.make("DartGym/OSWorld-v0", accessibility=True)
+    try:
+        observation, info = env.reset(seed=0, options={"task": raw})
+        assert env.observation_space.contains(observation)
+        assert 'name="Calculator"' in observation["accessibility_tree"] and info["timing/accessibility"] > 0
+        observation, *_ = env.step(dart_gym.Press(keys=("5",)))
+        assert observation["accessibility_tree"].startswith("<desktop-frame")
+    finally:
+        env.close()
