@@ -120,6 +120,16 @@ def check_desktop_python() -> Finding:
     return Finding("pyautogui", there, found, "make apps", "every OSWorld task", True)
 
 
+def check_evaluator() -> Finding:
+    """Whether OSWorld's metrics are installed in their own environment."""
+    name, needed_for = "evaluator", "scores of OSWorld's tasks"
+    try:
+        return Finding(name, True, str(environment.find().root), "", needed_for, True)
+    except MissingDependencyError as error:
+        cause = str(error).partition("; next step: ")[0]
+        return Finding(name, False, cause, environment.COMMAND, needed_for, True)
+
+
 def waiting_tasks(directory: Path) -> dict[str, list[str]]:
     """Which tasks of a directory of OSWorld's JSON files wait for which Debian packages."""
     files = sorted(directory.glob("**/*.json"))
@@ -146,7 +156,7 @@ def examine() -> list[Finding]:
     browser = apps.application_of("chromium")  # has a check of its own
     wanted = [application for application in apps.APPLICATIONS if application.program and application != browser]
     findings += [check_application(application) for application in wanted]
-    return [*findings, check_desktop_python()]
+    return [*findings, check_desktop_python(), check_evaluator()]
 
 
 def main(console: Console | None = None, task_set: Path | None = None) -> int:

@@ -138,3 +138,9 @@ def test_a_directory_without_tasks_is_said(tmp_path):
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigurationError, match="broken.json"):
         doctor.waiting_tasks(tmp_path)
+
+
+def test_the_evaluator_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("DART_GYM_EVALUATOR", str(tmp_path / "none"))
+    finding = doctor.check_evaluator()
+    assert not finding.ok and "is not installed" in finding.detail and "evaluator install" in finding.remedy
