@@ -22,6 +22,7 @@ from dart_gym.desktops.browser import browser_program
 from dart_gym.desktops.machine import desktop_python
 from dart_gym.desktops.sandbox import check_sandbox
 from dart_gym.errors import ConfigurationError, MissingDependencyError
+from dart_gym.tasks.evaluation import environment
 
 PROGRAMS = {
     "Xvfb": "xvfb",
