@@ -26,7 +26,7 @@ COMMANDS = {
     "dart-agent": typer.main.get_command(dart_agent.cli.app),
     "dart-train": typer.main.get_command(dart_train.cli.app),
 }
-REAL_DESKTOP = re.compile(r"(miniwob|dialogs)[/\"]")
+REAL_DESKTOP = re.compile(r"(miniwob|dialogs)[/\"]|OSWorld-v0")
 REAL_MODEL = re.compile(r"tiny_model|TransformersEngine|Trainer")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRINTED = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
