@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,8 +58,9 @@ async def evaluate(
         foreign = not_built_in(plan)
         if official or foreign:
             name = environment.EVALUATOR
-        scored = _score_official if name == environment.EVALUATOR else _score_built_in
-        score, detail = await scored(desktop, evaluator, plan, terminal, fetch, timeout)
+        with _cache_directory() as cache:
+            async with _scorer(desktop, plan, cache, name, fetch, timeout) as scorer:
+                score, detail = await _run(desktop, evaluator, plan, terminal, cache, scorer)
     except DesktopError as error:
         return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, name, str(error))
     except MissingDependencyError as error:
@@ -82,35 +83,20 @@ class _Scorer(Protocol):
         """The score of one check, and what was looked at."""
 
 
-async def _score_official(
-    desktop: Desktop,
-    evaluator: dict[str, Any],
-    plan: Plan,
-    terminal: TerminalState,
-    fetch: Fetch | None,
-    timeout: float,
-) -> tuple[float, str]:
+@contextlib.asynccontextmanager
+async def _scorer(
+    desktop: Desktop, plan: Plan, cache: Path, name: str, fetch: Fetch | None, timeout: float
+) -> AsyncIterator[_Scorer | None]:
+    """What scores the checks of a plan; None where there are none."""
     if plan.infeasible:
-        with _cache_directory() as cache:
-            return await _run(desktop, evaluator, plan, terminal, cache, None)
-    found = environment.find()
-    with _cache_directory() as cache:
-        async with EvaluatorWorker(desktop, found, cache, timeout=timeout) as worker:
+        yield None
+    elif name != environment.EVALUATOR:
+        yield _BuiltIn(desktop, cache)
+    else:
+        async with EvaluatorWorker(desktop, environment.find(), cache, timeout=timeout) as worker:
             await worker.start(plan.checks)  # it imports what it needs while the steps of postconfig run
             await provide_cloud_files(plan, cache, fetch)
-            return await _run(desktop, evaluator, plan, terminal, cache, worker)
-
-
-async def _score_built_in(
-    desktop: Desktop,
-    evaluator: dict[str, Any],
-    plan: Plan,
-    terminal: TerminalState,
-    fetch: Fetch | None,
-    timeout: float,
-) -> tuple[float, str]:
-    with _cache_directory() as cache:
-        return await _run(desktop, evaluator, plan, terminal, cache, _BuiltIn(desktop, cache))
+            yield worker
 
 
 @contextlib.contextmanager
