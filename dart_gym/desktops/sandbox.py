@@ -145,14 +145,20 @@ def _namespaces() -> list[str]:
     ]
 
 
-def _file_system() -> list[str]:
-    args = ["--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc"]
+def system_directories() -> list[str]:
+    """Arguments of bubblewrap that show the machine's programs and libraries, read-only."""
+    args = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
         if path.is_symlink():
             args += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             args += ["--ro-bind", str(path), str(path)]
+    return args
+
+
+def _file_system() -> list[str]:
+    args = [*system_directories(), "--ro-bind", "/etc", "/etc"]
     args += ["--ro-bind-try", "/opt", "/opt", "--proc", "/proc", "--dev", "/dev"]
     args += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/var/tmp"]
     args += ["--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"]

@@ -126,6 +126,8 @@ async def _wait(desktop: Desktop, when: dict[str, Any]) -> None:
             await asyncio.sleep(_POLL_S)
     if when.get("idle"):
         await wait_until_idle(desktop, timeout=timeout)
+        if "still" not in when:
+            return  # the screen stands still as well
     quiet_ms = max(_QUIET_MS, 1e3 * when.get("still", 0.0))
     await desktop.settle(SettlePolicy(quiet_ms=quiet_ms, max_ms=1e3 * timeout))
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dart_gym.desktops.base import Desktop, SettlePolicy, SettleResult
 from dart_gym.errors import DesktopTimeoutError
 from dart_gym.tasks.idleness import wait_until_idle
-from dart_gym.tasks.windows import Geometry, geometry, wait_for_window
+from dart_gym.tasks.windows import Geometry, colour_counts, geometry, wait_for_window
 
 TIMEOUT_S = 30.0
 COLOURS = 24  # a window with any text has more, one that is not drawn yet has a few
@@ -63,6 +63,4 @@ async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: 
 
 def colours(screen: NDArray[np.uint8], window: Geometry) -> int:
     """How many different colours a window shows, of every second row. Pure."""
-    top, left = max(window.y, 0), max(window.x, 0)
-    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
-    return len(np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2]))
+    return len(colour_counts(screen, window))

@@ -7,6 +7,9 @@ import re
 import time
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dart_gym.desktops.base import Desktop
 from dart_gym.errors import DesktopTimeoutError, MissingDependencyError, TaskError
 
@@ -138,3 +141,15 @@ def parse_geometry(text: str) -> Geometry | None:
             return None
         values[field] = int(match[1])
     return Geometry(**values)
+
+
+def colour_counts(screen: NDArray[np.uint8], window: Geometry) -> NDArray[np.intp]:
+    """How many pixels of every second row of a window have each of its colours. Pure.
+
+    Args:
+        screen: (H, W, 3) uint8 RGB.
+        window: may reach beyond the screen.
+    """
+    top, left = max(window.y, 0), max(window.x, 0)
+    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
+    return np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)[1]

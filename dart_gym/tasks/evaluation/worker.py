@@ -25,7 +25,7 @@ from typing import Any
 
 from dart_gym.desktops.base import Desktop
 from dart_gym.desktops.face_address import CHROMIUM_PORT, VLC_PORT
-from dart_gym.desktops.sandbox import check_sandbox
+from dart_gym.desktops.sandbox import check_sandbox, system_directories
 from dart_gym.errors import EvaluationFailure, MissingDependencyError
 from dart_gym.tasks.evaluation.environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.rules import Check, Conj
@@ -260,13 +260,7 @@ def _variables(scratch: str) -> dict[str, str]:
 
 def _sandbox(environment: EvaluatorEnvironment, info_fd: int) -> list[str]:
     args = [str(shutil.which("bwrap")), "--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "evaluator"]
-    args += ["--die-with-parent", "--info-fd", str(info_fd), "--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", name)
-        if path.is_symlink():
-            args += ["--symlink", os.readlink(path), str(path)]
-        elif path.exists():
-            args += ["--ro-bind", str(path), str(path)]
+    args += ["--die-with-parent", "--info-fd", str(info_fd), *system_directories()]
     for name in ("ld.so.cache", "alternatives", "localtime", "mime.types", "fonts", "ssl/certs"):
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     args += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", _SCRATCH]

@@ -21,7 +21,7 @@ from dart_gym.tasks.steps.step import (
     command_line,
     is_shell,
 )
-from dart_gym.tasks.windows import Geometry, Window, geometry, list_windows
+from dart_gym.tasks.windows import Geometry, Window, colour_counts, geometry, list_windows
 
 MAX_SLEEP_S = 60.0
 KILL_TIMEOUT_S = 10.0
@@ -126,10 +126,8 @@ def drawn_pixels(screen: NDArray[np.uint8], window: Geometry) -> int:
 
     Its cursor, which is all that an empty window shows, has a few hundred.
     """
-    top, left = max(window.y, 0), max(window.x, 0)
-    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
-    colours, counts = np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)
-    return int(counts.sum() - counts.max()) if len(colours) else 0
+    counts = colour_counts(screen, window)
+    return int(counts.sum() - counts.max()) if len(counts) else 0
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
