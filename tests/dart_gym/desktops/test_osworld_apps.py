@@ -35,7 +35,7 @@ async def test_an_application_opens_its_window_and_no_other(start_desktop, until
         return any(shown.endswith(title) for shown in await titles())
 
     await until(opened, timeout=60)
-    assert (await desktop.settle(SettlePolicy(quiet_ms=1000, max_ms=20_000))).stable
+    assert (await desktop.settle(SettlePolicy(quiet_ms=400, max_ms=20_000))).stable  # shorter than a caret blinks
     assert [shown for shown in await titles() if not shown.endswith(title)] == []  # no tip, no question, no splash
 
 
