@@ -65,7 +65,7 @@ class RolloutConfig(_Model):
     )
     seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
     stay_groups: float = Field(
-        default=2.0, ge=0, description="groups that a task may run ahead so that a slot can stay on it"
+        default=2.0, ge=0, description="full groups that a task may run ahead so that a slot can stay on it"
     )
     max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
     sampling: SamplingConfig = SamplingConfig()

@@ -10,7 +10,8 @@ Invariants:
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
       v(task) = groups dealt / weight (a member counts as its share of the group), a new group is opened, or a member is
       dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
-      most `stay_groups` ahead. Finishing what is open, when no new group is admitted, is exempt.
+      most `stay_groups` full groups ahead, counted in rollouts: a slot that changes its task pays for a new page, so
+      small groups must not make it change more often. Finishing what is open, when no new group is admitted, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
 """
@@ -90,7 +91,7 @@ class Scheduler:
         completed: rollouts recorded in former lives of the run.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
         max_steps: step limit of tasks without one of their own.
-        stay_groups: how many groups a task may be ahead before a slot leaves it.
+        stay_groups: how many full groups' rollouts a task may be ahead before a slot leaves it.
         max_attempts: how often one member is dealt at most.
     """
 
@@ -122,7 +123,7 @@ class Scheduler:
         self._slot_task: dict[int, _Task] = {}
         self._origin = f"{seed}/{completed}"
         self._life = life
-        self._slack = stay_groups
+        self._slack = stay_groups * group_size
         self._max_attempts = max_attempts
 
     def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
@@ -197,7 +198,7 @@ class Scheduler:
 
     def _choose(self, tasks: Sequence[_Task], present: _Task | None) -> _Task:
         least = min(tasks, key=lambda task: (task.served, task.order))
-        if present is not None and present in tasks and present.served - least.served <= self._slack:
+        if present is not None and present in tasks and present.served - least.served <= self._slack / present.size:
             return present
         return least
 
