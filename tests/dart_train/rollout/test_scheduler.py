@@ -120,16 +120,14 @@ def test_a_slot_stays_on_its_task_for_whole_stretches():
 
 
 def test_small_groups_do_not_make_a_slot_change_its_task_more_often():
-    scheduler = Scheduler(entries([1.0, 1.0, 1.0]), group_size=8, stay_groups=2.0)
-    for task in range(3):
-        scheduler.plan(f"fake/t{task}", group_size=2, max_steps=None)
-    changes, last = 0, [""] * 2
-    for i in range(960):
-        task_id = play_one(scheduler, i % 2).task_id
-        changes += last[i % 2] != task_id
-        last[i % 2] = task_id
-    assert changes <= 2 + 960 // 8
-    assert set(scheduler.dealt().values()) <= set(range(300, 341))
+    def changes(group_size: int) -> int:
+        scheduler = Scheduler(entries([1.0, 1.0, 1.0]), group_size=8, stay_groups=2.0)
+        for task in range(3):
+            scheduler.plan(f"fake/t{task}", group_size=group_size, max_steps=None)
+        tasks = [play_one(scheduler, 0).task_id for _ in range(960)]
+        return sum(one != other for one, other in zip(tasks, tasks[1:], strict=False))
+
+    assert changes(2) <= 1.2 * changes(8)
 
 
 def test_a_lost_rollout_is_dealt_again_with_the_same_seed_and_given_up_at_last():
