@@ -92,7 +92,7 @@ CREATE TABLE rollout_meta (
 	newest_version INTEGER NOT NULL,
 	trained_version INTEGER COMMENT 'weights that were trained with it',
 	lease_id VARCHAR(32),
-	env_seconds DOUBLE NOT NULL COMMENT 'desktop time: reset + step + evaluate',
+	env_seconds DOUBLE NOT NULL COMMENT 'desktop time from request to reply: reset + step + evaluate + wire',
 	timings JSON NOT NULL,
 	created_at DOUBLE NOT NULL COMMENT 'Unix time of the episode''s end',
 	PRIMARY KEY (rollout_id)

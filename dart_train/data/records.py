@@ -24,7 +24,7 @@ from dart_train.data.schema import (
 )
 from dart_train.trajectory import Trajectory
 
-ENVIRONMENT_PHASES = ("reset", "step", "evaluate")
+ENVIRONMENT_PHASES = ("reset", "step", "evaluate", "wire")  # from the request to its reply, as the panel counts it
 POLICY_SOURCE = "rollout"  # the one source whose trajectories form groups and are trained on by reinforcement
 
 

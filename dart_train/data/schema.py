@@ -198,7 +198,12 @@ rollout_meta = sa.Table(
     sa.Column("newest_version", sa.Integer(), nullable=False),
     sa.Column("trained_version", sa.Integer(), comment="weights that were trained with it"),
     sa.Column("lease_id", sa.String(32)),
-    sa.Column("env_seconds", sa.Double(), nullable=False, comment="desktop time: reset + step + evaluate"),
+    sa.Column(
+        "env_seconds",
+        sa.Double(),
+        nullable=False,
+        comment="desktop time from request to reply: reset + step + evaluate + wire",
+    ),
     sa.Column("timings", sa.JSON(), nullable=False),
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time of the episode's end"),
     sa.Index("idx_rollout_meta_group", "group_id"),

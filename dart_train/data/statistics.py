@@ -51,7 +51,7 @@ class Throughput:
         wall_s: length of the stretch.
         trajectories: episodes that ended in it, demonstrations not counted.
         actions: their actions.
-        env_seconds: desktop time they took (reset, step, evaluate).
+        env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
         utilisation: env_seconds / (slots * wall_s); None without slots.
         actions_per_minute: over the stretch.
     """
