@@ -48,16 +48,19 @@ class Lease:
     Attributes:
         token: resumes the session.
         codec: of its images.
+        owner: name of who it belongs to, for fairness and quotas; "" where there are no tokens.
         slot: the seat that it holds, with the session that runs on it.
         last_id: of the last request that was executed; `last_reply` is its encoded reply.
         lock: held while a request is executed.
         worker: the task that executes it.
         last_used: monotonic time of the last request, or of the loss of the connection.
+        leased_at: monotonic time at which it got its seat.
         ended: nothing can be asked of it any more.
     """
 
     token: str
     codec: str
+    owner: str = ""
     slot: Slot | None = None
     session: Session | None = None
     last_id: int = 0
@@ -65,7 +68,13 @@ class Lease:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     worker: asyncio.Task[Any] | None = None
     last_used: float = field(default_factory=time.monotonic)
+    leased_at: float = 0.0
     ended: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode or an operation is under way."""
+        return self.lock.locked() or (self.session is not None and self.session.running)
 
 
 class ClientGoneError(Exception):
@@ -86,6 +95,7 @@ class Operations:
         self, pool: Pool, sandbox: str | None, counters: Counter[str], osworld_urls: tuple[str, ...] = ()
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
             "lease": self._lease,
             "reset": self._reset,
@@ -132,21 +142,24 @@ class Operations:
         if lease.session is not None and lease.slot is not None:
             return lease.session, lease.slot, 0.0
         started = time.monotonic()
-        slot = await self._wait_for_slot(spec, timeout, gone)
-        lease.slot, lease.session = slot, Session(slot.seat)
-        waited = time.monotonic() - started
+        slot = await self._wait_for_slot(lease.owner, spec, timeout, gone)
+        lease.slot, lease.session, lease.leased_at = slot, Session(slot.seat), time.monotonic()
+        waited = lease.leased_at - started
         self._counters["queue_ms"] += round(waited * 1000)
         return lease.session, slot, waited
 
-    async def _wait_for_slot(self, spec: DesktopSpec | None, timeout: float, gone: Gone) -> Slot:
-        acquiring = asyncio.ensure_future(self._pool.acquire(spec))
-        leaving = asyncio.ensure_future(gone())
+    async def _wait_for_slot(self, owner: str, spec: DesktopSpec | None, timeout: float, gone: Gone) -> Slot:
+        acquiring = asyncio.ensure_future(self._pool.acquire(spec, owner=owner))
+        leaving, closing = asyncio.ensure_future(gone()), asyncio.ensure_future(self.closing.wait())
+        slot: Slot | None = None
         try:
-            done, _ = await asyncio.wait({acquiring, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if acquiring in done:
-                return acquiring.result()
-            if leaving in done:
+            await asyncio.wait({acquiring, leaving, closing}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if acquiring.done():
+                slot = acquiring.result()
+                return slot
+            if leaving.done():
                 raise ClientGoneError
+            self._refuse_when_closing()
             raise ClusterError(
                 f"all {len(self._pool.slots)} desktops stayed lent for {timeout:.1f} s: "
                 "use fewer sessions, more --desktops, or a longer deadline",
@@ -154,9 +167,19 @@ class Operations:
             )
         finally:
             leaving.cancel()
-            acquiring.cancel()  # no effect when it is done
+            closing.cancel()
+            if slot is None and not acquiring.cancel() and not acquiring.exception():
+                self._pool.release(acquiring.result())  # it came at the moment at which we were cancelled
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing.is_set():
+            raise ClusterError(
+                "the server is about to stop and lends no more desktops: use another one, or wait until it is back",
+                ErrorCode.SHUTDOWN,
+            )
 
     async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        self._refuse_when_closing()
         _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
         return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
 
@@ -165,6 +188,7 @@ class Operations:
     async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
         deadline = time.monotonic() + request.deadline_ms / 1000
         arguments = _ResetArguments.parse(request.args)
+        self._refuse_when_closing()
         task = self._resolve(arguments)
         session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
         self._pool.fit(slot, task.desktop)

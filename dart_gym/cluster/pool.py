@@ -82,7 +82,7 @@ class Pool:
         """How many wait for a seat."""
         return sum(not waiter.done() for waiter in self._waiters)
 
-    async def acquire(self, spec: DesktopSpec | None = None) -> Slot:
+    async def acquire(self, spec: DesktopSpec | None = None, owner: str = "") -> Slot:
         """Lend a seat, if possible one whose desktop fits; wait for one if none is free. Cancel to give up."""
         if self._free and not self.waiting:
             slot = self._best(spec)
