@@ -33,6 +33,7 @@ from websockets.http11 import Response
 
 from dart_gym.cluster import protocol
 from dart_gym.cluster.address import Address, parse_address
+from dart_gym.cluster.admission import Admission, Limits
 from dart_gym.cluster.operations import ClientGoneError, Lease, Operations, describe
 from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
@@ -54,7 +55,9 @@ class ServerSettings:
 
     Attributes:
         listen: URL to listen on.
-        desktops: how many desktops may run at once.
+        desktops: how many desktops may be lent at once.
+        warm: how many spare desktops to hold booted, beside those that are lent.
+        limits: what the machine must have left for a desktop to boot.
         token: bearer token that clients must show; None only where nobody else can connect.
         grace_s: how long a session outlives its connection.
         idle_timeout_s: a lease ends after so long without a request.
@@ -68,6 +71,8 @@ class ServerSettings:
 
     listen: str
     desktops: int = 4
+    warm: int = 0
+    limits: Limits = Limits()
     token: str | None = None
     grace_s: float = 30.0
     idle_timeout_s: float = 900.0
@@ -81,6 +86,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.desktops < 1:
             raise ConfigurationError(f"desktops must be at least 1, got {self.desktops}")
+        if self.warm < 0:
+            raise ConfigurationError(f"warm must not be negative, got {self.warm}")
         if self.sandbox not in (None, "bwrap", "none"):
             raise ConfigurationError(f"sandbox must be 'bwrap' or 'none', got {self.sandbox!r}")
         if not self.token and not parse_address(self.listen).is_local:
@@ -109,7 +116,13 @@ class ClusterServer:
         self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
     ) -> None:
         self.settings = settings
-        self.pool = Pool(settings.desktops, desktop_factory, settings.faces)
+        self.pool = Pool(
+            settings.desktops,
+            desktop_factory,
+            settings.faces,
+            warm=settings.warm,
+            admission=Admission(settings.limits),
+        )
         self._address = parse_address(settings.listen)
         self._leases: dict[str, _Connected] = {}
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -203,7 +216,7 @@ class ClusterServer:
                 elif lease.slot is not None and now - lease.last_used > settings.idle_timeout_s:
                     self._counters["leases_idle"] += 1
                     await self._evict(lease)
-            self.pool.stop_idle(settings.idle_desktop_s)
+            await self.pool.keep_house(settings.idle_desktop_s)
 
     async def _evict(self, lease: _Connected) -> None:
         connection = lease.connection
