@@ -124,7 +124,7 @@ def _meminfo() -> tuple[int, int] | None:
         return None
 
 
-def _control_groups(
+def control_groups(
     root: Path = Path("/sys/fs/cgroup"), member: Path = Path("/proc/self/cgroup")
 ) -> list[tuple[int, int]]:
     """(available, limit) of each control group of this process that limits memory, of either version."""

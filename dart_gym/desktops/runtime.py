@@ -70,7 +70,7 @@ def clean_leftovers() -> list[Path]:
     """Remove what dead owners left behind, end what still runs of it, and return the directories that are gone."""
     dead = [path for path in runtime_dir().iterdir() if _owner_is_dead(path)]
     if dead:
-        end_processes(_processes_of(dead))
+        end_processes(processes_of(dead))
     for path in dead:
         _remove_display(path)
         shutil.rmtree(path, ignore_errors=True)
@@ -92,8 +92,8 @@ def _owner_is_dead(path: Path) -> bool:
     return owner["pid_namespace"] == _pid_namespace() and start_time(owner["pid"]) != owner["start_time"]
 
 
-def _processes_of(directories: Iterable[Path]) -> list[int]:
-    """Living processes that belong to desktops in these directories.
+def processes_of(directories: Iterable[Path]) -> list[int]:
+    """Living processes that belong to desktops in these directories, of all processes of this machine.
 
     The kernel ends them with their owner. This finds those that it could not: a sandbox whose owner died before it
     had tied itself to it, and programs outside of a sandbox whose own supervisor was killed too.

@@ -31,7 +31,7 @@ from typing import Any
 from dart_gym.desktops.guest import descendants, kill_descendants
 from dart_gym.desktops.machine import Machine, osworld_machine
 from dart_gym.desktops.openbox import openbox_config
-from dart_gym.desktops.runtime import clean_leftovers, own_directory, runtime_dir
+from dart_gym.desktops.runtime import clean_leftovers, end_processes, own_directory, processes_of, runtime_dir
 from dart_gym.errors import DesktopError, MissingDependencyError
 from dart_gym.processes import private_memory
 
@@ -369,6 +369,8 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
             kill_descendants(process.pid)
             process.kill()
             process.wait()
+    else:  # it was killed, perhaps before it could end what it had started
+        end_processes(processes_of([directory]))
     os.close(info_fd)
     shutil.rmtree(directory, ignore_errors=True)
 
