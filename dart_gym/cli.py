@@ -16,9 +16,10 @@ import typer.core
 
 from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
+from dart_gym.cluster.admission import MIB, Limits
+from dart_gym.cluster.janitor import clean_up
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.face_address import FacePolicy
-from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
 from dart_gym.tasks.cli import app as tasks_app
@@ -98,6 +99,15 @@ def serve(
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
     ] = None,
+    warm: Annotated[
+        int, typer.Option(help="Spare desktops to hold booted, beside --desktops, for the specs asked for last.")
+    ] = 1,
+    reserve_mb: Annotated[
+        int | None, typer.Option(help="Memory that desktops leave to others; by default a twentieth, at most 512.")
+    ] = None,
+    max_load: Annotated[
+        float | None, typer.Option(help="Delay boots at more runnable threads per core than this; by default never.")
+    ] = None,
     private: Annotated[bool, typer.Option("--private", help="At the end remove the socket's directory.")] = False,
 ) -> None:
     """Serve desktops until a signal ends it: SIGTERM lets episodes end, a second one and Ctrl-C do not wait.
@@ -112,6 +122,8 @@ def serve(
     settings = ServerSettings(
         listen=listen,
         desktops=desktops,
+        warm=warm,
+        limits=Limits(reserve=None if reserve_mb is None else reserve_mb * MIB, max_load=max_load),
         token=_token(token_env),
         tokens=tokens,
         tls_cert=tls_cert,
@@ -126,8 +138,8 @@ def serve(
         faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
-    for path in clean_leftovers():
-        log.info("removed %s, left behind by a process that is dead", path)
+    for found in clean_up([osworld_face] if osworld_face else []):
+        log.info("removed %s, left behind by a process that is dead", found)
     try:
         asyncio.run(_serve(settings, patient=not private))
     finally:

@@ -32,6 +32,7 @@ from websockets.http11 import Response
 
 from dart_gym.cluster import images, protocol
 from dart_gym.cluster.address import parse_address
+from dart_gym.cluster.admission import Admission, Limits
 from dart_gym.cluster.listener import listen, load_certificate, tls_context
 from dart_gym.cluster.operations import ClientGoneError, Operations, describe
 from dart_gym.cluster.pool import Pool
@@ -57,7 +58,9 @@ class ServerSettings:
 
     Attributes:
         listen: URL to listen on.
-        desktops: how many desktops may run at once.
+        desktops: how many desktops may be lent at once.
+        warm: how many spare desktops to hold booted, beside those that are lent.
+        limits: what the machine must have left for a desktop to boot.
         token: bearer token that clients must show; None only where nobody else can connect.
         tokens: file of several tokens with names and quotas (see `cluster.tokens`), instead of `token`.
         tls_cert, tls_key: PEM files for `wss://`.
@@ -74,6 +77,8 @@ class ServerSettings:
 
     listen: str
     desktops: int = 4
+    warm: int = 0
+    limits: Limits = Limits()
     token: str | None = None
     tokens: Path | None = None
     tls_cert: Path | None = None
@@ -91,6 +96,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.desktops < 1:
             raise ConfigurationError(f"desktops must be at least 1, got {self.desktops}")
+        if self.warm < 0:
+            raise ConfigurationError(f"warm must not be negative, got {self.warm}")
         if self.sandbox not in (None, "bwrap", "none"):
             raise ConfigurationError(f"sandbox must be 'bwrap' or 'none', got {self.sandbox!r}")
         if self.token and self.tokens:
@@ -123,7 +130,14 @@ class ClusterServer:
         self._token_file = TokenFile(settings.tokens) if settings.tokens else None
         self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.token)
         self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
-        self.pool = Pool(settings.desktops, desktop_factory, settings.faces)
+        self.pool = Pool(
+            settings.desktops,
+            desktop_factory,
+            settings.faces,
+            warm=settings.warm,
+            admission=Admission(settings.limits),
+            quota=lambda name: self._tokens.quota(name),
+        )
         self._address = parse_address(settings.listen)
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
@@ -199,6 +213,7 @@ class ClusterServer:
                 self._sessions.expel(lease, revoked)
             else:
                 lease.principal = principal
+        self.pool.serve_waiters()  # quotas may have grown
 
     async def drain(self) -> None:
         """Lend no more desktops, and return when the episodes that run have ended, at the latest after `drain_s`."""
@@ -242,7 +257,7 @@ class ClusterServer:
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
             self._sessions.check()
-            self.pool.stop_idle(idle_desktop_s)
+            await self.pool.keep_house(idle_desktop_s)
             if self._token_file and self._token_file.changed():
                 self.reload()
 
@@ -301,7 +316,7 @@ class ClusterServer:
         lease = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
         sessions.attach(lease, connection, handler)
         welcome = Welcome(
-            lease.token, lease.codec, bool(hello.resume), self.settings.grace_s, limits=_limits(self.settings)
+            lease.token, lease.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
         )
         await connection.send(protocol.encode_welcome(welcome))
         return lease
@@ -366,7 +381,7 @@ async def _encode(reply: Reply, codec: str) -> bytes:
         return protocol.encode_reply(Reply(reply.id, code=ErrorCode.INTERNAL, message=f"the reply {error}"))
 
 
-def _limits(settings: ServerSettings) -> dict[str, float]:
+def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
     limits: dict[str, float] = {"request_bytes": protocol.MAX_REQUEST_BYTES, "idle_s": settings.idle_timeout_s}
     return limits if settings.lifetime_s is None else limits | {"lifetime_s": settings.lifetime_s}
 
