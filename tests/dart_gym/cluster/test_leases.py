@@ -45,7 +45,7 @@ def client_of(server: ClusterServer, name: str = "", reconnect_s: float = 5.0) -
 async def open_by_hand(server: ClusterServer, **fields):
     """A connection that says hello and nothing else, and what the server answers."""
     path = server.url.removeprefix("ws+unix://")
-    connection = await unix_connect(path, "ws://x/", compression=None)
+    connection = await unix_connect(path, "ws://x/", compression=None, max_size=None, close_timeout=1.0)
     await connection.send(protocol.encode_hello(Hello(("raw",), **fields)))
     return connection, await connection.recv()
 
@@ -113,7 +113,7 @@ async def test_a_revoked_token_ends_its_sessions_and_no_others(start_server, tok
         assert caught.value.code == ErrorCode.AUTH
         await connection.wait_closed()
         assert connection.close_code == 4401
-        assert server.pool.slots[0].phase == "idle"
+        await until(lambda: server.pool.slots[0].phase == "idle")
         assert (await bob.step(Move(1, 1))).step_index == 1
         with pytest.raises(ClusterError) as caught:
             await alice.reset(TWO_STEPS, seed=0)
