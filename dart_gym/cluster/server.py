@@ -344,7 +344,8 @@ class ClusterServer:
                     lease.worker = None
                     self._sessions.progressed()
             lease.last_used = time.monotonic()
-            await connection.send(protocol.fragments(reply))
+            with contextlib.suppress(websockets.ConnectionClosed):  # what came before the end is read: maybe a `close`
+                await connection.send(protocol.fragments(reply))
             if lease.ended:
                 self._sessions.forget(lease)
                 return

@@ -195,6 +195,7 @@ async def test_whatever_is_cut_or_sent_again_nothing_is_done_twice(server):
                 reply = await connection.recv() if event == "step" else None
             if event in ("cut", "unread"):
                 connection.transport.abort()
+                await connection.wait_closed()
                 connection, answer = await open_by_hand(server, resume=token)
                 assert protocol.decode_welcome(answer).resumed
             if event != "step":
@@ -215,6 +216,17 @@ async def test_whatever_is_cut_or_sent_again_nothing_is_done_twice(server):
     loop = asyncio.get_running_loop()
     await asyncio.to_thread(scenario)
     assert server.status()["counters"].get("internal_errors", 0) == 0
+
+
+async def test_a_session_closed_after_a_cancelled_step_gives_its_desktop_back(start_server, until):
+    """Its last words arrive while the step is still under way, and nobody reads the reply of that."""
+    server = await start_server(grace_s=60.0)
+    async with ClusterClient(server.url).session() as session:
+        await session.reset(TWO_STEPS, seed=0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await session.step(Wait(0.3))
+    await until(lambda: len(server._sessions) == 0 and server.pool.slots[0].phase == "idle")
 
 
 # --- time limits
