@@ -52,12 +52,13 @@ class Lease:
     Attributes:
         token: resumes the session.
         codec: of its images.
-        owner: on whose account it has its seat.
+        owner: name of who it belongs to, for fairness and quotas; "" where there are no tokens.
         slot: the seat that it holds, with the session that runs on it.
         last_id: of the last request that was executed; `last_reply` is its encoded reply.
         lock: held while a request is executed.
         worker: the task that executes it.
         last_used: monotonic time of the last request, or of the loss of the connection.
+        leased_at: monotonic time at which it got its seat.
         ended: nothing can be asked of it any more.
     """
 
@@ -71,7 +72,13 @@ class Lease:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     worker: asyncio.Task[Any] | None = None
     last_used: float = field(default_factory=time.monotonic)
+    leased_at: float = 0.0
     ended: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode or an operation is under way."""
+        return self.lock.locked() or (self.session is not None and self.session.running)
 
 
 class ClientGoneError(Exception):
@@ -92,6 +99,7 @@ class Operations:
         self, pool: Pool, sandbox: str | None, counters: Counter[str], osworld_urls: tuple[str, ...] = ()
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
             "lease": self._lease,
             "reset": self._reset,
@@ -142,9 +150,9 @@ class Operations:
             return lease.session, lease.slot, 0.0
         started = time.monotonic()
         why = functools.partial(self._pool.why_waiting, lease.owner)
-        slot = await _patiently(self._pool.acquire(spec, lease.owner), timeout, gone, why)
-        lease.slot, lease.session = slot, Session(slot.seat)
-        waited = time.monotonic() - started
+        slot = await self._patiently(self._pool.acquire(spec, lease.owner), timeout, gone, why, self._pool.release)
+        lease.slot, lease.session, lease.leased_at = slot, Session(slot.seat), time.monotonic()
+        waited = lease.leased_at - started
         self._counters["queue_ms"] += round(waited * 1000)
         return lease.session, slot, waited
 
@@ -162,13 +170,63 @@ class Operations:
             why = functools.partial(_why_not_booted, self._pool)
             try:
                 with slot.working("wait"):
-                    await _patiently(entering, timeout, gone, why)
+                    await self._patiently(entering, timeout, gone, why)
             except BaseException:
                 self._vacate(lease)
                 raise
             yield time.monotonic() - started
 
+    async def _patiently(
+        self,
+        waiting: Coroutine[Any, Any, T],
+        timeout: float,
+        gone: Gone,
+        why: Callable[[], str],
+        give_back: Callable[[T], None] = lambda _: None,
+    ) -> T:
+        """Wait for something that others must free, as long as the client is there and the server is not closing.
+
+        Args:
+            waiting: for what; it is cancelled if it takes longer than `timeout`.
+            timeout: in seconds.
+            gone: see there.
+            why: tells why it takes so long.
+            give_back: takes back what came at the very moment at which we were cancelled.
+
+        Raises:
+            ClusterError: it took too long; the message says why. Or the server is about to stop.
+            ClientGoneError: the client has gone.
+        """
+        task = asyncio.ensure_future(waiting)
+        leaving, closing = asyncio.ensure_future(gone()), asyncio.ensure_future(self.closing.wait())
+        taken = False
+        try:
+            await asyncio.wait({task, leaving, closing}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                taken = True
+                return task.result()
+            if leaving.done():
+                raise ClientGoneError
+            self._refuse_when_closing()
+            raise ClusterError(f"no desktop within {timeout:.1f} s: {why()}", ErrorCode.CAPACITY)
+        finally:
+            leaving.cancel()
+            closing.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not taken and not task.cancelled() and task.exception() is None:
+                give_back(task.result())
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing.is_set():
+            raise ClusterError(
+                "the server is about to stop and lends no more desktops: use another one, or wait until it is back",
+                ErrorCode.SHUTDOWN,
+            )
+
     async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        self._refuse_when_closing()
         _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
         return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
 
@@ -177,6 +235,7 @@ class Operations:
     async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
         deadline = time.monotonic() + request.deadline_ms / 1000
         arguments = _ResetArguments.parse(request.args)
+        self._refuse_when_closing()
         task = self._resolve(arguments)
         session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
         slot.task = task.id
@@ -270,29 +329,6 @@ class _ResetArguments:
             }:
                 return cls(task, seed, max_steps, time_limit_s, desktop, pacing, accessibility)
         raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop, pacing and accessibility")
-
-
-async def _patiently(waiting: Coroutine[Any, Any, T], timeout: float, gone: Gone, why: Callable[[], str]) -> T:
-    """Wait for something that others must free, as long as the client is there.
-
-    Raises:
-        ClusterError: it took too long; the message says why.
-        ClientGoneError: the client has gone.
-    """
-    task = asyncio.ensure_future(waiting)
-    leaving = asyncio.ensure_future(gone())
-    try:
-        done, _ = await asyncio.wait({task, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task in done:
-            return task.result()
-        if leaving in done:
-            raise ClientGoneError
-        raise ClusterError(f"no desktop within {timeout:.1f} s: {why()}", ErrorCode.CAPACITY)
-    finally:
-        leaving.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})  # it gives back what it may have been given at the last moment
 
 
 def _why_not_booted(pool: Pool) -> str:
