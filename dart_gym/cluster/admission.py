@@ -55,11 +55,13 @@ class Limits:
         reserve: bytes of memory that desktops leave to others; None for a twentieth of it, at most 512 MiB.
         max_load: runnable threads per core from which on boots are delayed; None for any.
         patience_s: longest delay because of the load.
+        memory: whether desktops take memory of this machine; False where they run elsewhere.
     """
 
     reserve: int | None = None
     max_load: float | None = None
     patience_s: float = 10.0
+    memory: bool = True
 
     def __post_init__(self) -> None:
         if self.reserve is not None and self.reserve < 0:
@@ -93,7 +95,7 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
     """
     if not running:
         return Admit()
-    if machine.available is not None:
+    if limits.memory and machine.available is not None:
         reserve = limits.reserve
         if reserve is None:
             reserve = min(512 * MIB, (machine.total or machine.available) // 20)
