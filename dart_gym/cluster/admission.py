@@ -17,7 +17,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,6 +235,13 @@ class Admission:
             self._queue.remove(ticket)
             self.reason = ""
             self._notify()
+        with self.promised(spec):
+            yield
+
+    @contextlib.contextmanager
+    def promised(self, spec: DesktopSpec) -> Iterator[None]:
+        """Count the memory of a desktop that boots as taken, without a look at the machine."""
+        ticket = _Ticket(self.need(spec), time.monotonic())
         self._promised.add(ticket)
         try:
             yield
