@@ -113,9 +113,12 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
 
 def read_machine() -> Machine:
     """What this machine has left now, within the limits of the control groups that this process is in."""
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     found = [pair for pair in (_meminfo(), *control_groups()) if pair is not None]
-    available, total = min(found, default=(None, None), key=lambda pair: pair[0])
-    return Machine(available, total, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    if not found:
+        return Machine(load=load)
+    available, total = min(found)
+    return Machine(available, total, load)
 
 
 def _meminfo() -> tuple[int, int] | None:
