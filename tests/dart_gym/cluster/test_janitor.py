@@ -73,27 +73,32 @@ def test_processes_of_a_dead_desktop_are_ended(dead_desktop):
         other.kill()
 
 
-def test_the_lock_of_a_killed_display_is_removed_and_those_of_others_are_not(dead_desktop, monkeypatch, tmp_path):
-    monkeypatch.setattr(runtime, "_X_LOCKS", tmp_path)
-    (tmp_path / ".X11-unix").mkdir()
-    for number, pid in ((7, NOBODY), (8, NOBODY - 1), (9, os.getpid())):
-        (tmp_path / f".X{number}-lock").write_text(f"{pid:>10}\n")
-        (tmp_path / ".X11-unix" / f"X{number}").touch()
+@pytest.fixture
+def displays(dead_desktop, monkeypatch, tmp_path):
+    """A directory with sockets of displays: nobody listens on 7 and 8, somebody on 9."""
+    monkeypatch.setattr(runtime, "_X_SOCKETS", tmp_path)
+    for number in (7, 8):
+        bind(tmp_path / f"X{number}").close()
     (dead_desktop / "shared/log").mkdir(parents=True)
-    (dead_desktop / "shared/log" / runtime.DISPLAY_PID_FILE).write_text(str(NOBODY))
-    clean_up()
-    assert {path.name for path in tmp_path.glob(".X*-lock")} == {".X8-lock", ".X9-lock"}
-    assert {path.name for path in (tmp_path / ".X11-unix").iterdir()} == {"X8", "X9"}
+    with bind(tmp_path / "X9") as living:
+        living.listen(1)
+        yield tmp_path
 
 
-def test_a_link_in_place_of_the_display_s_number_is_not_followed(dead_desktop, monkeypatch, tmp_path):
-    monkeypatch.setattr(runtime, "_X_LOCKS", tmp_path)
-    (tmp_path / ".X7-lock").write_text(f"{NOBODY}\n")
-    (tmp_path / "number").write_text(str(NOBODY))
-    (dead_desktop / "shared/log").mkdir(parents=True)
-    (dead_desktop / "shared/log" / runtime.DISPLAY_PID_FILE).symlink_to(tmp_path / "number")
+@pytest.mark.parametrize(
+    ("number", "left"), [("7", {"X8", "X9"}), ("9", {"X7", "X8", "X9"}), ("../x", {"X7", "X8", "X9"})]
+)
+def test_the_socket_of_a_killed_display_is_removed(dead_desktop, displays, number, left):
+    (dead_desktop / "shared/log" / runtime.DISPLAY_FILE).write_text(number)
     clean_up()
-    assert (tmp_path / ".X7-lock").exists() and not dead_desktop.exists()
+    assert {path.name for path in displays.iterdir()} == left and not dead_desktop.exists()
+
+
+def test_a_link_in_place_of_the_display_s_number_is_not_followed(dead_desktop, displays):
+    (displays / "number").write_text("7")
+    (dead_desktop / "shared/log" / runtime.DISPLAY_FILE).symlink_to(displays / "number")
+    clean_up()
+    assert (displays / "X7").exists() and not dead_desktop.exists()
 
 
 def test_a_part_that_fails_does_not_keep_the_others_from_cleaning(dead_desktop, caplog):

@@ -101,17 +101,17 @@ async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_se
     async with ServeProcess(place, "--sandbox", "none", "--warm", "0") as old, old.client().session() as session:
         assert (await session.reset(small_desktop(), seed=0)).terminal is None
         guest, display = old.named("desktop-guest")[0], old.named("Xvfb")[0]
-        locks = [path for path in Path("/tmp").glob(".X*-lock") if path.read_text().split() == [str(display)]]
+        (number,) = place.path.glob("dart-gym-*/*/shared/log/display")
+        socket_file = Path("/tmp/.X11-unix") / f"X{number.read_text()}"
         processes = old.processes()
         os.kill(guest, signal.SIGSTOP)  # it cannot end its children as it does otherwise
         await old.kill()
         os.kill(guest, signal.SIGKILL)
         await wait_for(lambda: none_runs({guest: processes[guest]}))
-        assert not none_runs({display: processes[display]}) and len(locks) == 1  # so there is something to find
+        assert not none_runs({display: processes[display]}) and socket_file.exists()  # so there is something to find
         async with ServeProcess(place):
             assert none_runs(processes) and place.desktops() == []
-            assert not locks[0].exists()
-            assert not (Path("/tmp/.X11-unix") / locks[0].name.removeprefix(".").removesuffix("-lock")).exists()
+            assert not socket_file.exists()
 
 
 @pytest.mark.desktop
