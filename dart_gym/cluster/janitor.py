@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from dart_gym.desktops.runtime import clean_leftovers
+from dart_gym.desktops.runtime import clean_leftovers, is_deserted
 from dart_gym.errors import DartGymError
 from dart_gym.processes import start_time
 
@@ -54,19 +53,7 @@ def _faces(directory: Path) -> list[str]:
     removed = []
     for path in directory.glob("*.sock"):
         name = _FACE_SOCKET.fullmatch(path.name)
-        if name and start_time(int(name[1])) is None and _is_deserted(path):
+        if name and start_time(int(name[1])) is None and is_deserted(path):
             path.unlink(missing_ok=True)
             removed.append(str(path))
     return removed
-
-
-def _is_deserted(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False  # gone in between, or of somebody who is busy
-    return False

@@ -18,18 +18,20 @@ import re
 import select
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from dart_gym.errors import DesktopError
 from dart_gym.processes import start_time
 
-DISPLAY_PID_FILE = "xvfb.pid"
+DISPLAY_FILE = "display"
 _OWNER = "owner"
 _NEW = "new"
-_X_LOCKS = Path("/tmp")
+_X_SOCKETS = Path("/tmp/.X11-unix")
 _END_S = 5.0
 _counter = itertools.count(1)
 
@@ -82,6 +84,7 @@ def _pid_namespace() -> str:
 
 
 def _owner_is_dead(path: Path) -> bool:
+    owner: dict[str, Any]
     if made := re.fullmatch(rf"{_NEW}\.(\d+)\.(\d+)\.(\d+)\.\d+", path.name):
         owner = {"pid_namespace": f"pid:[{made[1]}]", "pid": int(made[2]), "start_time": int(made[3])}
     else:
@@ -133,18 +136,26 @@ def end_processes(pids: Iterable[int]) -> None:
 
 
 def _remove_display(path: Path) -> None:
-    """Remove the lock and the socket of a killed X server that used the displays of this machine (no sandbox)."""
+    """Remove the socket of a killed X server that used the displays of this machine (no sandbox)."""
     try:
-        fd = os.open(path / "shared" / "log" / DISPLAY_PID_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+        fd = os.open(path / "shared" / "log" / DISPLAY_FILE, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return  # it had a display of its own, inside a sandbox, or none yet
     with open(fd) as file:
-        text = file.read(20).strip()
-    if not text.isdigit() or start_time(int(text)) is not None:
-        return
-    for lock in _X_LOCKS.glob(".X*-lock"):
-        with contextlib.suppress(OSError):
-            if lock.read_text().strip() == text:
-                number = lock.name.removeprefix(".X").removesuffix("-lock")
-                (_X_LOCKS / ".X11-unix" / f"X{number}").unlink(missing_ok=True)
-                lock.unlink()
+        number = file.read(10).strip()
+    display = _X_SOCKETS / f"X{number}"
+    if number.isdigit() and is_deserted(display):
+        display.unlink(missing_ok=True)
+
+
+def is_deserted(path: Path) -> bool:
+    """Whether a Unix socket is there, on which nobody listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False  # gone, or of somebody who is busy
+    return False
