@@ -7,17 +7,19 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dart_gym.cluster.background import BackgroundLoop, background_loop
-from dart_gym.cluster.client import ClusterClient
+from dart_gym.cluster.client import ClientSettings, ClusterClient
 from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.errors import ConfigurationError, UnknownTaskError
 from dart_gym.outcomes import StepResult, TerminalState
@@ -178,6 +180,26 @@ def make_info(result: StepResult) -> dict[str, Any]:
     }
 
 
+def stack_infos(infos: Mapping[int, dict[str, Any]], num_envs: int) -> dict[str, Any]:
+    """Infos of some environments by number, as Gymnasium's vector environments give them: arrays, and masks "_key".
+
+    All infos have the same keys and types (`make_info`), so that no array's type hangs on who comes first.
+    """
+    if not infos:
+        return {}
+    ids = np.fromiter(infos, np.intp, len(infos))
+    present = np.zeros(num_envs, np.bool_)
+    present[ids] = True
+    stacked: dict[str, Any] = {}
+    for key, value in next(iter(infos.values())).items():
+        plain = type(value) in (bool, int, float)
+        column: NDArray[Any] = np.zeros(num_envs, type(value)) if plain else np.full(num_envs, None, object)
+        for i, info in infos.items():
+            column[i] = info[key]
+        stacked[key], stacked[f"_{key}"] = column, present.copy()
+    return stacked
+
+
 def ending(result: StepResult) -> tuple[bool, bool]:
     """(terminated, truncated) of a result."""
     if result.terminal is None:
@@ -188,10 +210,11 @@ def ending(result: StepResult) -> tuple[bool, bool]:
 class ClusterLink:
     """A client made when it is first needed: of the given URL, or of this process's private cluster."""
 
-    def __init__(self, url: str | None, token_env: str | None) -> None:
-        self._url, self._token_env = url, token_env
+    def __init__(self, url: str | None, token_env: str | None, settings: ClientSettings | None = None) -> None:
+        self._url, self._token_env, self._settings = url, token_env, settings
         self._client: ClusterClient | None = None
         self._private = False
+        self._making = asyncio.Lock()
 
     @property
     def loop(self) -> BackgroundLoop:
@@ -200,12 +223,13 @@ class ClusterLink:
 
     async def client(self) -> ClusterClient:
         """The client."""
-        if self._client is None:
-            url = self._url
-            if url is None:
-                url, self._private = await acquire_shared(), True
-            self._client = ClusterClient(url, self._token())
-        return self._client
+        async with self._making:  # many environments ask at once, and the private cluster counts who acquired it
+            if self._client is None:
+                token, url = self._token(), self._url
+                if url is None:
+                    url, self._private = await acquire_shared(), True
+                self._client = ClusterClient(url, token, self._settings)
+            return self._client
 
     def _token(self) -> str | None:
         if self._token_env is None:

@@ -1,10 +1,13 @@
 """The client of a cluster: sessions over websockets that survive a dropped connection.
 
+A cluster is one server, or several (`ws://a,ws://b`): each new session goes to the least loaded one, and stays there.
+
 Invariants:
     - `ClientSession` has the methods of `dart_gym.session.Session`, so who drives episodes need not know which.
     - A request whose reply was lost is sent again with its id after the reconnect: the server executes it once.
     - If the session itself is lost (the server was restarted, or the grace period is over), a step's result is a
-      value, terminal ENV_ERROR, and the next reset opens a new session. Only reset raises for an unreachable cluster.
+      value, terminal ENV_ERROR, and the next reset opens a new session, on another server if there are several. Only
+      reset raises for an unreachable cluster, which it is when no server answers.
     - One operation at a time in a session.
 """
 
@@ -26,7 +29,8 @@ from dart_gym.actions import Action, action_from_dict, action_to_dict
 from dart_gym.cluster import protocol
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request
-from dart_gym.errors import ClusterError, ProtocolError
+from dart_gym.cluster.routing import STATUS_AGE_S, Load, ServerRecord, combine, preference, server_urls
+from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.session import DEFAULT_DEADLINE_S
 from dart_gym.tasks.registry import task_from_file
@@ -34,9 +38,19 @@ from dart_gym.tasks.registry import task_from_file
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
+STATUS_TIMEOUT_S = 5.0
 _SESSION_GONE = frozenset(
     {ErrorCode.SESSION_LOST, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE}
 )
+_FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
+_NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
+
+
+def check_codec(name: str) -> str:
+    """The name of an image codec; raises `ConfigurationError` for another one."""
+    if name not in protocol.CODECS:
+        raise ConfigurationError(f"unknown codec {name!r}; choose one of {', '.join(protocol.CODECS)}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +58,8 @@ class ClientSettings:
     """How a client behaves.
 
     Attributes:
-        codecs: image codecs, best first; () chooses raw on a Unix socket, PNG elsewhere.
+        codecs: image codecs, best first; () chooses raw where the server runs on this machine, PNG elsewhere. (A
+            tunnel looks like this machine, too: name a codec there.)
         reconnect_s: how long a lost connection is tried again before the cluster counts as unreachable.
         heartbeat_s: interval of websocket pings; None for none.
         name: shown in the server's logs.
@@ -60,7 +75,7 @@ class ClusterClient:
     """Opens sessions of one cluster. Holds no connection itself.
 
     Args:
-        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`.
+        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
         token: bearer token, if the cluster wants one.
         settings: see `ClientSettings`.
     """
@@ -68,31 +83,77 @@ class ClusterClient:
     def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:
         self.url = url
         self.settings = settings or ClientSettings()
+        self.servers = [ServerRecord(parse_address(one)) for one in server_urls(url)]
         self._token = token
-        self._address = parse_address(url)
-        self._codecs = self.settings.codecs or (("raw", "png") if self._address.is_unix else ("png",))
+        self._asking = asyncio.Lock()
 
     def session(self) -> ClientSession:
         """A session, to be used with `async with`. It gets its desktop at the first reset."""
         return ClientSession(self)
 
     async def status(self) -> dict[str, Any]:
-        """What every desktop does, and counters. Needs no desktop.
+        """What every desktop does, and counters; of several servers all together, and "servers" by URL.
+
+        Needs no desktop.
 
         Raises:
-            ClusterError: unreachable, or the token is wrong.
+            ClusterError: unreachable (of several servers all are), or the token is wrong.
         """
-        async with self.session() as session:
-            return await session.status()
+        if len(self.servers) == 1:
+            async with self.session() as session:
+                return await session.status()
+        answers = await asyncio.gather(*(self._ask(server) for server in self.servers))
+        if not any(isinstance(answer, dict) for answer in answers):
+            raise ClusterError(f"cannot reach the cluster at {self.url}: {answers[0]}", ErrorCode.UNREACHABLE)
+        return combine({server.address.url: answer for server, answer in zip(self.servers, answers, strict=True)})
 
-    async def connect(self, resume: str = "") -> tuple[ClientConnection, protocol.Welcome]:
-        """Open a connection for a new session, or for one to go on with.
+    async def by_preference(self) -> list[ServerRecord]:
+        """The servers in the order in which a new session should try them; asks those whose status is old."""
+        if len(self.servers) == 1:
+            return self.servers
+        async with self._asking:
+            now = time.monotonic()
+            old = [one for one in self.servers if now - one.asked_at > STATUS_AGE_S and not one.is_down(now)]
+            await asyncio.gather(*(self._ask(server) for server in old))
+        return preference(self.servers, time.monotonic())
+
+    async def _ask(self, server: ServerRecord) -> dict[str, Any] | str:
+        """The status of one server, noted in its record; why there is none, if it does not answer.
+
+        Raises:
+            ClusterError: it refuses the token.
+        """
+        try:
+            async with asyncio.timeout(STATUS_TIMEOUT_S):
+                connection, _ = await self.connect(server)
+                try:
+                    await connection.send(protocol.encode_request(Request(1, "status", STATUS_TIMEOUT_S * 1000)))
+                    reply = protocol.decode_reply(await connection.recv())
+                finally:
+                    await connection.close()
+        except (*_NO_ANSWER, ProtocolError) as error:
+            server.failed(time.monotonic())
+            return f"{type(error).__name__}: {error}"
+        except ClusterError as error:
+            if error.code == ErrorCode.AUTH:
+                raise
+            server.failed(time.monotonic())
+            return str(error)
+        if reply.code is not None:
+            server.failed(time.monotonic())
+            return reply.message
+        server.answered(Load.of_status(reply.result), time.monotonic())
+        return reply.result
+
+    async def connect(self, server: ServerRecord, resume: str = "") -> tuple[ClientConnection, protocol.Welcome]:
+        """Open a connection for a new session on a server, or for one of it to go on with.
 
         Raises:
             OSError, TimeoutError, websockets.WebSocketException: nobody answers; it may be tried again.
-            ClusterError: refused (code AUTH or SESSION_LOST).
+            ClusterError: refused (code AUTH, CAPACITY or SESSION_LOST).
             ProtocolError: not a cluster, or another version.
         """
+        address = server.address
         options: dict[str, Any] = {
             "compression": None,
             "max_size": protocol.MAX_REPLY_BYTES,
@@ -102,17 +163,18 @@ class ClusterClient:
             "open_timeout": 10.0,
             "additional_headers": {"Authorization": f"Bearer {self._token}"} if self._token else None,
         }
-        if self._address.is_local:
+        if address.is_local:
             options["proxy"] = None
         try:
-            if self._address.is_unix:
-                connection = await unix_connect(self._address.path, "ws://localhost/", **options)
+            if address.is_unix:
+                connection = await unix_connect(address.path, "ws://localhost/", **options)
             else:
-                connection = await connect(self.url, **options)
+                connection = await connect(address.url, **options)
         except websockets.InvalidStatus as error:
-            raise self._refusal(error) from error
+            raise self._refusal(address.url, error) from error
+        codecs = self.settings.codecs or (("raw", "png") if address.is_local else ("png",))
         try:
-            hello = Hello(self._codecs, resume, client=self.settings.name or f"pid {os.getpid()}")
+            hello = Hello(codecs, resume, client=self.settings.name or f"pid {os.getpid()}")
             await connection.send(protocol.encode_hello(hello))
             async with asyncio.timeout(10.0):
                 return connection, protocol.decode_welcome(await connection.recv())
@@ -120,12 +182,12 @@ class ClusterClient:
             await connection.close()
             raise
 
-    def _refusal(self, error: websockets.InvalidStatus) -> ClusterError:
+    def _refusal(self, url: str, error: websockets.InvalidStatus) -> ClusterError:
         status = error.response.status_code
         if status == 401:
             given = "the token is wrong" if self._token else "no token was given"
-            return ClusterError(f"{self.url} refused the connection: {given}", ErrorCode.AUTH)
-        return ClusterError(f"{self.url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)
+            return ClusterError(f"{url} refused the connection: {given}", ErrorCode.AUTH)
+        return ClusterError(f"{url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)
 
 
 class ClientSession:
@@ -133,6 +195,7 @@ class ClientSession:
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
+        self._server: ServerRecord | None = None  # where the session is, once it has been opened
         self._connection: ClientConnection | None = None
         self._token = ""
         self._next_id = 0
@@ -193,7 +256,7 @@ class ClientSession:
         try:
             reply = await self._call("reset", arguments, deadline_s)
         except ClusterError as error:
-            if error.code not in (ErrorCode.SESSION_LOST, ErrorCode.IDLE):
+            if error.code not in (ErrorCode.SESSION_LOST, ErrorCode.IDLE) and not self._lost_its_server(error):
                 raise
             reply = await self._call("reset", arguments, deadline_s)  # on a new session: nothing is done twice
         return self._remember(protocol.step_result(reply))
@@ -226,9 +289,10 @@ class ClientSession:
         self._last = None
         self._closings += 1
         token, self._token = self._token, ""
+        server, self._server = self._server, None
         if self._lock.locked():
             self._drop()
-            connection = await self._take_over(token)
+            connection = await self._take_over(server, token)
         else:
             connection, self._connection = self._connection, None
         if connection is None:
@@ -238,15 +302,29 @@ class ClientSession:
             await connection.send(protocol.encode_request(Request(self._next_id, "close", 0)))
         await connection.close()
 
-    async def _take_over(self, token: str) -> ClientConnection | None:
+    async def _take_over(self, server: ServerRecord | None, token: str) -> ClientConnection | None:
         """A second connection to the session, because the first one is busy; None if there is no session any more."""
-        if not token:
+        if not token or server is None:
             return None
-        with contextlib.suppress(OSError, TimeoutError, websockets.WebSocketException, ClusterError):
-            return (await self._client.connect(token))[0]
+        with contextlib.suppress(*_NO_ANSWER, ClusterError):
+            return (await self._client.connect(server, token))[0]
         return None
 
     # --- how
+
+    @property
+    def server_url(self) -> str:
+        """Of the server that it is on, or of all that it may be opened on."""
+        return self._server.address.url if self._server else self._client.url
+
+    def _lost_its_server(self, error: ClusterError) -> bool:
+        """Whether a new session may do on another server what failed on this one."""
+        return len(self._client.servers) > 1 and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
+
+    def _leave(self) -> None:
+        """Give the session up, where another server can take its place. A single one may come back with it."""
+        if len(self._client.servers) > 1:
+            self._server, self._token = None, ""
 
     def _remember(self, result: StepResult) -> StepResult:
         self._last = result if result.terminal is None else None
@@ -284,14 +362,16 @@ class ClientSession:
             except TimeoutError:
                 self._drop()
                 raise ClusterError(
-                    f"{self._client.url} did not answer within {deadline_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
+                    f"{self.server_url} did not answer within {deadline_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
                 ) from None
             except websockets.ConnectionClosed as error:
                 self._connection = None
                 reason = str(error)
                 if error.rcvd is not None and error.rcvd.code == 1009:
                     raise ProtocolError(f"the request has {len(frame)} bytes, more than the server takes") from error
-        raise ClusterError(f"the connection to {self._client.url} broke {MAX_SENDS} times: {reason}", "unreachable")
+        url = self.server_url
+        self._leave()
+        raise ClusterError(f"the connection to {url} broke {MAX_SENDS} times: {reason}", ErrorCode.UNREACHABLE)
 
     async def _receive(self, connection: ClientConnection, request_id: int) -> Reply:
         while True:
@@ -303,9 +383,12 @@ class ClientSession:
             if reply.id == request_id:
                 return reply
             if reply.id == -1 and reply.code is not None:
-                if reply.code is ErrorCode.SHUTDOWN:
-                    continue  # the connection closes now; another server may take over
+                if reply.code is ErrorCode.SHUTDOWN and len(self._client.servers) == 1:
+                    continue  # the connection closes now; another process may take over its address
                 self._drop()
+                if reply.code is ErrorCode.SHUTDOWN and self._server is not None:
+                    self._server.failed(time.monotonic())
+                    self._leave()
                 raise protocol.exception_for(reply.code, reply.message)
             if reply.id > request_id:
                 self._drop()
@@ -313,32 +396,51 @@ class ClientSession:
             # else: the late reply of a request whose caller was cancelled
 
     async def _connect(self) -> ClientConnection:
-        """Connect, going on with the session if there is one; retries for `reconnect_s`.
+        """Connect, going on with the session if there is one, else on the best server; retries for `reconnect_s`.
 
         Raises:
-            ClusterError: UNREACHABLE; or SESSION_LOST, after which the next call opens a new session.
+            ClusterError: UNREACHABLE; SESSION_LOST, after which the next call opens a new session; or why every server
+                refused.
         """
         give_up = time.monotonic() + self._client.settings.reconnect_s
         pause = FIRST_RETRY_S
         while True:
-            try:
-                self._connection, welcome = await self._client.connect(self._token)
-            except ClusterError as error:
-                if error.code == ErrorCode.SESSION_LOST:
-                    self._token = ""
-                raise
-            except (OSError, TimeoutError, websockets.WebSocketException) as error:
-                if time.monotonic() + pause >= give_up:
-                    raise ClusterError(
-                        f"cannot reach the cluster at {self._client.url} ({type(error).__name__}: {error}): "
-                        "is `dart-gym serve` running there?",
-                        ErrorCode.UNREACHABLE,
-                    ) from error
-            else:
-                self._token = welcome.session
-                return self._connection
+            reasons: list[Exception] = []
+            for server in [self._server] if self._server else await self._client.by_preference():
+                connection = await self._try(server, reasons)
+                if connection is not None:
+                    return connection
+            if reasons and all(isinstance(reason, ClusterError) for reason in reasons):
+                raise reasons[0]  # every server answered, and refused
+            if time.monotonic() + pause >= give_up:
+                url, error = self.server_url, reasons[-1]
+                self._leave()
+                raise ClusterError(
+                    f"cannot reach the cluster at {url} ({type(error).__name__}: {error}): "
+                    "is `dart-gym serve` running there?",
+                    ErrorCode.UNREACHABLE,
+                ) from error
             await asyncio.sleep(pause)  # backing off between attempts
             pause = min(2 * pause, LAST_RETRY_S)
+
+    async def _try(self, server: ServerRecord, reasons: list[Exception]) -> ClientConnection | None:
+        """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
+        try:
+            connection, welcome = await self._client.connect(server, self._token)
+        except ClusterError as error:
+            if error.code == ErrorCode.SESSION_LOST:
+                self._token, self._server = "", None
+            if error.code not in _FULL:
+                raise
+            reasons.append(error)
+        except _NO_ANSWER as error:
+            reasons.append(error)
+        else:
+            server.placed += self._server is None
+            self._connection, self._token, self._server = connection, welcome.session, server
+            return connection
+        server.failed(time.monotonic())
+        return None
 
     def _drop(self) -> None:
         """Cut a connection that is of no use any more."""
