@@ -85,9 +85,7 @@ class Spares:
             try:
                 self._idle.append(future.result())
             except DartGymError as error:
-                log.warning(
-                    "no desktop to prepare episodes ahead; the cluster needs some more than environments: %s", error
-                )
+                log.warning("no desktop to prepare episodes ahead, the cluster needs more than environments: %s", error)
         while len(self._seeking) + len(self._idle) + len(self._prepared) < self._count:
             self._seeking.append(self._link.loop.submit(self._seat))
         while self._idle:
@@ -121,13 +119,13 @@ class Spares:
         """Give all desktops back, in the middle of whatever they do. Runs in the link's loop."""
         for future in self._seeking:
             future.cancel()
-        found = [
-            future.result()
-            for future in self._seeking
-            if future.done() and not future.cancelled() and not future.exception()
-        ]
-        sessions = [*found, *self._idle, *(prepared.session for prepared in self._prepared)]
+        sessions = [*self._idle, *(prepared.session for prepared in self._prepared)]
+        sessions += [future.result() for future in self._seeking if _went_well(future)]
         self._seeking, self._idle = [], []
         self._prepared.clear()
         for session in sessions:
             await session.close()
+
+
+def _went_well(future: Future[Any]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None

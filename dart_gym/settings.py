@@ -55,8 +55,8 @@ class EnvSettings:
         url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`), or of several, separated by commas; without one
             a private cluster is started.
         token_env: name of the environment variable that holds the cluster's token.
-        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop; for
-            a vector as many as environments, separated by commas.
+        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop;
+            for a vector as many as environments, separated by commas.
         codec: of the screenshots between cluster and client, "raw" or "png", or one of those that lose a little; by
             default "raw" where the cluster runs on this machine, "png" elsewhere.
         width: of the screen in pixels, instead of the task's.
@@ -122,16 +122,15 @@ class EnvSettings:
             ConfigurationError: as many machines (`osworld_url`) as environments are needed.
             UnknownTaskError, ValueError: as `TaskChoice.make`.
         """
-        urls = self.osworld_url.split(",") if self.osworld_url is not None else [None]
-        if self.osworld_url is not None and len({url and url.strip() for url in urls}) != num_envs:
+        arguments = self.task, self.tasks, self.suite, self.width, self.height
+        if self.osworld_url is None:
+            return [TaskChoice.make(*arguments)] * num_envs
+        urls = {part.strip() for part in self.osworld_url.split(",")}
+        if len(urls) != num_envs:
             raise ConfigurationError(
-                f"osworld_url must name {num_envs} different machines, one for each environment, got {self.osworld_url!r}"
+                f"osworld_url must name one machine for each environment ({num_envs}), got {self.osworld_url!r}"
             )
-        made = [
-            TaskChoice.make(self.task, self.tasks, self.suite, self.width, self.height, url and url.strip())
-            for url in urls
-        ]
-        return made if self.osworld_url is not None else made * num_envs
+        return [TaskChoice.make(*arguments, url) for url in sorted(urls)]
 
     def link(self) -> ClusterLink:
         """The way to the cluster; nothing is connected yet."""

@@ -81,9 +81,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self._settings = settings = EnvSettings.make(task, options)
         if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url or prefetch < 0):
-            raise ConfigurationError(
-                f"prefetch={prefetch} needs autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
-            )
+            needs = "autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
+            raise ConfigurationError(f"prefetch={prefetch} needs {needs}")
         self.metadata = {
             "render_modes": list(RENDER_MODES),
             "render_fps": 2,
@@ -264,7 +263,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return infos
 
     def _restart(self, env_ids: Sequence[int]) -> None:
-        """Start episodes by themselves: the prepared ones, and where there are none, in place; `recv` waits for those."""
+        """Start drawn episodes: the prepared ones, and where there are none, in place; `recv` waits for those."""
         episodes = [(i, self._spares.take() or self._draw_automatic()) for i in env_ids]
         self._submit_resets((i, episode) for i, episode in episodes if isinstance(episode, Draw))
         for i, episode in episodes:
