@@ -24,8 +24,9 @@ import numpy as np
 from dart_gym.actions import Action
 from dart_gym.cluster.client import ClientSession
 from dart_gym.cluster.protocol import ErrorCode
-from dart_gym.episodes import ClusterLink, ending, make_info, make_observation
+from dart_gym.episodes import ending, make_info, make_observation
 from dart_gym.errors import ClusterError, DesktopError, EpisodeStateError
+from dart_gym.link import ClusterLink
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]

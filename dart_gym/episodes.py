@@ -7,10 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_gym.cluster.background import BackgroundLoop, background_loop
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.errors import ConfigurationError, UnknownTaskError
 from dart_gym.outcomes import StepResult, TerminalState
 from dart_gym.session import resolve_task
@@ -205,43 +200,3 @@ def ending(result: StepResult) -> tuple[bool, bool]:
     if result.terminal is None:
         return False, False
     return not result.terminal.truncated, result.terminal.truncated
-
-
-class ClusterLink:
-    """A client made when it is first needed: of the given URL, or of this process's private cluster."""
-
-    def __init__(self, url: str | None, token_env: str | None, settings: ClientSettings | None = None) -> None:
-        self._url, self._token_env, self._settings = url, token_env, settings
-        self._client: ClusterClient | None = None
-        self._private = False
-        self._making = asyncio.Lock()
-
-    @property
-    def loop(self) -> BackgroundLoop:
-        """The loop in which its sessions run."""
-        return background_loop()
-
-    async def client(self) -> ClusterClient:
-        """The client."""
-        async with self._making:  # many environments ask at once, and the private cluster counts who acquired it
-            if self._client is None:
-                token, url = self._token(), self._url
-                if url is None:
-                    url, self._private = await acquire_shared(), True
-                self._client = ClusterClient(url, token, self._settings)
-            return self._client
-
-    def _token(self) -> str | None:
-        if self._token_env is None:
-            return None
-        token = os.environ.get(self._token_env)
-        if not token:
-            raise ConfigurationError(f"the environment variable {self._token_env} (token_env) is not set")
-        return token
-
-    async def close(self) -> None:
-        """Let go of the private cluster, if there is one. Idempotent."""
-        self._client = None
-        if self._private:
-            self._private = False
-            await release_shared()

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dart_gym.cluster.client import ClientSession
-from dart_gym.episodes import ClusterLink
 from dart_gym.errors import DartGymError
+from dart_gym.link import ClusterLink
 from dart_gym.outcomes import StepResult
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,9 @@ import gymnasium
 
 from dart_gym.cluster.client import ClientSettings, check_codec
 from dart_gym.cluster.routing import server_urls
-from dart_gym.episodes import ClusterLink, TaskChoice
+from dart_gym.episodes import TaskChoice
 from dart_gym.errors import ConfigurationError
+from dart_gym.link import ClusterLink
 from dart_gym.pacing import pacing_named
 from dart_gym.spaces import ActionSpace, observation_space
 
@@ -125,12 +126,12 @@ class EnvSettings:
         arguments = self.task, self.tasks, self.suite, self.width, self.height
         if self.osworld_url is None:
             return [TaskChoice.make(*arguments)] * num_envs
-        urls = {part.strip() for part in self.osworld_url.split(",")}
+        urls = list(dict.fromkeys(part.strip() for part in self.osworld_url.split(",")))
         if len(urls) != num_envs:
             raise ConfigurationError(
                 f"osworld_url must name one machine for each environment ({num_envs}), got {self.osworld_url!r}"
             )
-        return [TaskChoice.make(*arguments, url) for url in sorted(urls)]
+        return [TaskChoice.make(*arguments, url) for url in urls]
 
     def link(self) -> ClusterLink:
         """The way to the cluster; nothing is connected yet."""
