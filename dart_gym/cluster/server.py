@@ -31,7 +31,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve, unix_serv
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from dart_gym.cluster import protocol
+from dart_gym.cluster import openenv, protocol
 from dart_gym.cluster.address import Address, parse_address
 from dart_gym.cluster.operations import ClientGoneError, Lease, Operations, describe
 from dart_gym.cluster.pool import Pool
@@ -232,6 +232,7 @@ class ClusterServer:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
+        connection = openenv.adapt(connection)
         lease: _Connected | None = None
         try:
             lease = await self._greet(connection)
