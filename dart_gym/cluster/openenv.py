@@ -1,7 +1,7 @@
 """OpenEnv's websocket messages on the cluster's port: its clients get an ordinary session, translated frame by frame.
 
-OpenEnv (TRL, SkyRL, verifiers) sends JSON text, `{"type": "reset" | "step" | "state" | "close", "data": {...}}`, to the path
-`/ws`. An `OpenEnvConnection` stands between such a client and the server, which sees the cluster's own protocol: a
+OpenEnv (TRL, SkyRL, verifiers) sends JSON text, `{"type": "reset" | "step" | "state" | "close", "data": {...}}`, to
+the path `/ws`. An `OpenEnvConnection` stands between such a client and the server, which sees the cluster's own protocol: a
 hello, then requests. So leases, quotas, limits and counters are the same for both.
 
 Invariants:
@@ -67,7 +67,7 @@ class ResetData(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid")
-    seed: Annotated[StrictInt, Field(ge=0)] | None = None
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
     episode_id: Annotated[StrictStr, Field(max_length=255)] | None = None
     task_id: StrictStr | None = None
     task: dict[str, Any] | None = None
