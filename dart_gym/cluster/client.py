@@ -39,9 +39,7 @@ REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
 STATUS_TIMEOUT_S = 5.0
-_SESSION_GONE = frozenset(
-    {ErrorCode.SESSION_LOST, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE}
-)
+_SESSION_GONE = frozenset({*protocol.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
 _NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 
@@ -145,12 +143,16 @@ class ClusterClient:
         server.answered(Load.of_status(reply.result), time.monotonic())
         return reply.result
 
-    async def connect(self, server: ServerRecord, resume: str = "") -> tuple[ClientConnection, protocol.Welcome]:
+    async def connect(
+        self, server: ServerRecord, resume: str = "", take_over: bool = False
+    ) -> tuple[ClientConnection, protocol.Welcome]:
         """Open a connection for a new session on a server, or for one of it to go on with.
+
+        With `take_over` also if that one has a living connection.
 
         Raises:
             OSError, TimeoutError, websockets.WebSocketException: nobody answers; it may be tried again.
-            ClusterError: refused (code AUTH, CAPACITY or SESSION_LOST).
+            ClusterError: refused (code AUTH, CAPACITY, BUSY, or one of `SESSION_OVER`).
             ProtocolError: not a cluster, or another version.
         """
         address = server.address
@@ -174,7 +176,8 @@ class ClusterClient:
             raise self._refusal(address.url, error) from error
         codecs = self.settings.codecs or (("raw", "png") if address.is_local else ("png",))
         try:
-            hello = Hello(codecs, resume, client=self.settings.name or f"pid {os.getpid()}")
+            name = self.settings.name or f"pid {os.getpid()}"
+            hello = Hello(codecs, resume, client=name, take_over=take_over)
             await connection.send(protocol.encode_hello(hello))
             async with asyncio.timeout(10.0):
                 return connection, protocol.decode_welcome(await connection.recv())
@@ -256,7 +259,11 @@ class ClientSession:
         try:
             reply = await self._call("reset", arguments, deadline_s)
         except ClusterError as error:
-            if error.code not in (ErrorCode.SESSION_LOST, ErrorCode.IDLE) and not self._lost_its_server(error):
+            if self._lost_its_server(error):
+                if self._server is not None:
+                    self._server.failed(time.monotonic())
+                await self.close()
+            elif error.code not in protocol.SESSION_OVER:
                 raise
             reply = await self._call("reset", arguments, deadline_s)  # on a new session: nothing is done twice
         return self._remember(protocol.step_result(reply))
@@ -307,7 +314,7 @@ class ClientSession:
         if not token or server is None:
             return None
         with contextlib.suppress(*_NO_ANSWER, ClusterError):
-            return (await self._client.connect(server, token))[0]
+            return (await self._client.connect(server, token, take_over=True))[0]
         return None
 
     # --- how
@@ -428,7 +435,7 @@ class ClientSession:
         try:
             connection, welcome = await self._client.connect(server, self._token)
         except ClusterError as error:
-            if error.code == ErrorCode.SESSION_LOST:
+            if error.code in protocol.SESSION_OVER:
                 self._token, self._server = "", None
             if error.code not in _FULL:
                 raise

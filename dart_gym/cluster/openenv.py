@@ -49,6 +49,7 @@ _CODES = {
     ErrorCode.AUTH: "SESSION_ERROR",
     ErrorCode.SESSION_LOST: "SESSION_ERROR",
     ErrorCode.IDLE: "SESSION_ERROR",
+    ErrorCode.EXPIRED: "SESSION_ERROR",
     ErrorCode.SHUTDOWN: "SESSION_ERROR",
 }  # all others are EXECUTION_ERROR
 
