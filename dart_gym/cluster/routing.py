@@ -78,6 +78,12 @@ class ServerRecord:
         return (self.load.lent + self.load.waiting + self.placed + 1) / max(1, self.load.desktops)
 
 
+def room_elsewhere(servers: Sequence[ServerRecord], here: ServerRecord | None, now: float) -> ServerRecord | None:
+    """A server with a free desktop for a session that waits in line on another one; None if there is none."""
+    found = [server for server in preference(servers, now) if server is not here and not server.is_down(now)]
+    return found[0] if found and found[0].load is not None and found[0].demand() <= 1.0 else None
+
+
 def preference(servers: Sequence[ServerRecord], now: float) -> list[ServerRecord]:
     """The servers in the order in which a new session tries them. Equal ones stay in the given order."""
     return sorted(servers, key=lambda server: (server.is_down(now), server.demand()))

@@ -176,6 +176,42 @@ async def test_a_killed_server_costs_the_episode_and_not_the_client():
             assert (await session.reset(TASK, seed=1)).terminal is None
 
 
+async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_server, monkeypatch, until):
+    monkeypatch.setattr("dart_gym.cluster.remote.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.STATUS_AGE_S", 0.02)
+    servers = [await start_server(desktops=1) for _ in range(2)]
+    client = client_of(*servers)
+    holders = [client.session() for _ in servers]
+    for holder in holders:
+        await holder.reset(TASK, seed=0)
+    assert {holder.server_url for holder in holders} == {server.url for server in servers}
+    async with client.session() as waiting:
+        resetting = asyncio.create_task(waiting.reset(TASK, seed=1))
+        await until(lambda: sum(server.pool.waiting for server in servers))
+        here = next(server for server in servers if server.pool.waiting)
+        (elsewhere,) = [holder for holder in holders if holder.server_url != here.url]
+        await elsewhere.close()
+        result = await resetting
+        assert waiting.server_url != here.url and result.timings["queue"] > 0.0
+        assert (await waiting.step(Move(1, 1))).terminal is None
+        assert here.pool.waiting == 0 and here.status()["sessions"] == 1
+    for holder in holders:
+        await holder.close()
+
+
+async def test_waiting_in_line_ends_with_the_deadline(start_server):
+    servers = [await start_server(desktops=1) for _ in range(2)]
+    client = client_of(*servers)
+    async with client.session() as one, client.session() as two, client.session() as three:
+        await one.reset(TASK, seed=0)
+        await two.reset(TASK, seed=0)
+        with pytest.raises(ClusterError) as caught:
+            await three.reset(TASK, seed=0, deadline_s=0.1)
+        assert caught.value.code == "capacity"
+        await two.close()
+        assert (await three.reset(TASK, seed=0, deadline_s=20.0)).terminal is None
+
+
 async def test_only_when_no_server_answers_the_cluster_is_unreachable(tmp_path):
     client = ClusterClient(f"ws+unix://{tmp_path}/a,ws+unix://{tmp_path}/b", settings=ClientSettings(reconnect_s=0.1))
     with pytest.raises(ClusterError, match="dart-gym serve") as caught:
