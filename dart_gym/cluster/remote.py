@@ -335,6 +335,7 @@ class ClientSession:
 
     async def _try(self, server: ServerRecord, reasons: list[Exception]) -> ClientConnection | None:
         """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
+        server.placed += self._server is None  # at once, so that sessions that are opened together spread
         try:
             connection, welcome = await self._client.connect(server, self._token)
         except ClusterError as error:
@@ -346,9 +347,7 @@ class ClientSession:
         except NO_ANSWER as error:
             reasons.append(error)
         else:
-            if not welcome.resumed:
-                server.placed += 1
-                self._seated = False
+            self._seated = self._seated and welcome.resumed
             self._connection, self._token, self._server = connection, welcome.session, server
             return connection
         server.failed(time.monotonic())

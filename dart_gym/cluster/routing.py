@@ -62,7 +62,7 @@ class ServerRecord:
     def failed(self, now: float) -> None:
         """Note that it did not answer, or takes nobody."""
         rest = min(LAST_REST_S, FIRST_REST_S * 2 ** min(self.failures, 8))
-        self.failures, self.down_until, self.asked_at = self.failures + 1, now + rest, -math.inf
+        self.failures, self.down_until, self.asked_at, self.placed = self.failures + 1, now + rest, -math.inf, 0
 
     def is_down(self, now: float) -> bool:
         """Whether it failed so recently that nobody need ask."""
