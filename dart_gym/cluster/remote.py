@@ -36,6 +36,7 @@ REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
+CLOSED = "the session was closed during the operation"
 NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 _SESSION_GONE = frozenset({*protocol.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
@@ -52,7 +53,8 @@ class ClientSession:
         self._seated = False  # whether it is known to have a desktop
         self._next_id = 0
         self._lock = asyncio.Lock()
-        self._closings = 0
+        self._closings = 0  # sessions that were given up; `_goodbyes` counts those by the caller
+        self._goodbyes = 0
         self._last: StepResult | None = None  # of the running episode
 
     async def __aenter__(self) -> ClientSession:
@@ -137,8 +139,13 @@ class ClientSession:
     async def close(self) -> None:
         """Give the desktop back, also while an operation is under way: the server cancels it. Idempotent.
 
-        A server that is gone has nothing to be told.
+        A server that is gone has nothing to be told. An operation under way fails; it does not begin anew.
         """
+        self._goodbyes += 1
+        await self._end()
+
+    async def _end(self) -> None:
+        """Give the session up; the next operation opens another one."""
         self._last = None
         self._closings += 1
         token, self._token = self._token, ""
@@ -185,10 +192,11 @@ class ClientSession:
 
     async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
         """Send a request that a new session can answer as well, on another server if need be."""
+        goodbyes = self._goodbyes
         try:
             return await self._call(op, args, deadline_s)
         except ClusterError as error:
-            if not await self._can_begin_anew(error):
+            if self._goodbyes != goodbyes or not await self._can_begin_anew(error):
                 raise
         return await self._call(op, args, deadline_s)
 
@@ -197,7 +205,7 @@ class ClientSession:
         if self._lost_its_server(error):
             if self._server is not None:
                 self._server.failed(time.monotonic())
-            await self.close()
+            await self._end()
             return True
         return error.code in protocol.SESSION_OVER
 
@@ -206,20 +214,21 @@ class ClientSession:
 
         A place in the line of a server is kept until another server has a free desktop.
         """
-        started, failed = time.monotonic(), False
-        while True:
+        started, failed, goodbyes = time.monotonic(), False, self._goodbyes
+        while self._goodbyes == goodbyes:
             remaining = max(0.0, started + deadline_s - time.monotonic())
             asking = asyncio.ensure_future(self._call("lease", {}, remaining))
             try:
                 moved = await self._look_around(asking)
             except ClusterError as error:
-                if failed or not await self._can_begin_anew(error):
+                if failed or self._goodbyes != goodbyes or not await self._can_begin_anew(error):
                     raise
                 failed = True
             else:
                 if not moved:
                     self._seated = True
                     return time.monotonic() - started
+        raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
 
     async def _look_around(self, asking: asyncio.Future[Reply]) -> bool:
         """Wait for a seat, or until another server has a free one; returns whether the line has been left for that."""
@@ -231,7 +240,7 @@ class ClientSession:
                     return False
                 if await self._client.look_elsewhere(self._server):
                     break
-            await self.close()
+            await self._end()
             with contextlib.suppress(ClusterError):
                 await asking  # it says that its session was closed
             return True
@@ -261,7 +270,7 @@ class ClientSession:
         reason, closings = "", self._closings
         for _ in range(MAX_SENDS):
             if self._closings != closings:
-                raise ClusterError("the session was closed during the operation", ErrorCode.SESSION_LOST)
+                raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
             connection = self._connection or await self._connect()
             try:
                 await connection.send(frame)

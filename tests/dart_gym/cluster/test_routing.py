@@ -18,6 +18,7 @@ from dart_gym.cluster.local import LocalCluster
 from dart_gym.cluster.routing import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
 from dart_gym.errors import ClusterError, ConfigurationError
 from dart_gym.outcomes import TerminalState
+from dart_gym.tasks.suites.fake import FakeScenario
 
 TASK = "fake/two-steps"
 LOADS = st.builds(Load, st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
@@ -88,6 +89,28 @@ def test_statuses_add_up():
 
 
 # --- real servers
+
+
+async def test_closing_a_session_in_the_middle_of_a_reset_opens_no_other(start_server, monkeypatch, until):
+    started, prepare = asyncio.Event(), FakeScenario.prepare
+
+    async def slow(scenario, desktop, task, seed):
+        started.set()
+        await asyncio.sleep(30)
+        return await prepare(scenario, desktop, task, seed)
+
+    monkeypatch.setattr(FakeScenario, "prepare", slow)
+    servers = [await start_server(), await start_server()]
+    for client in (client_of(servers[0]), client_of(*servers)):
+        started.clear()
+        session = client.session()
+        resetting = asyncio.create_task(session.reset(TASK, seed=0))
+        await started.wait()
+        await session.close()
+        with pytest.raises(ClusterError, match="closed during"):
+            await resetting
+        await until(lambda: not any(server.status()["sessions"] for server in servers))
+        assert {desktop["phase"] for server in servers for desktop in server.status()["desktops"]} == {"idle"}
 
 
 async def test_sessions_go_to_the_least_loaded_and_stay_there(start_server):
