@@ -24,15 +24,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib.metadata import version as installed_version
 from typing import Any
 
 import websockets
 from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
+from websockets.datastructures import Headers
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
 from dart_gym.cluster import protocol
 from dart_gym.cluster.address import Address, parse_address
+from dart_gym.cluster.gallery import Gallery
+from dart_gym.cluster.http import HttpRoutes, is_upgrade, names_this_machine
+from dart_gym.cluster.metrics import Metrics
 from dart_gym.cluster.operations import ClientGoneError, Lease, Operations, describe
 from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
@@ -117,7 +122,12 @@ class ClusterServer:
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
-        self._operations = Operations(self.pool, settings.sandbox, self._counters, settings.osworld_urls)
+        self._version = installed_version("dart-gui")
+        self.metrics, self.gallery = Metrics(), Gallery()
+        self._operations = Operations(
+            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.gallery
+        )
+        self._http = HttpRoutes(self)
 
     # --- life
 
@@ -142,7 +152,7 @@ class ClusterServer:
             AddressError: the address is in use or cannot be had.
         """
         options: dict[str, Any] = {
-            "process_request": self._authorize,
+            "process_request": self._route,
             "origins": [None],
             "compression": None,
             "max_size": protocol.MAX_REQUEST_BYTES,
@@ -182,6 +192,7 @@ class ClusterServer:
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await server.wait_closed()
         self._leases.clear()
+        self.gallery.close()
         await self.pool.close()
         if self._address.is_unix:
             with contextlib.suppress(FileNotFoundError):
@@ -218,15 +229,35 @@ class ClusterServer:
 
     # --- connections
 
-    def _authorize(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        if self.settings.token is None:
+    async def _route(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
+        """None lets a websocket begin; anything else is the answer."""
+        if not is_upgrade(request.headers):
+            return await self._http.answer(request)
+        if self.authorized(request.headers):
             return None
-        expected = f"Bearer {self.settings.token}".encode()
-        given = request.headers.get_all("Authorization")
-        if len(given) == 1 and hmac.compare_digest(given[0].encode(), expected):
-            return None
-        self._counters["refused"] += 1
         return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
+
+    def authorized(self, headers: Headers) -> bool:
+        """Whether a request shows the token, if one is needed."""
+        if self.settings.token is None:
+            return True
+        expected = f"Bearer {self.settings.token}".encode()
+        given = headers.get_all("Authorization")
+        if len(given) == 1 and hmac.compare_digest(given[0].encode(), expected):
+            return True
+        self._counters["refused"] += 1
+        return False
+
+    def trusts_host(self, headers: Headers) -> bool:
+        """Whether a request names this server as its own clients do; where a token is needed, that is enough."""
+        if self.settings.token is not None or self._address.is_unix:
+            return True
+        return names_this_machine(headers.get("Host", ""))
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new sessions."""
+        return self._server is None
 
     async def _serve(self, connection: ServerConnection) -> None:
         task = asyncio.current_task()
@@ -300,6 +331,8 @@ class ClusterServer:
                 finally:
                     lease.worker = None
             lease.last_used = time.monotonic()
+            self.metrics.traffic["received"] += len(frame)
+            self.metrics.traffic["sent"] += len(reply)
             await connection.send(reply)
             if lease.ended:
                 self._leases.pop(lease.token, None)
@@ -328,8 +361,10 @@ class ClusterServer:
         return {
             **describe(self.pool),
             "counters": dict(self._counters),
+            "draining": self.draining,
             "sessions": len(self._leases),
             "uptime_s": time.monotonic() - self._started,
+            "version": self._version,
         }
 
 
