@@ -114,7 +114,8 @@ class ClusterServer:
         self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
     ) -> None:
         self.settings = settings
-        self.pool = Pool(settings.desktops, desktop_factory, settings.faces)
+        self.pool = Pool(settings.desktops, self._make, settings.faces)
+        self._desktop_factory = desktop_factory
         self._address = parse_address(settings.listen)
         self._leases: dict[str, _Connected] = {}
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -128,6 +129,10 @@ class ClusterServer:
             self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.gallery
         )
         self._http = HttpRoutes(self)
+
+    def _make(self, spec: DesktopSpec) -> Desktop:
+        self._counters["boots"] += 1
+        return self._desktop_factory(spec)
 
     # --- life
 
