@@ -86,23 +86,23 @@ class HttpRoutes:
         return response
 
     async def _find(self, request: Request) -> Response:
-        target = urlsplit(request.path)
-        if target.path == "/healthz":
+        path, _, query = request.path.partition("?")
+        if path == "/healthz":
             return self._health()
         if not self._server.trusts_host(request.headers):
             return _plain(HTTPStatus.FORBIDDEN, "this server has no token: ask for it by a name of its machine\n")
-        if target.path == "/watch":
+        if path == "/watch":
             html, policy = page()
             return response(HTTPStatus.OK, html, "text/html; charset=utf-8", **{"Content-Security-Policy": policy})
-        if target.path not in self._routes and not target.path.startswith(FRAME_PATH):
+        if path not in self._routes and not path.startswith(FRAME_PATH):
             return _plain(HTTPStatus.NOT_FOUND, f"here are {ROUTES}; sessions are websockets\n")
         if not self._server.authorized(request.headers):
             challenge = {"WWW-Authenticate": "Bearer"}
             return _plain(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n", **challenge)
-        if target.path in self._routes:
-            return self._routes[target.path]()
-        size = parse_qs(target.query).get("size", ["small"])[-1]
-        return await self._frame(target.path.removeprefix(FRAME_PATH), size, request.headers)
+        if path in self._routes:
+            return self._routes[path]()
+        size = parse_qs(query).get("size", ["small"])[-1]
+        return await self._frame(path.removeprefix(FRAME_PATH), size, request.headers)
 
     def _health(self) -> Response:
         if self._server.draining:

@@ -9,7 +9,7 @@ import re
 import httpx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
@@ -183,6 +183,16 @@ async def test_health_page_and_errors(server):
         for answer in (health, html, missing, refused):
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@given(target=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=60))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+async def test_any_target_has_an_answer(server, target):
+    reader, writer = await asyncio.open_unix_connection(server.url.removeprefix("ws+unix://"))
+    writer.write(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    status = await asyncio.wait_for(reader.readline(), 5)
+    writer.close()
+    assert status.split()[1] in (b"200", b"400", b"404")
 
 
 async def test_a_token_guards_what_the_desktops_do(start_server):
