@@ -9,6 +9,7 @@
 Invariants:
     - Nothing here changes anything, and nothing here captures a screen or blocks the event loop.
     - The token is taken from the Authorization header only: never from a URL, which logs and histories keep.
+    - With several tokens each sees its own desktops, or all with `watch: all`.
     - Without a token only names of this machine are answered, so that no page of the web can reach a server by a
       name of its own that leads here.
 """
@@ -33,6 +34,8 @@ from websockets.http11 import Request, Response
 
 from dart_gym.cluster.gallery import WIDTHS, Gallery
 from dart_gym.cluster.metrics import Metrics
+from dart_gym.cluster.pool import Pool
+from dart_gym.cluster.tokens import Principal
 
 FRAME_PATH = "/watch/frame/"
 ROUTES = "/healthz, /metrics and /watch"
@@ -50,6 +53,7 @@ class Served(Protocol):
 
     metrics: Metrics
     gallery: Gallery
+    pool: Pool
 
     @property
     def draining(self) -> bool:
@@ -58,8 +62,8 @@ class Served(Protocol):
     def status(self) -> dict[str, Any]:
         """Plain values about every desktop."""
 
-    def authorized(self, headers: Headers) -> bool:
-        """Whether a request may see what the desktops do."""
+    def authenticate(self, headers: Headers) -> Principal | None:
+        """Who a request comes from; None: nobody who may use this server."""
 
     def trusts_host(self, headers: Headers) -> bool:
         """Whether a request was meant for this server."""
@@ -70,7 +74,7 @@ class HttpRoutes:
 
     def __init__(self, server: Served) -> None:
         self._server = server
-        self._routes: dict[str, Callable[[], Response]] = {
+        self._routes: dict[str, Callable[[Principal], Response]] = {
             "/metrics": self._metrics,
             "/watch/state": self._state,
         }
@@ -96,28 +100,37 @@ class HttpRoutes:
             return response(HTTPStatus.OK, html, "text/html; charset=utf-8", **{"Content-Security-Policy": policy})
         if path not in self._routes and not path.startswith(FRAME_PATH):
             return _plain(HTTPStatus.NOT_FOUND, f"here are {ROUTES}; sessions are websockets\n")
-        if not self._server.authorized(request.headers):
+        principal = self._server.authenticate(request.headers)
+        if principal is None:
             challenge = {"WWW-Authenticate": "Bearer"}
             return _plain(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n", **challenge)
         if path in self._routes:
-            return self._routes[path]()
-        size = parse_qs(query).get("size", ["small"])[-1]
-        return await self._frame(path.removeprefix(FRAME_PATH), size, request.headers)
+            return self._routes[path](principal)
+        slot, size = path.removeprefix(FRAME_PATH), parse_qs(query).get("size", ["small"])[-1]
+        if slot in self._hidden(principal):
+            return _plain(HTTPStatus.FORBIDDEN, "this desktop is another token's\n")
+        return await self._frame(slot, size, request.headers)
+
+    def _hidden(self, principal: Principal) -> set[str]:
+        """Names of the desktops that are none of somebody's business."""
+        if principal.watches_all:
+            return set()
+        return {slot.seat.name for slot in self._server.pool.slots if slot.owner != principal.name}
 
     def _health(self) -> Response:
         if self._server.draining:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "draining\n")
         return _plain(HTTPStatus.OK, "ok\n")
 
-    def _metrics(self) -> Response:
+    def _metrics(self, principal: Principal) -> Response:
         body = self._server.metrics.text(self._server.status())
         return response(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
 
-    def _state(self) -> Response:
-        status = self._server.status()
-        status["desktops"] = [
-            {**desktop, **self._server.gallery.describe(desktop["slot"])} for desktop in status["desktops"]
-        ]
+    def _state(self, principal: Principal) -> Response:
+        status, gallery, hidden = self._server.status(), self._server.gallery, self._hidden(principal)
+        for desktop in status["desktops"]:
+            desktop["private"] = desktop["slot"] in hidden
+            desktop.update(gallery.describe("" if desktop["private"] else desktop["slot"]))
         return response(HTTPStatus.OK, json.dumps(status).encode(), "application/json")
 
     async def _frame(self, slot: str, size: str, headers: Headers) -> Response:
