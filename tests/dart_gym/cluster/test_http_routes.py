@@ -245,3 +245,36 @@ async def test_click_marks_have_what_they_need(server, client):
         await session.step(Click(7, 9, count=2, modifiers=("ctrl",)))
         action = (await plain.get("/watch/state")).json()["desktops"][0]["actions"][0]["action"]
     assert action["kind"] == "click" and (action["x"], action["y"], action["count"]) == (7, 9, 2)
+
+
+async def test_each_token_watches_its_own_desktops(start_server, tmp_path, monkeypatch):
+    names = {"ada": "", "ben": "", "operator": ", watch: all"}
+    lines = [f"  - {{name: {name}, env: TOKEN_{name.upper()}{rest}}}" for name, rest in names.items()]
+    (tmp_path / "tokens.yaml").write_text("tokens:\n" + "\n".join(lines))
+    tokens = {name: f"{name}, a long random text" for name in names}
+    for name, token in tokens.items():
+        monkeypatch.setenv(f"TOKEN_{name.upper()}", token)
+    server = await start_server(listen="ws://127.0.0.1:0", tokens=tmp_path / "tokens.yaml")
+    async with ClusterClient(server.url, tokens["ada"]).session() as session:
+        await session.reset(TWO_STEPS, seed=0)
+        for name, sees in {"ada": True, "ben": False, "operator": True}.items():
+            async with http(server, tokens[name]) as plain:
+                state = (await plain.get("/watch/state")).json()["desktops"][0]
+                assert (
+                    state["private"] is not sees and bool(state["instruction"]) is sees and bool(state["frame"]) is sees
+                )
+                assert (await plain.get("/watch/frame/0")).status_code == (200 if sees else 403)
+
+
+async def test_a_draining_server_is_not_healthy(start_server, until):
+    server = await start_server(drain_s=20.0)
+    client = ClusterClient(server.url)
+    async with client.session() as session, http(server) as plain:
+        await session.reset(TWO_STEPS, seed=0)
+        draining = asyncio.create_task(server.drain())
+        await until(lambda: server.draining)
+        health = await plain.get("/healthz")
+        assert (health.status_code, health.text) == (503, "draining\n")
+        assert value(samples((await plain.get("/metrics")).text), "draining") == 1
+        assert (await session.step(Move(1, 1))).step_index == 1
+    await draining
