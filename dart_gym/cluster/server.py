@@ -31,7 +31,7 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from dart_gym.cluster import images, protocol
+from dart_gym.cluster import images, openenv, protocol
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.admission import Admission, Limits
 from dart_gym.cluster.gallery import Gallery
@@ -302,6 +302,7 @@ class ClusterServer:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
+        connection = openenv.adapt(connection)
         lease: ConnectedLease | None = None
         try:
             lease = await self._greet(connection, task)

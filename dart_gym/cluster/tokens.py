@@ -16,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import base64
 import difflib
 import hashlib
 import hmac
@@ -33,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dart_gym.errors import ConfigurationError
 
+_BASIC = re.compile(r"\s*basic\s+(\S+)\s*", re.IGNORECASE)
 _BEARER = re.compile(r"\s*bearer\s+(.*\S)\s*", re.IGNORECASE)
 
 
@@ -85,16 +87,31 @@ class TokenBook:
         return found
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from, by its `Authorization: Bearer` header; None: nobody who may."""
+        """Who a request comes from, by its `Authorization` header; None: nobody who may.
+
+        That is `Bearer`, or `Basic` with the token as password, for clients that can only write it into a URL.
+        """
         if self.open:
             return ANYBODY
         given = headers.get_all("Authorization")
-        match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-        return self.find(match[1]) if match else None
+        token = _token_of(given[0]) if len(given) == 1 else None
+        return self.find(token) if token else None
 
     def quota(self, name: str) -> int | None:
         """How many desktops the sessions of a name may hold together; None for no limit."""
         return next((p.max_desktops for p in self.principals.values() if p.name == name), None)
+
+
+def _token_of(authorization: str) -> str | None:
+    if match := _BEARER.fullmatch(authorization):
+        return match[1]
+    match = _BASIC.fullmatch(authorization)
+    if not match:
+        return None
+    try:
+        return base64.b64decode(match[1], validate=True).decode().partition(":")[2]
+    except ValueError:
+        return None  # neither base64 nor text: nobody's token
 
 
 class _Entry(BaseModel):
