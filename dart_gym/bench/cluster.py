@@ -37,6 +37,7 @@ DRAWN_TASK = "fake/two-steps"
 SMALL = {"width": 32, "height": 32}
 ENDLESS = 1 << 40  # steps of an episode
 WARMUP = 5
+PLACES = 100_000  # that a pointer can name outside of a screen: more than steps between a request and a late reply
 AIMS = {
     "overhead_ms_raw": Aim(8.0, at_most=True),
     "fake_256_steps_per_s": Aim(2000.0, at_most=False),
@@ -147,7 +148,7 @@ class Desync:
     async def run(self, steps: int, latencies: array[float]) -> None:
         """Step; every reply must be that of its request."""
         for step in range(1, steps + 1):
-            place = (1000 + self._number, step % protocol.MAX_SCREEN_SIDE)
+            place = (1000 + self._number, step % PLACES)
             started = time.perf_counter()
             result = await self._session.step(Move(*place))
             latencies.append(time.perf_counter() - started)
