@@ -200,7 +200,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             seed: one number (environment i gets seed + i), or one per environment.
             options: see the class.
         """
-        if isinstance(seed, int):
+        if isinstance(seed, (int, np.integer)):
+            seed = int(seed)
             super().reset(seed=seed)
             self._automatic = None
             self._spares.forget()

@@ -23,7 +23,7 @@ from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.protocol import ErrorCode, Hello, Request
 from dart_gym.cluster.remote import NO_ANSWER
 from dart_gym.cluster.remote import ClientSession as ClientSession
-from dart_gym.cluster.routing import STATUS_AGE_S, Load, ServerRecord, combine, preference, server_urls
+from dart_gym.cluster.routing import STATUS_AGE_S, Load, ServerRecord, combine, preference, room_elsewhere, server_urls
 from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 
 STATUS_TIMEOUT_S = 5.0
@@ -99,6 +99,14 @@ class ClusterClient:
             old = [one for one in self.servers if now - one.asked_at > STATUS_AGE_S and not one.is_down(now)]
             await asyncio.gather(*(self._ask(server) for server in old))
         return preference(self.servers, time.monotonic())
+
+    async def look_elsewhere(self, here: ServerRecord | None) -> bool:
+        """Whether another server has a free desktop for a session that waits on this one; that one counts as taken."""
+        await self.by_preference()
+        found = room_elsewhere(self.servers, here, time.monotonic())
+        if found is not None:
+            found.placed += 1
+        return found is not None
 
     async def _ask(self, server: ServerRecord) -> dict[str, Any] | str:
         """The status of one server, noted in its record; why there is none, if it does not answer.

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
+LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
+CLOSED = "the session was closed during the operation"
 NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 _SESSION_GONE = frozenset({*protocol.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
@@ -48,9 +50,11 @@ class ClientSession:
         self._server: ServerRecord | None = None  # where the session is, once it has been opened
         self._connection: ClientConnection | None = None
         self._token = ""
+        self._seated = False  # whether it is known to have a desktop
         self._next_id = 0
         self._lock = asyncio.Lock()
-        self._closings = 0
+        self._closings = 0  # sessions that were given up; `_goodbyes` counts those by the caller
+        self._goodbyes = 0
         self._last: StepResult | None = None  # of the running episode
 
     async def __aenter__(self) -> ClientSession:
@@ -68,8 +72,9 @@ class ClientSession:
         Raises:
             ClusterError: none was free within the deadline (code CAPACITY), or unreachable.
         """
-        reply = await self._begin("lease", {}, deadline_s)
-        return float(reply.result.get("queue", 0.0))
+        if len(self._client.servers) > 1:
+            return await self._stand_in_line(deadline_s)
+        return _waited(await self._begin("lease", {}, deadline_s))
 
     async def reset(
         self,
@@ -103,8 +108,13 @@ class ClientSession:
             "pacing": pacing,
             "accessibility": accessibility,
         }
-        reply = await self._begin("reset", arguments, deadline_s)
-        return self._remember(protocol.step_result(reply))
+        waited = 0.0
+        if len(self._client.servers) > 1 and not self._seated:
+            waited = await self._stand_in_line(deadline_s)
+        result = protocol.step_result(await self._begin("reset", arguments, max(0.0, deadline_s - waited)))
+        for phase in ("queue", "total"):
+            result.timings[phase] = result.timings.get(phase, 0.0) + waited
+        return self._remember(result)
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
         """Carry out an action. See `Session.step`."""
@@ -129,8 +139,13 @@ class ClientSession:
     async def close(self) -> None:
         """Give the desktop back, also while an operation is under way: the server cancels it. Idempotent.
 
-        A server that is gone has nothing to be told.
+        A server that is gone has nothing to be told. An operation under way fails; it does not begin anew.
         """
+        self._goodbyes += 1
+        await self._end()
+
+    async def _end(self) -> None:
+        """Give the session up; the next operation opens another one."""
         self._last = None
         self._closings += 1
         token, self._token = self._token, ""
@@ -177,16 +192,60 @@ class ClientSession:
 
     async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
         """Send a request that a new session can answer as well, on another server if need be."""
+        goodbyes = self._goodbyes
         try:
             return await self._call(op, args, deadline_s)
         except ClusterError as error:
-            if self._lost_its_server(error):
-                if self._server is not None:
-                    self._server.failed(time.monotonic())
-                await self.close()
-            elif error.code not in protocol.SESSION_OVER:
+            if self._goodbyes != goodbyes or not await self._can_begin_anew(error):
                 raise
         return await self._call(op, args, deadline_s)
+
+    async def _can_begin_anew(self, error: ClusterError) -> bool:
+        """Whether a new session may have better luck; leaves the server that was lost."""
+        if self._lost_its_server(error):
+            if self._server is not None:
+                self._server.failed(time.monotonic())
+            await self._end()
+            return True
+        return error.code in protocol.SESSION_OVER
+
+    async def _stand_in_line(self, deadline_s: float) -> float:
+        """Get a seat from whichever of several servers has one first; returns the seconds waited.
+
+        A place in the line of a server is kept until another server has a free desktop.
+        """
+        started, failed, goodbyes = time.monotonic(), False, self._goodbyes
+        while self._goodbyes == goodbyes:
+            remaining = max(0.0, started + deadline_s - time.monotonic())
+            asking = asyncio.ensure_future(self._call("lease", {}, remaining))
+            try:
+                moved = await self._look_around(asking)
+            except ClusterError as error:
+                if failed or self._goodbyes != goodbyes or not await self._can_begin_anew(error):
+                    raise
+                failed = True
+            else:
+                if not moved:
+                    self._seated = True
+                    return time.monotonic() - started
+        raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
+
+    async def _look_around(self, asking: asyncio.Future[Reply]) -> bool:
+        """Wait for a seat, or until another server has a free one; returns whether the line has been left for that."""
+        try:
+            while True:
+                await asyncio.wait({asking}, timeout=LOOK_AROUND_S)
+                if asking.done():
+                    asking.result()
+                    return False
+                if await self._client.look_elsewhere(self._server):
+                    break
+            await self._end()
+            with contextlib.suppress(ClusterError):
+                await asking  # it says that its session was closed
+            return True
+        finally:
+            asking.cancel()
 
     async def _advance(self, op: str, args: dict[str, Any], deadline_s: float) -> StepResult:
         try:
@@ -211,7 +270,7 @@ class ClientSession:
         reason, closings = "", self._closings
         for _ in range(MAX_SENDS):
             if self._closings != closings:
-                raise ClusterError("the session was closed during the operation", ErrorCode.SESSION_LOST)
+                raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
             connection = self._connection or await self._connect()
             try:
                 await connection.send(frame)
@@ -285,6 +344,7 @@ class ClientSession:
 
     async def _try(self, server: ServerRecord, reasons: list[Exception]) -> ClientConnection | None:
         """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
+        server.placed += self._server is None  # at once, so that sessions that are opened together spread
         try:
             connection, welcome = await self._client.connect(server, self._token)
         except ClusterError as error:
@@ -296,7 +356,7 @@ class ClientSession:
         except NO_ANSWER as error:
             reasons.append(error)
         else:
-            server.placed += self._server is None
+            self._seated = self._seated and welcome.resumed
             self._connection, self._token, self._server = connection, welcome.session, server
             return connection
         server.failed(time.monotonic())
@@ -307,6 +367,10 @@ class ClientSession:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.transport.abort()
+
+
+def _waited(reply: Reply) -> float:
+    return float(reply.result.get("queue", 0.0))
 
 
 def _lost(last: StepResult, detail: str) -> StepResult:

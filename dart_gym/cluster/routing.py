@@ -62,7 +62,7 @@ class ServerRecord:
     def failed(self, now: float) -> None:
         """Note that it did not answer, or takes nobody."""
         rest = min(LAST_REST_S, FIRST_REST_S * 2 ** min(self.failures, 8))
-        self.failures, self.down_until, self.asked_at = self.failures + 1, now + rest, -math.inf
+        self.failures, self.down_until, self.asked_at, self.placed = self.failures + 1, now + rest, -math.inf, 0
 
     def is_down(self, now: float) -> bool:
         """Whether it failed so recently that nobody need ask."""
@@ -76,6 +76,12 @@ class ServerRecord:
         if self.load is None:
             return 1.0 + self.placed
         return (self.load.lent + self.load.waiting + self.placed + 1) / max(1, self.load.desktops)
+
+
+def room_elsewhere(servers: Sequence[ServerRecord], here: ServerRecord | None, now: float) -> ServerRecord | None:
+    """A server with a free desktop for a session that waits in line on another one; None if there is none."""
+    found = [server for server in preference(servers, now) if server is not here and not server.is_down(now)]
+    return found[0] if found and found[0].load is not None and found[0].demand() <= 1.0 else None
 
 
 def preference(servers: Sequence[ServerRecord], now: float) -> list[ServerRecord]:

@@ -18,6 +18,7 @@ from dart_gym.cluster.local import LocalCluster
 from dart_gym.cluster.routing import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
 from dart_gym.errors import ClusterError, ConfigurationError
 from dart_gym.outcomes import TerminalState
+from dart_gym.tasks.suites.fake import FakeScenario
 
 TASK = "fake/two-steps"
 LOADS = st.builds(Load, st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
@@ -88,6 +89,28 @@ def test_statuses_add_up():
 
 
 # --- real servers
+
+
+async def test_closing_a_session_in_the_middle_of_a_reset_opens_no_other(start_server, monkeypatch, until):
+    started, prepare = asyncio.Event(), FakeScenario.prepare
+
+    async def slow(scenario, desktop, task, seed):
+        started.set()
+        await asyncio.sleep(30)
+        return await prepare(scenario, desktop, task, seed)
+
+    monkeypatch.setattr(FakeScenario, "prepare", slow)
+    servers = [await start_server(), await start_server()]
+    for client in (client_of(servers[0]), client_of(*servers)):
+        started.clear()
+        session = client.session()
+        resetting = asyncio.create_task(session.reset(TASK, seed=0))
+        await started.wait()
+        await session.close()
+        with pytest.raises(ClusterError, match="closed during"):
+            await resetting
+        await until(lambda: not any(server.status()["sessions"] for server in servers))
+        assert {desktop["phase"] for server in servers for desktop in server.status()["desktops"]} == {"idle"}
 
 
 async def test_sessions_go_to_the_least_loaded_and_stay_there(start_server):
@@ -174,6 +197,42 @@ async def test_a_killed_server_costs_the_episode_and_not_the_client():
             assert (await other.step(Move(1, 1))).terminal is None
             await other.close()
             assert (await session.reset(TASK, seed=1)).terminal is None
+
+
+async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_server, monkeypatch, until):
+    monkeypatch.setattr("dart_gym.cluster.remote.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.STATUS_AGE_S", 0.02)
+    servers = [await start_server(desktops=1) for _ in range(2)]
+    client = client_of(*servers)
+    holders = [client.session() for _ in servers]
+    for holder in holders:
+        await holder.reset(TASK, seed=0)
+    assert {holder.server_url for holder in holders} == {server.url for server in servers}
+    async with client.session() as waiting:
+        resetting = asyncio.create_task(waiting.reset(TASK, seed=1))
+        await until(lambda: sum(server.pool.waiting for server in servers))
+        here = next(server for server in servers if server.pool.waiting)
+        (elsewhere,) = [holder for holder in holders if holder.server_url != here.url]
+        await elsewhere.close()
+        result = await resetting
+        assert waiting.server_url != here.url and result.timings["queue"] > 0.0
+        assert (await waiting.step(Move(1, 1))).terminal is None
+        assert here.pool.waiting == 0 and here.status()["sessions"] == 1
+    for holder in holders:
+        await holder.close()
+
+
+async def test_waiting_in_line_ends_with_the_deadline(start_server):
+    servers = [await start_server(desktops=1) for _ in range(2)]
+    client = client_of(*servers)
+    async with client.session() as one, client.session() as two, client.session() as three:
+        await one.reset(TASK, seed=0)
+        await two.reset(TASK, seed=0)
+        with pytest.raises(ClusterError) as caught:
+            await three.reset(TASK, seed=0, deadline_s=0.1)
+        assert caught.value.code == "capacity"
+        await two.close()
+        assert (await three.reset(TASK, seed=0, deadline_s=20.0)).terminal is None
 
 
 async def test_only_when_no_server_answers_the_cluster_is_unreachable(tmp_path):
