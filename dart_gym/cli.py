@@ -57,7 +57,7 @@ def serve(
     listen: Annotated[
         str, typer.Option(help="ws+unix:///path.sock (this machine), or ws://host:port.")
     ] = "ws://127.0.0.1:8765",
-    desktops: Annotated[int, typer.Option(help="How many desktops may run at once.")] = 4,
+    desktops: Annotated[int, typer.Option(help="How many desktops may be lent at once.")] = 4,
     token_env: Annotated[
         str | None, typer.Option(help="Environment variable with the token that clients must show.")
     ] = None,
@@ -225,7 +225,11 @@ def status(
             f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
             f"{desktop['spec']:<28} {desktop['task']}"
         )
+    for spare in found["spares"]:
+        print(f"  +  {'ready' if spare['ready'] else 'boots':<8} {spare['spec']}")
     print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")
+    if found["waiting_because"]:
+        print(f"{found['waiting_to_boot']} wait to boot: {found['waiting_because']}")
 
 
 @app.command()

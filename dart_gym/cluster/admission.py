@@ -17,7 +17,7 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,11 +55,13 @@ class Limits:
         reserve: bytes of memory that desktops leave to others; None for a twentieth of it, at most 512 MiB.
         max_load: runnable threads per core from which on boots are delayed; None for any.
         patience_s: longest delay because of the load.
+        memory: whether desktops take memory of this machine; False where they run elsewhere.
     """
 
     reserve: int | None = None
     max_load: float | None = None
     patience_s: float = 10.0
+    memory: bool = True
 
     def __post_init__(self) -> None:
         if self.reserve is not None and self.reserve < 0:
@@ -93,7 +95,7 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
     """
     if not running:
         return Admit()
-    if machine.available is not None:
+    if limits.memory and machine.available is not None:
         reserve = limits.reserve
         if reserve is None:
             reserve = min(512 * MIB, (machine.total or machine.available) // 20)
@@ -111,9 +113,12 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
 
 def read_machine() -> Machine:
     """What this machine has left now, within the limits of the control groups that this process is in."""
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     found = [pair for pair in (_meminfo(), *control_groups()) if pair is not None]
-    available, total = min(found, default=(None, None), key=lambda pair: pair[0])
-    return Machine(available, total, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+    if not found:
+        return Machine(load=load)
+    available, total = min(found)
+    return Machine(available, total, load)
 
 
 def _meminfo() -> tuple[int, int] | None:
@@ -233,6 +238,13 @@ class Admission:
             self._queue.remove(ticket)
             self.reason = ""
             self._notify()
+        with self.promised(spec):
+            yield
+
+    @contextlib.contextmanager
+    def promised(self, spec: DesktopSpec) -> Iterator[None]:
+        """Count the memory of a desktop that boots as taken, without a look at the machine."""
+        ticket = _Ticket(self.need(spec), time.monotonic())
         self._promised.add(ticket)
         try:
             yield

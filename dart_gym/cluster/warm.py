@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -150,15 +151,16 @@ class Stock:
 
     def _boot(self, spec: DesktopSpec) -> None:
         seat = self._make_seat("spare")
+        promise = contextlib.ExitStack()
+        promise.enter_context(self._admission.promised(spec))  # at once, so that the next look at the room sees it
         booting = asyncio.create_task(self._start(seat, spec), name="boot-spare")
-        spare = Spare(spec, seat, booting)
-        self.spares.append(spare)
+        self.spares.append(Spare(spec, seat, booting))
+        booting.add_done_callback(lambda _: promise.close())
         booting.add_done_callback(lambda _: self.tend())
 
     async def _start(self, seat: Seat, spec: DesktopSpec) -> bool:
         try:
-            async with self._admission.boot(spec, self._running, lambda: False):
-                await seat.boot(spec)
+            await seat.boot(spec)
         except Exception as error:  # whoever asks for such a desktop next boots it, and is told
             log.warning("a spare %s desktop did not boot: %s", spec.profile, error)
             self._failed[spec] = time.monotonic() + _RETRY_S

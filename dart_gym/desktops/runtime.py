@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from dart_gym.errors import DesktopError
 from dart_gym.processes import start_time
@@ -82,6 +83,7 @@ def _pid_namespace() -> str:
 
 
 def _owner_is_dead(path: Path) -> bool:
+    owner: dict[str, Any]
     if made := re.fullmatch(rf"{_NEW}\.(\d+)\.(\d+)\.(\d+)\.\d+", path.name):
         owner = {"pid_namespace": f"pid:[{made[1]}]", "pid": int(made[2]), "start_time": int(made[3])}
     else:

@@ -99,6 +99,48 @@ class ServeProcess:
         return ClusterClient(self.url, settings=ClientSettings(reconnect_s=30.0))
 
 
+class Line:
+    """A path to a server's Unix socket, which can be cut. An async context manager."""
+
+    def __init__(self, target: Path, path: Path) -> None:
+        self.target, self.path = target, path
+        self.url = f"ws+unix://{path}"
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Line:
+        self._server = await asyncio.start_unix_server(self._join, str(self.path))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_unix_connection(str(self.target))
+        except OSError:
+            writer.transport.abort()
+            return
+        ends = {writer, far_writer}
+        self._writers |= ends
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        for end in ends:
+            end.transport.abort()
+        self._writers -= ends
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()  # one end has gone: so does the other
+
+
 async def wait_for(condition: Any, timeout: float = 30.0) -> Any:
     """Wait until a function (or coroutine function) returns something true, and return that."""
     deadline = time.monotonic() + timeout

@@ -30,6 +30,10 @@ def test_memory_is_a_hard_rule():
     assert "needs about 300 MiB" in wait.reason and "399 MiB are free" in wait.reason and "2 running" in wait.reason
 
 
+def test_memory_here_does_not_matter_to_desktops_elsewhere():
+    assert decide(Machine(0, 4096 * MIB), Limits(memory=False)) == Admit()
+
+
 def test_what_boots_already_counts():
     assert isinstance(decide(Machine(699 * MIB, 4096 * MIB), promised=300 * MIB), Wait)
     assert decide(Machine(700 * MIB, 4096 * MIB), promised=300 * MIB) == Admit()

@@ -84,11 +84,11 @@ async def test_a_server_killed_while_it_boots_a_desktop(place, moment, sandbox):
         await wait_for(lambda: moment(old))
         processes = old.processes()
         await old.kill()
+        reset.cancel()  # before it asks the next server
+        await asyncio.wait({reset})
         async with ServeProcess(place):
             await wait_for(lambda: none_runs(processes))
             assert place.desktops() == []
-        reset.cancel()
-        await asyncio.wait({reset})
 
 
 async def _reset_until_killed(server: ServeProcess) -> None:
@@ -98,7 +98,7 @@ async def _reset_until_killed(server: ServeProcess) -> None:
 
 @pytest.mark.desktop
 async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_server(place):
-    async with ServeProcess(place, "--sandbox", "none") as old, old.client().session() as session:
+    async with ServeProcess(place, "--sandbox", "none", "--warm", "0") as old, old.client().session() as session:
         assert (await session.reset(small_desktop(), seed=0)).terminal is None
         guest, display = old.named("desktop-guest")[0], old.named("Xvfb")[0]
         locks = [path for path in Path("/tmp").glob(".X*-lock") if path.read_text().split() == [str(display)]]
@@ -117,7 +117,7 @@ async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_se
 @pytest.mark.desktop
 async def test_a_living_server_is_not_touched_by_another_one(place):
     faces = ("--osworld-face", str(place.path / "faces"))
-    async with ServeProcess(place, *faces) as first, first.client().session() as session:
+    async with ServeProcess(place, "--warm", "0", *faces) as first, first.client().session() as session:
         info = (await session.reset(small_desktop(), seed=0)).info
         face = Path(info["osworld_face"]["url"].removeprefix("http+unix://"))
         before, directories = first.processes(), place.desktops()
@@ -176,7 +176,7 @@ async def test_the_leases_of_a_dead_client_are_free_within_heartbeat_and_grace(p
 
 @pytest.mark.desktop
 async def test_one_of_eight_desktops_is_killed_in_a_step(place):
-    async with ServeProcess(place, "--desktops", "8") as server:
+    async with ServeProcess(place, "--desktops", "8", "--warm", "0") as server:
         envs = DesktopVectorEnv(8, task_ids("dialogs")[0], url=server.url)
         tasks = [small_desktop(f"desktop-{i}") for i in range(8)]
         try:

@@ -91,6 +91,7 @@ class Users:
         for owner, task in first.items():
             if not self.allowed(owner):
                 self.passed_over[task] = 0
+                continue
             others = Counter(other for other, _ in served if other != owner)
             self.passed_over[task] += max(others.values(), default=0)
             assert self.passed_over[task] <= len(OWNERS), "an owner is passed over again and again"
