@@ -61,7 +61,7 @@ async def test_the_grid_and_one_desktop_big(page):
             await wait_for(page, "document.querySelector('dialog img').naturalWidth === 640")
             rows = await page.evaluate(texts("dialog li"))
             assert len(rows) == 4 and HOSTILE in rows[2] and "drag (10,10) → (300,300)" in rows[1]
-            assert rows[3].startswith("1click (100, 200)") and "outside" in rows[0]
+            assert rows[3].startswith("1click (100, 200)") and "off the screen" in rows[0]
             marks = (
                 "[...document.querySelectorAll('dialog circle.mark:not(.halo)')].map(mark => +mark.getAttribute('cx'))"
             )
