@@ -187,7 +187,7 @@ async def many_fakes(count: int, steps: int) -> dict[str, float]:
 async def three_ways(desktops: int, seconds: float) -> dict[str, float]:
     """Episodes per minute of real desktops, driven in three ways on one server."""
     async with BenchServer(desktops) as server:
-        envs = DesktopVectorEnv(desktops, long_tail.TASK, url=server.url)
+        envs = DesktopVectorEnv(desktops, long_tail.TASK, url=server.url, max_steps=long_tail.MAX_STEPS)
         try:
             await asyncio.to_thread(envs.reset, seed=0)  # boots all desktops, which are kept
             barrier = await asyncio.to_thread(long_tail.with_barrier, envs, seconds)

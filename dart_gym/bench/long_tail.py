@@ -27,6 +27,7 @@ from dart_gym.vector import DesktopVectorEnv
 TASK = "miniwob/click-test"
 THINK_MEDIAN_S, THINK_SPREAD, THINK_CAP_S = 0.1, 1.8, 20.0
 STEPS_MEDIAN, STEPS_SPREAD, STEPS_CAP = 4.0, 0.8, 30
+MAX_STEPS = STEPS_CAP + 1  # so that the policy ends every episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ async def with_coroutines(client: ClusterClient, desktops: int, seconds: float) 
     async def drive(session: ClientSession) -> None:
         while True:
             one = tally.next()
-            await session.reset(TASK, seed=one.number)
+            await session.reset(TASK, seed=one.number, max_steps=MAX_STEPS)
             for step, thought in enumerate(one.think_s):
                 await asyncio.sleep(thought)  # the policy thinks
                 result = await session.step(one.action(step))

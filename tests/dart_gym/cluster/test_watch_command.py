@@ -31,7 +31,7 @@ async def test_a_unix_socket_is_watched_through_loopback(server, client):
         assert address.startswith("http://127.0.0.1:") and len(key) > 20
         page = await web.get(address)
         assert page.status_code == 200 and "script-src 'sha256-" in page.headers["content-security-policy"]
-        for wrong in ({}, {"Authorization": "Bearer "}, {"Authorization": f"Bearer {key}x"}):
+        for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": f"Bearer {key}x"}):
             assert (await web.get(f"{address}/state", headers=wrong)).status_code == 401
         web.headers["Authorization"] = f"Bearer {key}"
         assert (await web.get(f"{address}/state")).json()["desktops"][0]["task"] == TWO_STEPS

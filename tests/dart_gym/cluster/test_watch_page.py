@@ -50,7 +50,7 @@ async def test_the_grid_and_one_desktop_big(page):
             await page.navigate(f"{server.url.replace('ws://', 'http://')}/watch")
             await wait_for(page, f"{CARDS} === 2")
             await wait_for(page, "[...document.querySelectorAll('.card img')].every(image => image.naturalWidth)")
-            assert await page.evaluate(texts(".card .task")) == ["fake/two-steps", "hostile"]
+            assert await page.evaluate(texts(".card .task")) == ["fake/two-steps", "osworld/hostile"]
             assert (await page.evaluate(texts(".card .instruction")))[1] == HOSTILE
             assert await page.evaluate(texts(".card .chip")) == ["policy", "policy"]
             assert await page.evaluate(texts(".card .step")) == ["step 0", "step 4"]
