@@ -287,7 +287,8 @@ def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
     """
     if reply.code is not None:
         return _pack({"id": reply.id, "error": {"code": str(reply.code), "message": reply.message}})
-    header, body = {"id": reply.id, "result": reply.result}, memoryview(b"")
+    header: dict[str, Any] = {"id": reply.id, "result": reply.result}
+    body: bytes | memoryview = b""
     if reply.image is not None:
         header["image"], body = encode_image(reply.image, codec)
     frame = _pack(header, body)

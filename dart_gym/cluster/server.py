@@ -271,10 +271,14 @@ class ClusterServer:
         period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
-            self._sessions.check()
-            await self.pool.keep_house(idle_desktop_s)
-            if self._token_file and self._token_file.changed():
-                self.reload()
+            try:
+                self._sessions.check()
+                await self.pool.keep_house(idle_desktop_s)
+                if self._token_file and self._token_file.changed():
+                    self.reload()
+            except Exception:  # a defect in it must not leave every lease without an end from now on
+                log.exception("house-keeping failed")
+                self._counters["internal_errors"] += 1
 
     # --- connections
 

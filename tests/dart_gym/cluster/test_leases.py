@@ -9,6 +9,8 @@ import time
 import numpy as np
 import pytest
 import websockets
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 
 from dart_gym.actions import Click, Move, Wait
@@ -16,6 +18,7 @@ from dart_gym.cluster import protocol
 from dart_gym.cluster.client import ClientSettings, ClusterClient
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request
 from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.cluster.sessions import ConnectedLease, Lifetimes
 from dart_gym.cluster.tokens import token_line
 from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.outcomes import TerminalState
@@ -173,6 +176,47 @@ async def test_a_connection_that_answers_nothing_is_replaced(server, client):
         assert time.monotonic() - started > 1.0  # it was asked first
 
 
+async def test_whatever_is_cut_or_sent_again_nothing_is_done_twice(server):
+    """Requests sent again, lines cut with and without a reply under way, in any order: each is executed once."""
+
+    async def play(events: list[str]) -> None:
+        connection, answer = await open_by_hand(server)
+        token = protocol.decode_welcome(answer).session
+        args = {"task": TWO_STEPS, "seed": 0, "max_steps": 1000, "time_limit_s": None, "desktop": None}
+        frame = protocol.encode_request(Request(1, "reset", 5e3, args))
+        await connection.send(frame)
+        reply, steps = await connection.recv(), 0
+        for event in events:
+            if event in ("step", "unread"):
+                steps += 1
+                action = {"kind": "move", "x": steps, "y": 1}
+                frame = protocol.encode_request(Request(steps + 1, "step", 5e3, {"action": action}))
+                await connection.send(frame)
+                reply = await connection.recv() if event == "step" else None
+            if event in ("cut", "unread"):
+                connection.transport.abort()
+                connection, answer = await open_by_hand(server, resume=token)
+                assert protocol.decode_welcome(answer).resumed
+            if event != "step":
+                await connection.send(frame)
+                again = await connection.recv()
+                assert reply in (None, again)
+                reply = again
+            assert protocol.step_result(protocol.decode_reply(reply)).step_index == steps
+        await connection.send(protocol.encode_request(Request(1000, "close", 0)))
+        await connection.recv()
+        await connection.close()
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.sampled_from(["step", "again", "cut", "unread"]), max_size=8))
+    def scenario(events):
+        asyncio.run_coroutine_threadsafe(play(events), loop).result(30)
+
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(scenario)
+    assert server.status()["counters"].get("internal_errors", 0) == 0
+
+
 # --- time limits
 
 
@@ -199,6 +243,34 @@ async def test_a_lifetime_ends_an_operation_that_is_under_way(start_server, desk
         assert result.terminal is TerminalState.ENV_ERROR and "as long as one may" in result.evaluation.detail
         await until(lambda: server.pool.slots[0].phase == "idle")
         await until(lambda: not desktops[0].alive)  # nobody knows what it did
+
+
+@pytest.mark.parametrize(
+    ("lease", "age", "code"),
+    [
+        ({"connection": None}, 10.1, ErrorCode.SESSION_LOST),
+        ({"connection": None}, 9.9, None),
+        ({"connection": None, "locked": True}, 10.1, None),  # its operation has a deadline of its own
+        ({"slot": True}, 60.1, ErrorCode.IDLE),
+        ({"slot": True}, 59.9, None),
+        ({"slot": True, "locked": True}, 60.1, None),
+        ({"slot": False}, 60.1, None),  # it holds nothing
+        ({"slot": True, "leased": 100.1}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": True, "leased": 100.1, "locked": True}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": False, "leased": 100.1}, 1.0, None),
+    ],
+)
+async def test_when_a_session_has_to_end(lease, age, code):
+    now = 1000.0
+    made = ConnectedLease("token", "raw", last_used=now - age, leased_at=now - lease.get("leased", 50.0))
+    made.connection = lease.get("connection", object())
+    made.slot = object() if lease.get("slot") else None
+    if lease.get("locked"):
+        await made.lock.acquire()
+    found = Lifetimes(grace_s=10.0, idle_s=60.0, lifetime_s=100.0).verdict(made, now)
+    assert (found.code if found else None) == code
+    if "leased" in lease:
+        assert Lifetimes(grace_s=10.0, idle_s=60.0).verdict(made, now) is None
 
 
 async def test_who_comes_back_late_is_told_why_the_session_ended(start_server, until):
