@@ -35,7 +35,6 @@ from dart_gym.outcomes import TerminalState
 
 PATHS = ("/ws", "/openenv/ws")
 DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another
-BIG_FRAME_BYTES = 200_000  # larger ones are translated in a thread
 OPERATIONS = ("reset", "step", "state", "close")
 _CODES = {
     ErrorCode.BAD_ACTION: "VALIDATION_ERROR",
@@ -269,12 +268,12 @@ class OpenEnvConnection:
                 return frame
             await self._send(frame)
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, message: bytes | list[memoryview]) -> None:
         """Send what a frame of the server becomes. Who has gone needs no answer: `recv` says so next."""
-        if len(frame) > BIG_FRAME_BYTES:
-            text = await asyncio.to_thread(self._translation.answer, frame)
+        if isinstance(message, list):  # a large one, in fragments
+            text = await asyncio.to_thread(lambda: self._translation.answer(b"".join(message)))
         else:
-            text = self._translation.answer(frame)
+            text = self._translation.answer(message)
         if text is not None:
             await self._send(text)
 

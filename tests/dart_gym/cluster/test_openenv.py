@@ -95,6 +95,14 @@ def server_thread(tmp_path):
     background_loop().run(server.stop)
 
 
+async def test_a_large_screen_arrives_whole(server):
+    async with ClusterClient(server.url).session() as session:
+        expected = (await session.reset(TASK, seed=2, desktop={"width": 1920, "height": 1080})).observation.screenshot
+    async with GenericEnvClient(base_url=server.url) as env:
+        result = await env.reset(task_id=TASK, seed=2, width=1920, height=1080)
+        assert np.array_equal(screen(result.observation), expected)
+
+
 async def test_a_fault_of_the_desktop_has_no_reward(server, desktops):
     async with GenericEnvClient(base_url=server.url) as env:
         await env.reset(task_id=TASK, seed=0)
