@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,7 +159,7 @@ class Desync:
 
 
 async def many_fakes(count: int, steps: int) -> dict[str, float]:
-    """Steps per second, latencies and the server's memory with many drawn desktops; and how many replies were wrong."""
+    """Steps per second, latencies, the server's memory, both sides' processor time per step; and wrong replies."""
     each = max(1, steps // count)
     async with BenchServer(count) as server:
         client = ClusterClient(server.url)
@@ -165,9 +167,10 @@ async def many_fakes(count: int, steps: int) -> dict[str, float]:
         drivers = [Desync(session, number) for number, session in enumerate(sessions)]
         await asyncio.gather(*(driver.start() for driver in drivers))
         latencies = array("d")
-        started = time.perf_counter()
+        started, own_cpu, server_cpu = time.perf_counter(), time.process_time(), cpu_seconds(server.pid)
         await asyncio.gather(*(driver.run(each, latencies) for driver in drivers))
         passed = time.perf_counter() - started
+        own_cpu, server_cpu = time.process_time() - own_cpu, cpu_seconds(server.pid) - server_cpu
         memory = own_megabytes(server.pid)
         await asyncio.gather(*(session.close() for session in sessions))
     name = f"fake_{count}"
@@ -176,9 +179,17 @@ async def many_fakes(count: int, steps: int) -> dict[str, float]:
         f"{name}_p50_ms": 1e3 * median(latencies),
         f"{name}_p99_ms": 1e3 * percentile(latencies, 0.99),
         f"{name}_memory_mb": memory,
+        f"{name}_server_cpu_us": 1e6 * server_cpu / len(latencies),
+        f"{name}_client_cpu_us": 1e6 * own_cpu / len(latencies),
         "desync_steps": float(len(latencies)),
         "desync_wrong": float(sum(driver.wrong for driver in drivers)),
     }
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # --- (c)
