@@ -5,6 +5,7 @@ A tokens file names for each token its SHA-256, or the environment variable that
     tokens:
       - {name: trainer, sha256: 9f86d0…, desktops: 32, sessions: 64}
       - {name: alice, env: ALICE_TOKEN, desktops: 4}
+      - {name: operator, env: OPERATOR_TOKEN, desktops: 0, watch: all}
 
 `dart-gym token` makes a token and its line. A plain hash is enough for long random tokens, and for nothing else.
 
@@ -25,7 +26,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import pydantic
 import yaml
@@ -53,11 +54,13 @@ class Principal:
         name: for quotas, fairness, the status and logs; "" where no tokens are used.
         max_desktops: how many desktops its sessions may hold together; None for no limit.
         max_sessions: how many sessions it may have open; None for no limit.
+        watches_all: whether it may watch the desktops of others too.
     """
 
     name: str = ""
     max_desktops: int | None = None
     max_sessions: int | None = None
+    watches_all: bool = True
 
 
 ANYBODY = Principal()
@@ -118,9 +121,10 @@ class _Entry(BaseModel):
     env: Annotated[str, Field(min_length=1)] | None = None
     desktops: Annotated[int, Field(ge=0)] | None = None
     sessions: Annotated[int, Field(ge=0)] | None = None
+    watch: Literal["own", "all"] = "own"
 
     def principal(self) -> Principal:
-        return Principal(self.name, self.desktops, self.sessions)
+        return Principal(self.name, self.desktops, self.sessions, self.watch == "all")
 
 
 class _File(BaseModel):
