@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import shutil
@@ -18,6 +19,8 @@ from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.face_address import FacePolicy
+from dart_gym.desktops.providers import PROVIDERS, make_provider
+from dart_gym.desktops.providers.base import Provider, opened
 from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
@@ -85,6 +88,10 @@ def serve(
             "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
         ),
     ] = False,
+    provider: Annotated[str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS) + ".")] = "xvfb",
+    provider_option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, an option of the provider. May be repeated.")
+    ] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
@@ -109,10 +116,11 @@ def serve(
         faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
+    maker = make_provider(provider, provider_option or ())
     for path in clean_leftovers():
         log.info("removed %s, left behind by a process that is dead", path)
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, maker))
     finally:
         if private and parse_address(listen).is_unix:
             shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
@@ -134,12 +142,15 @@ def _token(variable: str | None) -> str | None:
     return token
 
 
-async def _serve(settings: ServerSettings) -> None:
+async def _serve(settings: ServerSettings, provider: Provider) -> None:
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, ending.set)
-    async with ClusterServer(settings) as server:
+    if provider.capacity is not None and settings.desktops > provider.capacity:
+        log.info("the provider %s has %d desktops: serving as many", provider.name, provider.capacity)
+        settings = dataclasses.replace(settings, desktops=provider.capacity)
+    async with opened(provider), ClusterServer(settings, provider.desktop) as server:
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line
         await ending.wait()
         log.info("stopping")

@@ -9,8 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Mapping
+import logging
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 
 class Options(BaseModel):
@@ -70,6 +74,17 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Wait until everything that it started is gone. Call it after the desktops were stopped. Idempotent."""
+
+
+@contextlib.asynccontextmanager
+async def opened(provider: Provider) -> AsyncIterator[Provider]:
+    """Open a provider, say what it removed, and close it at the end."""
+    for name in await provider.open():
+        log.info("removed %s, left behind by a server that is dead", name)
+    try:
+        yield provider
+    finally:
+        await provider.close()
 
 
 def elsewhere(spec: DesktopSpec) -> Desktop | None:

@@ -1,7 +1,7 @@
 """The provider "osworld-vm": OSWorld's own virtual machine, which QEMU runs in a container, one per desktop.
 
-It needs a host with KVM, OSWorld's image of QEMU and its disk of Ubuntu (a qcow2 of some 24 GB, which all machines share
-read-only). Their ports are published on loopback alone.
+It needs a host with KVM, OSWorld's image of QEMU and its disk of Ubuntu (a qcow2 of some 24 GB, which all machines
+share read-only). Their ports are published on loopback alone.
 """
 
 from __future__ import annotations
@@ -119,6 +119,9 @@ class OSWorldVmProvider:
             if found is None:
                 raise DesktopError("the container of a virtual machine ended at once; look at `docker events`")
             return Machine(container_id, parse_machine_url(published_url(found)))
+        except (LookupError, TypeError) as error:
+            await self._engine.remove(container_id)
+            raise DesktopError(f"Docker published no ports of a virtual machine: {error!r}") from error
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(self._engine.remove(container_id)))
             raise
