@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import time
@@ -38,6 +39,14 @@ _CONNECT_TIMEOUT_S = 10.0
 _ASK_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 60.0
 _SEARCH_PERIOD_S = 5.0
+_FULL = (
+    "all places of the token are taken, and none came free in time; next step: fewer desktops, or a larger quota for "
+    "the token"
+)
+_SLOW = (
+    "no machine was up within {:.0f} s; what was asked for is stopped when it is up; next step: give resets a longer "
+    "deadline, or look at the cluster's load"
+)
 
 
 class GuiDockerEnvOptions(Options):
@@ -148,24 +157,19 @@ class GuiDockerEnvProvider:
 
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
         """Start a machine on the server with most free places; where all are full, wait for one."""
-        deadline, attempt = time.monotonic() + timeout, 0
+        full = False
         try:
             async with asyncio.timeout(timeout):
-                while True:
+                for attempt in itertools.count():
+                    full = False
                     found = await self._try_servers(attempt)
                     if isinstance(found, Machine):
                         return found
-                    if time.monotonic() + found > deadline:
-                        raise DesktopTimeoutError(
-                            f"all places of the token are taken, and none came free in {timeout:.0f} s; next step: "
-                            "fewer --desktops, or a larger quota for the token"
-                        )
+                    full = True
                     await self._until_freed(found)
-                    attempt += 1
         except TimeoutError:
-            raise DesktopTimeoutError(
-                f"no machine was started within {timeout:.0f} s; it is stopped when it is up"
-            ) from None
+            raise DesktopTimeoutError(_FULL if full else _SLOW.format(timeout)) from None
+        raise AssertionError("the loop has no end")  # for the type checker
 
     async def _until_freed(self, seconds: float) -> None:
         """Wait; a machine that is given back here ends the wait early."""
