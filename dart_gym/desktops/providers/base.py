@@ -47,6 +47,9 @@ class Options(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"])) or "options"
+            if first["type"] == "missing":
+                message = f"the provider needs the option {name!r}; next step: --provider-option {name}=VALUE"
+                raise ConfigurationError(message) from None
             raise ConfigurationError(f"the provider's option {name}: {first['msg']} (got {first['input']!r})") from None
 
 
