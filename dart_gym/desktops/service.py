@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import signal
 import sys
 from collections.abc import Coroutine
@@ -120,7 +119,6 @@ async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = 
     Raises:
         DartGymError: the desktop did not start.
     """
-    os.umask(0o077)
     desktop = make_desktop(spec)
     await desktop.start(timeout=BOOT_TIMEOUT_S)
     lifeline = Lifeline(longest_alone_s)
@@ -132,6 +130,7 @@ async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = 
 
             for name, handler in ((PORTS, lead), (LIFE, lifeline.hold)):
                 stack.callback((await asyncio.start_unix_server(handler, directory / name)).close)
+                (directory / name).chmod(0o600)  # no umask: the programs of the desktop would have it too
             await _first_of(lifeline.wait(), _signalled(), _death(desktop))
     finally:
         await desktop.stop()
@@ -164,6 +163,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m dart_gym.desktops.service DIRECTORY SPEC", file=sys.stderr)
         return 2
     directory = Path(arguments[0])
+    (directory / LOG).touch(mode=0o600)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
