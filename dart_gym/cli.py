@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import shutil
@@ -17,11 +16,12 @@ import typer.core
 
 from dart_gym.bench.cli import app as bench_app
 from dart_gym.cluster.address import parse_address
+from dart_gym.cluster.admission import MIB, Limits
+from dart_gym.cluster.janitor import clean_up
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.desktops.providers import PROVIDERS, make_provider
 from dart_gym.desktops.providers.base import Provider, opened
-from dart_gym.desktops.sandbox import clean_leftovers
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
 from dart_gym.tasks.cli import app as tasks_app
@@ -59,15 +59,24 @@ def serve(
     listen: Annotated[
         str, typer.Option(help="ws+unix:///path.sock (this machine), or ws://host:port.")
     ] = "ws://127.0.0.1:8765",
-    desktops: Annotated[int, typer.Option(help="How many desktops may run at once.")] = 4,
+    desktops: Annotated[int, typer.Option(help="How many desktops may be lent at once.")] = 4,
     token_env: Annotated[
         str | None, typer.Option(help="Environment variable with the token that clients must show.")
     ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="File of several tokens with names and quotas. Read again when it changes.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM) for --listen wss://host:port.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
     sandbox: Annotated[
         str | None, typer.Option(help="bwrap, or none where there are no user namespaces; by default as tasks say.")
     ] = None,
     grace: Annotated[float, typer.Option(help="Seconds that a session outlives its connection.")] = 30.0,
     idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
+    lifetime: Annotated[
+        float | None, typer.Option(help="A lease ends after so many seconds, whatever it does; never by default.")
+    ] = None,
+    drain: Annotated[float, typer.Option(help="Seconds for which episodes go on after a SIGTERM.")] = 5.0,
     idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
     osworld_url: Annotated[
@@ -96,34 +105,65 @@ def serve(
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
     ] = None,
+    warm: Annotated[
+        int | None,
+        typer.Option(
+            help="Spare desktops to hold booted, beside --desktops, for the specs asked for last. "
+            "By default 1, or 0 where a provider has no desktops to spare."
+        ),
+    ] = None,
+    reserve_mb: Annotated[
+        int | None, typer.Option(help="Memory that desktops leave to others; by default a twentieth, at most 512.")
+    ] = None,
+    max_load: Annotated[
+        float | None, typer.Option(help="Delay boots at more runnable threads per core than this; by default never.")
+    ] = None,
     private: Annotated[bool, typer.Option("--private", help="At the end remove the socket's directory.")] = False,
 ) -> None:
-    """Serve desktops until a signal ends it. SIGTERM and Ctrl-C stop all of them."""
+    """Serve desktops until a signal ends it: SIGTERM lets episodes end, a second one and Ctrl-C do not wait.
+
+    SIGHUP reads the tokens and the certificate again.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("websockets", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if die_with_parent:
         follow_parent(parent)
+    maker = make_provider(provider, provider_option or ())
+    reserve = None if reserve_mb is None else reserve_mb * MIB
     settings = ServerSettings(
         listen=listen,
-        desktops=desktops,
+        desktops=_desktops(desktops, maker),
+        warm=maker.spares if warm is None else warm,
+        limits=Limits(reserve=reserve, max_load=max_load, memory=maker.local),
         token=_token(token_env),
+        tokens=tokens,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
         sandbox=sandbox,
         grace_s=grace,
         idle_timeout_s=idle_timeout,
+        lifetime_s=lifetime,
+        drain_s=drain,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
         faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
-    maker = make_provider(provider, provider_option or ())
-    for path in clean_leftovers():
-        log.info("removed %s, left behind by a process that is dead", path)
+    for found in clean_up([osworld_face] if osworld_face else []):
+        log.info("removed %s, left behind by a process that is dead", found)
     try:
-        asyncio.run(_serve(settings, maker))
+        asyncio.run(_serve(settings, maker, patient=not private))
     finally:
         if private and parse_address(listen).is_unix:
             shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _desktops(asked: int, provider: Provider) -> int:
+    if provider.capacity is None or asked <= provider.capacity:
+        return asked
+    log.info("the provider %s has %d desktops: serving as many", provider.name, provider.capacity)
+    return provider.capacity
 
 
 def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
@@ -142,18 +182,50 @@ def _token(variable: str | None) -> str | None:
     return token
 
 
-async def _serve(settings: ServerSettings, provider: Provider) -> None:
-    ending = asyncio.Event()
+async def _serve(settings: ServerSettings, provider: Provider, patient: bool) -> None:
+    """Serve until a signal; `patient`: after the first SIGTERM the episodes may go on for a while."""
+    ending, at_once = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        ending.set()
+        at_once.set()
+
+    def terminate() -> None:
+        if ending.is_set() or not patient:
+            at_once.set()
+        ending.set()
+
     loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, ending.set)
-    if provider.capacity is not None and settings.desktops > provider.capacity:
-        log.info("the provider %s has %d desktops: serving as many", provider.name, provider.capacity)
-        settings = dataclasses.replace(settings, desktops=provider.capacity)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     async with opened(provider), ClusterServer(settings, provider.desktop) as server:
+        if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
+            loop.add_signal_handler(signal.SIGHUP, server.reload)
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line
         await ending.wait()
+        if not at_once.is_set():
+            log.info("draining: no more desktops are lent, episodes may go on for %g s", settings.drain_s)
+            waiting = [asyncio.create_task(server.drain()), asyncio.create_task(at_once.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
         log.info("stopping")
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    desktops: Annotated[int | None, typer.Option(help="How many desktops its sessions may hold together.")] = None,
+    sessions: Annotated[int | None, typer.Option(help="How many sessions it may have open.")] = None,
+) -> None:
+    """Make a token: it is shown once, with the line for the file of `serve --tokens`."""
+    from dart_gym.cluster.tokens import new_token, token_line
+
+    made = new_token()
+    line = token_line(name, made, desktops, sessions)
+    print(made)
+    print(f"give it to {name}; the tokens file gets the line", file=sys.stderr)
+    print(line, file=sys.stderr)
 
 
 @app.command()
@@ -172,7 +244,11 @@ def status(
             f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
             f"{desktop['spec']:<28} {desktop['task']}"
         )
+    for spare in found["spares"]:
+        print(f"  +  {'ready' if spare['ready'] else 'boots':<8} {spare['spec']}")
     print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")
+    if found["waiting_because"]:
+        print(f"{found['waiting_to_boot']} wait to boot: {found['waiting_because']}")
 
 
 @app.command()

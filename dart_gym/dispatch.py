@@ -19,13 +19,13 @@ import numpy as np
 
 from dart_gym.actions import Action
 from dart_gym.cluster.client import ClientSession
-from dart_gym.cluster.protocol import ErrorCode
+from dart_gym.cluster.protocol import SESSION_OVER, ErrorCode
 from dart_gym.episodes import ClusterLink, ending, make_info, make_observation
 from dart_gym.errors import ClusterError, DesktopError, EpisodeStateError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
-FAULTS = (ErrorCode.SESSION_LOST, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE, ErrorCode.INTERNAL)
+FAULTS = (*SESSION_OVER, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.INTERNAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Invariants:
     - A seat has at most one desktop; what it gives up is stopped in the background, so that the next one boots
       without waiting for it. `close` waits for all of them.
-    - A reusable, living desktop with an equal spec is kept; anything else is thrown away.
+    - A living desktop with an equal spec is kept if it is reusable, or if no episode has used it yet; anything else is
+      thrown away.
     - Scenarios and the HTTP face belong to the desktop: they are closed before it is.
 """
 
@@ -47,6 +48,7 @@ class Seat:
         self._face: OSWorldFace | None = None
         self._desktop_factory = desktop_factory
         self._desktop: Desktop | None = None
+        self._fresh = False
         self._scenarios: dict[str, Scenario] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -67,7 +69,12 @@ class Seat:
 
     def fits(self, spec: DesktopSpec) -> bool:
         """Whether its desktop can be kept for an episode with this spec."""
-        return self.alive and spec.reusable and self.spec == spec
+        return self.alive and (spec.reusable or self._fresh) and self.spec == spec
+
+    @property
+    def memory_bytes(self) -> Callable[[], int] | None:
+        """Measures the memory that its desktop uses, for a thread; None where that cannot be known here."""
+        return getattr(self._desktop, "memory_bytes", None) if self.alive else None
 
     async def desktop(self, spec: DesktopSpec) -> Desktop:
         """Return a started desktop for a new episode: the one there is if it fits, else a fresh one.
@@ -75,9 +82,18 @@ class Seat:
         Raises:
             DesktopError: it did not boot; the seat is empty then.
         """
-        if self.fits(spec):
-            assert self._desktop is not None  # for the type checker: `fits` looked
-            return self._desktop
+        if not self.fits(spec):
+            await self.boot(spec)
+        assert self._desktop is not None  # for the type checker: it fits, or was booted
+        self._fresh = False
+        return self._desktop
+
+    async def boot(self, spec: DesktopSpec) -> None:
+        """Replace the desktop by a fresh one, which waits for its first episode.
+
+        Raises:
+            DesktopError: it did not boot; the seat is empty then.
+        """
         self.discard()
         desktop = self._desktop_factory(spec)
         self._desktop = desktop
@@ -88,7 +104,7 @@ class Seat:
         except BaseException:
             self.discard()
             raise
-        return desktop
+        self._fresh = True
 
     def scenario(self, suite: str) -> Scenario:
         """The scenario of a suite on this desktop; made when first asked for."""
@@ -101,6 +117,7 @@ class Seat:
         self._desktop, other._desktop = other._desktop, self._desktop
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
         self._face, other._face = other._face, self._face
+        self._fresh, other._fresh = other._fresh, self._fresh
 
     def discard(self) -> None:
         """Give the desktop up; it is stopped in the background."""
@@ -108,7 +125,7 @@ class Seat:
             return
         ending = self._stop(self._desktop, list(self._scenarios.values()), self._face)
         task = asyncio.create_task(ending, name=f"stop-{self.name}")
-        self._desktop, self._scenarios, self._face = None, {}, None
+        self._desktop, self._scenarios, self._face, self._fresh = None, {}, None, False
         self._stopping.add(task)
         task.add_done_callback(self._stopped)
 

@@ -271,6 +271,11 @@ class Session:
         async with asyncio.timeout(deadline_s):
             return await episode.scenario.oracle(episode.desktop)
 
+    @property
+    def running(self) -> bool:
+        """Whether an episode is under way."""
+        return self._episode is not None
+
     def _running(self) -> _Episode:
         if self._episode is None:
             raise EpisodeStateError("no episode is running (none was started, or it has ended): call reset first")

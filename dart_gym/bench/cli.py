@@ -30,6 +30,14 @@ def desktop(json: JsonOption = None) -> None:
     finish(asyncio.run(measure(lambda stage: print(f"... {stage}", file=sys.stderr, flush=True))), json)
 
 
+@app.command()
+def reset(json: JsonOption = None) -> None:
+    """Resets of a server with and without spare desktops (about three minutes)."""
+    from dart_gym.bench.reset import measure
+
+    finish(asyncio.run(measure(lambda stage: print(f"... {stage}", file=sys.stderr, flush=True))), json)
+
+
 def finish(report: Report, json: Path | None) -> None:
     """Print a report, and write it where asked."""
     report.print(Console())

@@ -34,9 +34,7 @@ from dart_gym.tasks.registry import task_from_file
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
-_SESSION_GONE = frozenset(
-    {ErrorCode.SESSION_LOST, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.IDLE}
-)
+_SESSION_GONE = frozenset({*protocol.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +83,12 @@ class ClusterClient:
         async with self.session() as session:
             return await session.status()
 
-    async def connect(self, resume: str = "") -> tuple[ClientConnection, protocol.Welcome]:
-        """Open a connection for a new session, or for one to go on with.
+    async def connect(self, resume: str = "", take_over: bool = False) -> tuple[ClientConnection, protocol.Welcome]:
+        """Open a connection for a new session, or for one to go on with, also if it has a living one (`take_over`).
 
         Raises:
             OSError, TimeoutError, websockets.WebSocketException: nobody answers; it may be tried again.
-            ClusterError: refused (code AUTH or SESSION_LOST).
+            ClusterError: refused (code AUTH, CAPACITY, BUSY, or one of `SESSION_OVER`).
             ProtocolError: not a cluster, or another version.
         """
         options: dict[str, Any] = {
@@ -112,7 +110,8 @@ class ClusterClient:
         except websockets.InvalidStatus as error:
             raise self._refusal(error) from error
         try:
-            hello = Hello(self._codecs, resume, client=self.settings.name or f"pid {os.getpid()}")
+            name = self.settings.name or f"pid {os.getpid()}"
+            hello = Hello(self._codecs, resume, client=name, take_over=take_over)
             await connection.send(protocol.encode_hello(hello))
             async with asyncio.timeout(10.0):
                 return connection, protocol.decode_welcome(await connection.recv())
@@ -193,7 +192,7 @@ class ClientSession:
         try:
             reply = await self._call("reset", arguments, deadline_s)
         except ClusterError as error:
-            if error.code not in (ErrorCode.SESSION_LOST, ErrorCode.IDLE):
+            if error.code not in protocol.SESSION_OVER:
                 raise
             reply = await self._call("reset", arguments, deadline_s)  # on a new session: nothing is done twice
         return self._remember(protocol.step_result(reply))
@@ -243,7 +242,7 @@ class ClientSession:
         if not token:
             return None
         with contextlib.suppress(OSError, TimeoutError, websockets.WebSocketException, ClusterError):
-            return (await self._client.connect(token))[0]
+            return (await self._client.connect(token, take_over=True))[0]
         return None
 
     # --- how
@@ -324,7 +323,7 @@ class ClientSession:
             try:
                 self._connection, welcome = await self._client.connect(self._token)
             except ClusterError as error:
-                if error.code == ErrorCode.SESSION_LOST:
+                if error.code in protocol.SESSION_OVER:
                     self._token = ""
                 raise
             except (OSError, TimeoutError, websockets.WebSocketException) as error:

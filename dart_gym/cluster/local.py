@@ -16,12 +16,11 @@ import contextlib
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from dart_gym.cluster.background import background_loop
 from dart_gym.cluster.client import ClusterClient
-from dart_gym.desktops.sandbox import runtime_dir
+from dart_gym.desktops.runtime import own_directory
 from dart_gym.errors import ClusterError
 
 START_TIMEOUT_S = 60.0
@@ -71,7 +70,7 @@ class LocalCluster:
         Raises:
             ClusterError: it did not come up; the message holds the end of its log.
         """
-        self._directory = Path(tempfile.mkdtemp(prefix="cluster-", dir=runtime_dir()))
+        self._directory = own_directory("cluster-")
         command = [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", self.url]
         command += ["--desktops", str(self._desktops), "--private", "--die-with-parent", "--parent", str(os.getpid())]
         if self._sandbox:

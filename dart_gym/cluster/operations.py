@@ -9,14 +9,16 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dart_gym.actions import action_from_dict, action_to_dict
 from dart_gym.cluster import protocol
@@ -37,6 +39,8 @@ from dart_gym.tasks.task import Task
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 Gone = Callable[[], Coroutine[Any, Any, None]]
 """Waits until the client has gone."""
 
@@ -48,16 +52,19 @@ class Lease:
     Attributes:
         token: resumes the session.
         codec: of its images.
+        owner: name of who it belongs to, for fairness and quotas; "" where there are no tokens.
         slot: the seat that it holds, with the session that runs on it.
         last_id: of the last request that was executed; `last_reply` is its encoded reply.
         lock: held while a request is executed.
         worker: the task that executes it.
         last_used: monotonic time of the last request, or of the loss of the connection.
+        leased_at: monotonic time at which it got its seat.
         ended: nothing can be asked of it any more.
     """
 
     token: str
     codec: str
+    owner: str = ""
     slot: Slot | None = None
     session: Session | None = None
     last_id: int = 0
@@ -65,7 +72,13 @@ class Lease:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     worker: asyncio.Task[Any] | None = None
     last_used: float = field(default_factory=time.monotonic)
+    leased_at: float = 0.0
     ended: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode or an operation is under way."""
+        return self.lock.locked() or (self.session is not None and self.session.running)
 
 
 class ClientGoneError(Exception):
@@ -86,6 +99,7 @@ class Operations:
         self, pool: Pool, sandbox: str | None, counters: Counter[str], osworld_urls: tuple[str, ...] = ()
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
             "lease": self._lease,
             "reset": self._reset,
@@ -119,6 +133,9 @@ class Operations:
     def end(self, lease: Lease) -> None:
         """Take the seat back; whatever episode ran has no score."""
         lease.ended = True
+        self._vacate(lease)
+
+    def _vacate(self, lease: Lease) -> None:
         if lease.slot is not None:
             slot, lease.slot, lease.session = lease.slot, None, None
             self._pool.release(slot)
@@ -132,31 +149,84 @@ class Operations:
         if lease.session is not None and lease.slot is not None:
             return lease.session, lease.slot, 0.0
         started = time.monotonic()
-        slot = await self._wait_for_slot(spec, timeout, gone)
-        lease.slot, lease.session = slot, Session(slot.seat)
-        waited = time.monotonic() - started
+        why = functools.partial(self._pool.why_waiting, lease.owner)
+        slot = await self._patiently(self._pool.acquire(spec, lease.owner), timeout, gone, why, self._pool.release)
+        lease.slot, lease.session, lease.leased_at = slot, Session(slot.seat), time.monotonic()
+        waited = lease.leased_at - started
         self._counters["queue_ms"] += round(waited * 1000)
         return lease.session, slot, waited
 
-    async def _wait_for_slot(self, spec: DesktopSpec | None, timeout: float, gone: Gone) -> Slot:
-        acquiring = asyncio.ensure_future(self._pool.acquire(spec))
-        leaving = asyncio.ensure_future(gone())
+    @contextlib.asynccontextmanager
+    async def _prepared(
+        self, lease: Lease, slot: Slot, spec: DesktopSpec, timeout: float, gone: Gone
+    ) -> AsyncIterator[float]:
+        """Have the desktop ready, or may boot one: the seconds waited. A lease that gets neither loses its seat."""
+        if slot.seat.fits(spec):
+            yield 0.0
+            return
+        started = time.monotonic()
+        async with contextlib.AsyncExitStack() as stack:
+            entering = stack.enter_async_context(self._pool.prepared(slot, spec))
+            why = functools.partial(_why_not_booted, self._pool)
+            try:
+                with slot.working("wait"):
+                    await self._patiently(entering, timeout, gone, why)
+            except BaseException:
+                self._vacate(lease)
+                raise
+            yield time.monotonic() - started
+
+    async def _patiently(
+        self,
+        waiting: Coroutine[Any, Any, T],
+        timeout: float,
+        gone: Gone,
+        why: Callable[[], str],
+        give_back: Callable[[T], None] = lambda _: None,
+    ) -> T:
+        """Wait for something that others must free, as long as the client is there and the server is not closing.
+
+        Args:
+            waiting: for what; it is cancelled if it takes longer than `timeout`.
+            timeout: in seconds.
+            gone: see there.
+            why: tells why it takes so long.
+            give_back: takes back what came at the very moment at which we were cancelled.
+
+        Raises:
+            ClusterError: it took too long; the message says why. Or the server is about to stop.
+            ClientGoneError: the client has gone.
+        """
+        task = asyncio.ensure_future(waiting)
+        leaving, closing = asyncio.ensure_future(gone()), asyncio.ensure_future(self.closing.wait())
+        taken = False
         try:
-            done, _ = await asyncio.wait({acquiring, leaving}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-            if acquiring in done:
-                return acquiring.result()
-            if leaving in done:
+            await asyncio.wait({task, leaving, closing}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                taken = True
+                return task.result()
+            if leaving.done():
                 raise ClientGoneError
-            raise ClusterError(
-                f"all {len(self._pool.slots)} desktops stayed lent for {timeout:.1f} s: "
-                "use fewer sessions, more --desktops, or a longer deadline",
-                ErrorCode.CAPACITY,
-            )
+            self._refuse_when_closing()
+            raise ClusterError(f"no desktop within {timeout:.1f} s: {why()}", ErrorCode.CAPACITY)
         finally:
             leaving.cancel()
-            acquiring.cancel()  # no effect when it is done
+            closing.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not taken and not task.cancelled() and task.exception() is None:
+                give_back(task.result())
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing.is_set():
+            raise ClusterError(
+                "the server is about to stop and lends no more desktops: use another one, or wait until it is back",
+                ErrorCode.SHUTDOWN,
+            )
 
     async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        self._refuse_when_closing()
         _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
         return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
 
@@ -165,20 +235,23 @@ class Operations:
     async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
         deadline = time.monotonic() + request.deadline_ms / 1000
         arguments = _ResetArguments.parse(request.args)
+        self._refuse_when_closing()
         task = self._resolve(arguments)
         session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
-        self._pool.fit(slot, task.desktop)
         slot.task = task.id
-        with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
-            result = await session.reset(
-                task,
-                seed=arguments.seed,
-                max_steps=arguments.max_steps,
-                time_limit_s=arguments.time_limit_s,
-                pacing=arguments.pacing,
-                accessibility=arguments.accessibility,
-                deadline_s=max(0.0, deadline - time.monotonic()),
-            )
+        left = max(0.0, deadline - time.monotonic())
+        async with self._prepared(lease, slot, task.desktop, left, gone) as prepared_s:
+            waited += prepared_s
+            with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
+                result = await session.reset(
+                    task,
+                    seed=arguments.seed,
+                    max_steps=arguments.max_steps,
+                    time_limit_s=arguments.time_limit_s,
+                    pacing=arguments.pacing,
+                    accessibility=arguments.accessibility,
+                    deadline_s=max(0.0, deadline - time.monotonic()),
+                )
         result.timings["queue"] = waited
         result.timings["total"] += waited
         slot.episodes += result.terminal is None
@@ -258,6 +331,11 @@ class _ResetArguments:
         raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop, pacing and accessibility")
 
 
+def _why_not_booted(pool: Pool) -> str:
+    reason = pool.admission.reason or "others boot first, or the spare desktop did not boot in time"
+    return f"{reason}; next step: use fewer desktops or smaller screens, or wait until others have ended"
+
+
 def _episode_of(lease: Lease) -> tuple[Session, Slot]:
     if lease.session is None or lease.slot is None:
         raise EpisodeStateError("this session has no desktop yet: call reset first")
@@ -267,17 +345,32 @@ def _episode_of(lease: Lease) -> tuple[Session, Slot]:
 def describe(pool: Pool) -> dict[str, Any]:
     """What every desktop of a pool does: plain values, for the status."""
     now = time.monotonic()
-    return {"desktops": [_describe(slot, now) for slot in pool.slots], "waiting": pool.waiting, "pid": os.getpid()}
+    return {
+        "desktops": [_describe(slot, now) for slot in pool.slots],
+        "spares": [
+            {"spec": _spec_text(spare.spec), "ready": spare.booting.done() and spare.seat.alive}
+            for spare in pool.stock.spares
+        ],
+        "spares_taken": pool.stock.taken,
+        "spares_missed": pool.stock.missed,
+        "waiting": pool.waiting,
+        "waiting_to_boot": pool.admission.waiting,
+        "waiting_because": pool.admission.reason,
+        "pid": os.getpid(),
+    }
+
+
+def _spec_text(spec: DesktopSpec | None) -> str:
+    return f"{spec.kind} {spec.width}x{spec.height} {spec.profile}" if spec else ""
 
 
 def _describe(slot: Slot, now: float) -> dict[str, Any]:
-    spec = slot.seat.spec
     busy: dict[str, float] = dict(slot.busy_s)
     if slot.phase not in ("idle", "leased"):
         busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
     return {
         "slot": slot.seat.name,
-        "spec": f"{spec.kind} {spec.width}x{spec.height} {spec.profile}" if spec else "",
+        "spec": _spec_text(slot.seat.spec),
         "task": slot.task,
         "phase": slot.phase,
         "phase_s": now - slot.phase_since,

@@ -2,97 +2,46 @@
 
 One websocket carries one session. The client's first frame is a `Hello`, answered by a `Welcome` or an error; then
 each `Request` gets one `Reply` with the same id. Every frame is binary: a big-endian u32 with the length of the
-header, the header in msgpack (a map), and the bytes of an image, if there is one.
+header, the header in msgpack (a map), and the bytes of an image, if there is one. docs/protocol.md says it in full.
 
 Invariants:
     - Request ids grow within a session, also over reconnects. A request that is sent again with the id of the last
       one gets the stored reply and executes nothing twice.
-    - Decoders raise `ProtocolError` for any bytes that they do not understand, and nothing else.
-    - Only plain values cross the wire: actions as `action_to_dict` makes them, never code.
+    - Decoders raise `ProtocolError` for any bytes that they do not understand, and nothing else; encoders raise it for
+      values that cannot be sent.
+    - Only plain values cross the wire (those of JSON, to a bounded depth): actions as `action_to_dict` makes them,
+      never code.
 """
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import msgpack
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from dart_gym.errors import (
-    ClusterError,
-    ConfigurationError,
-    DartGymError,
-    DesktopError,
-    EpisodeStateError,
-    MissingDependencyError,
-    ProtocolError,
-    TaskError,
-    UnknownTaskError,
-)
+from dart_gym.cluster.codes import CLOSE_CODES as CLOSE_CODES
+from dart_gym.cluster.codes import SESSION_OVER as SESSION_OVER
+from dart_gym.cluster.codes import ErrorCode as ErrorCode
+from dart_gym.cluster.codes import code_of as code_of
+from dart_gym.cluster.codes import exception_for as exception_for
+from dart_gym.cluster.images import CODECS as CODECS
+from dart_gym.cluster.images import decode_image, encode_image
+from dart_gym.errors import ProtocolError
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 VERSION = 1
 MAX_REQUEST_BYTES = 4 << 20
 MAX_REPLY_BYTES = 256 << 20
 MAX_DEADLINE_MS = 3_600_000
-MAX_SCREEN_SIDE = 16_384
-CODECS = ("raw", "png")
+MAX_DEPTH = 64  # of nested lists and maps in a header
 OPERATIONS = ("lease", "reset", "step", "finish", "oracle", "close", "status")
+LIMITS = ("request_bytes", "idle_s", "lifetime_s")  # of a welcome: size of a request; a lease's idle and total time
 _LENGTH = struct.Struct(">I")
-
-
-class ErrorCode(StrEnum):
-    """Why the cluster refused or failed. Closed: both sides know all of them."""
-
-    PROTOCOL = "protocol"  # a frame that does not follow the protocol, or another version of it
-    AUTH = "auth"  # no or a wrong token
-    CAPACITY = "capacity"  # no desktop was free within the deadline
-    TIMEOUT = "timeout"  # the operation was not done within its deadline
-    STATE = "state"  # no episode is running
-    BAD_ACTION = "bad_action"  # malformed action
-    UNKNOWN_TASK = "unknown_task"
-    TASK = "task"  # malformed task, or no oracle for it
-    CONFIGURATION = "configuration"
-    DEPENDENCY = "dependency"  # the server's machine lacks a program
-    DESKTOP = "desktop"
-    SESSION_LOST = "session_lost"  # the session to resume is gone
-    IDLE = "idle"  # the lease ended because nothing was asked for too long
-    SHUTDOWN = "shutdown"  # the server stops
-    UNREACHABLE = "unreachable"  # found by the client: nobody answers
-    INTERNAL = "internal"  # a defect of the server; its log has the traceback
-
-
-_EXCEPTIONS: tuple[tuple[ErrorCode, type[DartGymError]], ...] = (
-    (ErrorCode.STATE, EpisodeStateError),
-    (ErrorCode.UNKNOWN_TASK, UnknownTaskError),  # before its base
-    (ErrorCode.TASK, TaskError),
-    (ErrorCode.CONFIGURATION, ConfigurationError),
-    (ErrorCode.DEPENDENCY, MissingDependencyError),
-    (ErrorCode.DESKTOP, DesktopError),
-    (ErrorCode.PROTOCOL, ProtocolError),
-)
-
-
-def code_of(error: BaseException) -> ErrorCode:
-    """The code under which an exception crosses the wire."""
-    if isinstance(error, ClusterError):
-        return ErrorCode(error.code)
-    if isinstance(error, TimeoutError):
-        return ErrorCode.TIMEOUT
-    return next((code for code, cls in _EXCEPTIONS if isinstance(error, cls)), ErrorCode.INTERNAL)
-
-
-def exception_for(code: ErrorCode, message: str) -> DartGymError:
-    """The exception that the client raises for an error reply: the class that the server's side raised, if known."""
-    cls = dict(_EXCEPTIONS).get(code)
-    return cls(message) if cls else ClusterError(message, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +53,35 @@ class Hello:
         resume: token of the session to go on with; "" for a new one.
         version: of the protocol.
         client: who it is, for logs and the status.
+        take_over: with `resume`: also from a connection that is alive, which is cut.
     """
 
     codecs: tuple[str, ...] = ("png",)
     resume: str = ""
     version: int = VERSION
     client: str = ""
+    take_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to `Hello`: the session's token (a secret: it resumes the session) and the codec of its images."""
+    """Answer to `Hello`.
+
+    Attributes:
+        session: the session's token, a secret: it resumes the session.
+        codec: of its images.
+        resumed: whether it is the session that the client asked to go on with.
+        grace_s: how long the session outlives a lost connection.
+        version: of the protocol.
+        limits: what the server allows, those of `LIMITS` that it sets.
+    """
 
     session: str
     codec: str
     resumed: bool = False
     grace_s: float = 0.0
     version: int = VERSION
+    limits: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +116,10 @@ class Reply:
 
 
 def _pack(header: dict[str, Any], body: bytes | memoryview = b"") -> bytes:
-    packed = msgpack.packb(header)
+    try:
+        packed = msgpack.packb(header, unicode_errors="surrogatepass")  # a model may write half of a pair
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ProtocolError(f"cannot be sent: {error}") from None
     return b"".join((_LENGTH.pack(len(packed)), packed, body))
 
 
@@ -169,12 +133,38 @@ def _unpack(frame: bytes | str) -> tuple[dict[str, Any], memoryview]:
         raise ProtocolError(f"the header should end at byte {end} of a frame of {len(frame)}")
     view = memoryview(frame)
     try:
-        header = msgpack.unpackb(view[_LENGTH.size : end])
+        header = msgpack.unpackb(view[_LENGTH.size : end], unicode_errors="surrogatepass")
     except (ValueError, TypeError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError(f"the header is not msgpack: {error}") from None
     if not isinstance(header, dict):
         raise ProtocolError(f"the header must be a map, got {type(header).__name__}")
+    _check_plain(header)
     return header, view[end:]
+
+
+def _check_plain(header: dict[str, Any]) -> None:
+    """Refuse what JSON does not have, and depths at which recursion (of `repr`, of `json`) would fail."""
+    level: list[Any] = [header]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for container in level:
+            if isinstance(container, dict):
+                if not all(type(key) is str for key in container):
+                    raise ProtocolError("the keys of maps must be text")
+                container = container.values()
+            for value in container:
+                kind = type(value)
+                if kind is dict or kind is list:
+                    inner.append(value)
+                elif value is not None and kind not in _PLAIN:
+                    raise ProtocolError(f"a header holds plain values, not {kind.__name__}")
+        if not inner:
+            return
+        level = inner
+    raise ProtocolError(f"a header is nested at most {MAX_DEPTH} deep")
+
+
+_PLAIN = frozenset({str, int, float, bool})
 
 
 def _get(header: dict[str, Any], key: str, kinds: type | tuple[type, ...], default: Any = None) -> Any:
@@ -201,7 +191,13 @@ def _integer(header: dict[str, Any], key: str, low: int, high: int, default: Any
 def encode_hello(hello: Hello) -> bytes:
     """Bytes of a hello."""
     return _pack(
-        {"protocol": hello.version, "codecs": list(hello.codecs), "resume": hello.resume, "client": hello.client}
+        {
+            "protocol": hello.version,
+            "codecs": list(hello.codecs),
+            "resume": hello.resume,
+            "client": hello.client,
+            "take_over": hello.take_over,
+        }
     )
 
 
@@ -216,6 +212,7 @@ def decode_hello(frame: bytes | str) -> Hello:
         resume=_get(header, "resume", str, ""),
         version=_integer(header, "protocol", 0, 1 << 31),
         client=_get(header, "client", str, "")[:200],
+        take_over=_get(header, "take_over", bool, False),
     )
 
 
@@ -229,6 +226,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
             "codec": welcome.codec,
             "resumed": welcome.resumed,
             "grace_s": welcome.grace_s,
+            "limits": welcome.limits,
         }
     )
 
@@ -244,18 +242,26 @@ def decode_welcome(frame: bytes | str) -> Welcome:
     if "error" in header:
         reply = decode_reply(frame)
         raise exception_for(reply.code or ErrorCode.INTERNAL, reply.message)
+    limits = _get(header, "limits", dict, {})
     return Welcome(
         session=_get(header, "session", str),
         codec=_get(header, "codec", str),
         resumed=_get(header, "resumed", bool, False),
         grace_s=_number(header, "grace_s", 0, 1e9, 0.0),
         version=_integer(header, "protocol", 0, 1 << 31),
+        limits={name: _number(limits, name, 0, 1e15) for name in LIMITS if name in limits},
     )
 
 
 def encode_request(request: Request) -> bytes:
-    """Bytes of a request."""
-    return _pack({"id": request.id, "op": request.op, "deadline_ms": request.deadline_ms, "args": request.args})
+    """Bytes of a request; raises `ProtocolError` if it cannot be sent."""
+    frame = _pack({"id": request.id, "op": request.op, "deadline_ms": request.deadline_ms, "args": request.args})
+    if len(frame) > MAX_REQUEST_BYTES:
+        raise ProtocolError(
+            f"the request has {len(frame)} bytes, more than the server takes ({MAX_REQUEST_BYTES}): "
+            "large files belong behind a URL or on the server's machine"
+        )
+    return frame
 
 
 def decode_request(frame: bytes | str) -> Request:
@@ -273,14 +279,20 @@ def decode_request(frame: bytes | str) -> Request:
 
 
 def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
-    """Bytes of a reply, its image in the given codec. A 1080p PNG takes tens of milliseconds: mind the event loop."""
+    """Bytes of a reply, its image in the given codec, which may take long: see `images.is_slow`.
+
+    Raises:
+        ProtocolError: it cannot be sent, or is larger than `MAX_REPLY_BYTES`.
+    """
     if reply.code is not None:
         return _pack({"id": reply.id, "error": {"code": str(reply.code), "message": reply.message}})
-    if reply.image is None:
-        return _pack({"id": reply.id, "result": reply.result})
-    image = np.ascontiguousarray(reply.image)
-    body = image.data.cast("B") if codec == "raw" else _to_png(image)
-    return _pack({"id": reply.id, "result": reply.result, "image": [codec, *image.shape[:2]]}, body)
+    header, body = {"id": reply.id, "result": reply.result}, memoryview(b"")
+    if reply.image is not None:
+        header["image"], body = encode_image(reply.image, codec)
+    frame = _pack(header, body)
+    if len(frame) > MAX_REPLY_BYTES:
+        raise ProtocolError(f"the reply has {len(frame)} bytes, more than the {MAX_REPLY_BYTES} that a client takes")
+    return frame
 
 
 def decode_reply(frame: bytes | str) -> Reply:
@@ -294,41 +306,8 @@ def decode_reply(frame: bytes | str) -> Reply:
         except ValueError:
             raise ProtocolError(f"unknown error code {error['code']!r:.60}") from None
         return Reply(request_id, code=code, message=_get(error, "message", str))
-    image = _decode_image(_get(header, "image", list), body) if "image" in header else None
+    image = decode_image(_get(header, "image", list), body) if "image" in header else None
     return Reply(request_id, _get(header, "result", dict), image=image)
-
-
-# --- images
-
-
-def _to_png(image: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
-
-
-def _decode_image(description: list[Any], body: memoryview) -> NDArray[np.uint8]:
-    if len(description) != 3 or description[0] not in CODECS:
-        raise ProtocolError(f"an image is described by [codec, height, width], got {description!r:.100}")
-    codec, height, width = description
-    for side in (height, width):
-        if isinstance(side, bool) or not isinstance(side, int) or not 1 <= side <= MAX_SCREEN_SIDE:
-            raise ProtocolError(f"bad image size {description[1:]!r:.60}")
-    if codec == "raw":
-        if len(body) != height * width * 3:
-            raise ProtocolError(f"a raw {width}x{height} image has {height * width * 3} bytes, got {len(body)}")
-        return np.frombuffer(body, np.uint8).reshape(height, width, 3).copy()
-    return _from_png(body, height, width)
-
-
-def _from_png(body: memoryview, height: int, width: int) -> NDArray[np.uint8]:
-    try:
-        with Image.open(io.BytesIO(body), formats=["PNG"]) as image:
-            if image.size != (width, height) or image.mode != "RGB":
-                raise ProtocolError(f"the image is {image.size}, {image.mode}, not {(width, height)}, RGB")
-            return np.array(image)
-    except (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError) as error:
-        raise ProtocolError(f"the image is not PNG: {error}") from None
 
 
 # --- step results

@@ -3,49 +3,53 @@
 Invariants:
     - A session executes one request at a time and keeps its last reply, so a request that is sent again after a
       reconnect executes nothing twice.
-    - A dropped connection leaves its session alive for `grace_s`; whoever knows its token may go on with it.
+    - A dropped connection leaves its session alive for `grace_s`; whoever knows the session's token, and shows a bearer
+      token of the same name, may go on with it. A connection that is alive is not replaced, unless asked to.
+    - A session that the server ends (idle, expired, revoked) is told why, now or when it comes back.
     - Bytes that are not the protocol end that connection with an error frame, and nothing else.
     - Without a token only this machine can connect, and browsers' pages (an Origin header) never can.
-    - `stop` leaves no desktop, socket or task behind.
+    - `drain` lends no more desktops and lets episodes end; `stop` leaves no desktop, socket or task behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import hmac
 import logging
 import os
-import secrets
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import websockets
-from websockets.asyncio.server import Server, ServerConnection, serve, unix_serve
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from dart_gym.cluster import protocol
-from dart_gym.cluster.address import Address, parse_address
-from dart_gym.cluster.operations import ClientGoneError, Lease, Operations, describe
+from dart_gym.cluster import images, protocol
+from dart_gym.cluster.address import parse_address
+from dart_gym.cluster.admission import Admission, Limits
+from dart_gym.cluster.listener import listen, load_certificate, tls_context
+from dart_gym.cluster.operations import ClientGoneError, Operations, describe
 from dart_gym.cluster.pool import Pool
-from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
+from dart_gym.cluster.protocol import ErrorCode, Reply, Request, Welcome
+from dart_gym.cluster.sessions import ConnectedLease, Lifetimes, Sessions
+from dart_gym.cluster.tokens import Headers, Principal, TokenBook, TokenFile
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.face_address import FacePolicy
-from dart_gym.errors import AddressError, ClusterError, ConfigurationError, ProtocolError
+from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 
 log = logging.getLogger(__name__)
 
-BIG_IMAGE_BYTES = 500_000  # larger ones are compressed in a thread
 HELLO_TIMEOUT_S = 10.0
-CLOSE_PROTOCOL, CLOSE_IDLE = 4400, 4408
+FAREWELL_S = 2.0  # how long a client may take to read why it is sent away
+OPERATIONS_S = 5.0  # how long `stop` waits for operations under way, unless `drain_s` is shorter
+STOPPED = "the server stops: connect to another one, or again when it is back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,18 @@ class ServerSettings:
 
     Attributes:
         listen: URL to listen on.
-        desktops: how many desktops may run at once.
+        desktops: how many desktops may be lent at once.
+        warm: how many spare desktops to hold booted, beside those that are lent.
+        limits: what the machine must have left for a desktop to boot.
         token: bearer token that clients must show; None only where nobody else can connect.
+        tokens: file of several tokens with names and quotas (see `cluster.tokens`), instead of `token`.
+        tls_cert, tls_key: PEM files for `wss://`.
         grace_s: how long a session outlives its connection.
         idle_timeout_s: a lease ends after so long without a request.
+        lifetime_s: a lease ends after so long, whatever it does; None for no limit.
         idle_desktop_s: a free desktop is stopped after so long.
         heartbeat_s: interval of websocket pings.
-        drain_s: how long `stop` waits for operations under way.
+        drain_s: how long `drain` lets episodes go on.
         sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
         osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
         faces: gives each desktop OSWorld's HTTP face, on this machine; None for none.
@@ -68,9 +77,15 @@ class ServerSettings:
 
     listen: str
     desktops: int = 4
+    warm: int = 0
+    limits: Limits = Limits()
     token: str | None = None
+    tokens: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     grace_s: float = 30.0
     idle_timeout_s: float = 900.0
+    lifetime_s: float | None = None
     idle_desktop_s: float = 300.0
     heartbeat_s: float = 20.0
     drain_s: float = 5.0
@@ -81,20 +96,23 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if self.desktops < 1:
             raise ConfigurationError(f"desktops must be at least 1, got {self.desktops}")
+        if self.warm < 0:
+            raise ConfigurationError(f"warm must not be negative, got {self.warm}")
         if self.sandbox not in (None, "bwrap", "none"):
             raise ConfigurationError(f"sandbox must be 'bwrap' or 'none', got {self.sandbox!r}")
-        if not self.token and not parse_address(self.listen).is_local:
+        if self.token and self.tokens:
+            raise ConfigurationError("choose one of --token-env (a single token) and --tokens (a file of tokens)")
+        address = parse_address(self.listen)
+        if not self.token and not self.tokens and not address.is_local:
             raise ConfigurationError(
                 f"{self.listen} can be reached from other machines, which needs a token: put a long random one into "
-                "an environment variable and name it with --token-env"
+                "an environment variable and name it with --token-env, or give --tokens"
             )
-
-
-@dataclass(slots=True, eq=False)
-class _Connected(Lease):
-    """A lease with the connection that it has now, if any."""
-
-    connection: ServerConnection | None = None
+        if address.tls != (self.tls_cert is not None) or (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigurationError(
+                "TLS needs three things: --listen wss://host:port, --tls-cert and --tls-key; "
+                f"given are --listen {self.listen}, --tls-cert {self.tls_cert} and --tls-key {self.tls_key}"
+            )
 
 
 class ClusterServer:
@@ -109,15 +127,26 @@ class ClusterServer:
         self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
     ) -> None:
         self.settings = settings
-        self.pool = Pool(settings.desktops, desktop_factory, settings.faces)
+        self._token_file = TokenFile(settings.tokens) if settings.tokens else None
+        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.token)
+        self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        self.pool = Pool(
+            settings.desktops,
+            desktop_factory,
+            settings.faces,
+            warm=settings.warm,
+            admission=Admission(settings.limits),
+            quota=lambda name: self._tokens.quota(name),
+        )
         self._address = parse_address(settings.listen)
-        self._leases: dict[str, _Connected] = {}
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
         self._operations = Operations(self.pool, settings.sandbox, self._counters, settings.osworld_urls)
+        lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
+        self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
 
     # --- life
 
@@ -133,7 +162,13 @@ class ClusterServer:
         """Where clients reach it (with the port that the system chose, if it was 0)."""
         if self._address.is_unix or self._server is None:
             return self.settings.listen
-        return f"ws://{self._address.host}:{next(iter(self._server.sockets)).getsockname()[1]}"
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{'wss' if self._tls else 'ws'}://{host}:{next(iter(self._server.sockets)).getsockname()[1]}"
+
+    @property
+    def draining(self) -> bool:
+        """Whether it lends no more desktops, because it is about to stop."""
+        return self._operations.closing.is_set()
 
     async def start(self) -> None:
         """Listen.
@@ -150,113 +185,122 @@ class ClusterServer:
             "ping_timeout": 3 * self.settings.heartbeat_s,
             "close_timeout": 2.0,
         }
-        try:
-            if self._address.is_unix:
-                _remove_stale_socket(self._address)
-                previous = os.umask(0o177)  # the socket belongs to this user alone from its first moment on
-                try:
-                    self._server = await unix_serve(self._serve, self._address.path, **options)
-                finally:
-                    os.umask(previous)
-            else:
-                self._server = await serve(self._serve, self._address.host, self._address.port, **options)
-        except OSError as error:
-            raise AddressError(_explain_bind(self._address, error)) from error
+        self._server = await listen(self._address, self._serve, self._tls, options)
+        if not self._address.is_local and self._tls is None:
+            log.warning("tokens and screens cross the network in clear text: give --tls-cert, or use a tunnel")
         self._janitor = asyncio.create_task(self._keep_house(), name="janitor")
 
-    async def stop(self) -> None:
-        """Let operations under way finish for `drain_s`, then end all sessions and stop all desktops. Idempotent."""
+    def reload(self) -> None:
+        """Read the tokens and the certificate again: who lost the token is sent away.
+
+        Files that are wrong are logged and change nothing.
+        """
+        try:
+            if self._tls and self.settings.tls_cert and self.settings.tls_key:
+                load_certificate(self._tls, self.settings.tls_cert, self.settings.tls_key)
+            if self._token_file:
+                self._tokens = self._token_file.read()
+        except ConfigurationError as error:
+            log.error("the old tokens and certificate stay in use: %s", error)
+            return
+        log.info("read the tokens and the certificate again")
+        revoked = ClusterError("the token was revoked: ask whoever runs the cluster for another", ErrorCode.AUTH)
+        for lease in self._sessions:
+            if lease.connection is None or lease.connection.request is None:
+                continue  # whoever comes back to it must show a token
+            principal = self.authenticate(lease.connection.request.headers)
+            if principal is None or principal.name != lease.owner:
+                self._sessions.expel(lease, revoked)
+            else:
+                lease.principal = principal
+        self.pool.serve_waiters()  # quotas may have grown
+
+    async def drain(self) -> None:
+        """Lend no more desktops, and return when the episodes that run have ended, at the latest after `drain_s`."""
+        self._operations.closing.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_s):
+                await self._sessions.until_quiet()
+
+    async def stop(self, patience_s: float = OPERATIONS_S) -> None:
+        """End all sessions and stop all desktops; operations under way get some time. Idempotent.
+
+        Args:
+            patience_s: for operations under way, if `drain_s` is not shorter.
+        """
         if self._server is None:
             return
         server, self._server = self._server, None
         server.close(close_connections=False)
         if self._janitor:
             self._janitor.cancel()
-        busy = [asyncio.ensure_future(lease.lock.acquire()) for lease in self._leases.values() if lease.lock.locked()]
+        self._operations.closing.set()
+        busy = [asyncio.ensure_future(lease.lock.acquire()) for lease in self._sessions if lease.lock.locked()]
         if busy:
-            await asyncio.wait(busy, timeout=self.settings.drain_s)
+            await asyncio.wait(busy, timeout=min(patience_s, self.settings.drain_s))
             for waiter in busy:
                 waiter.cancel()
         for handler in self._handlers:
             handler.cancel()
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await server.wait_closed()
-        self._leases.clear()
+        await self._sessions.clear()
         await self.pool.close()
         if self._address.is_unix:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
 
     async def _keep_house(self) -> None:
-        """End leases whose grace period or idle time is over; stop desktops that nobody used for long."""
-        settings = self.settings
-        period = max(0.02, min(1.0, settings.grace_s / 4, settings.idle_timeout_s / 4, settings.idle_desktop_s / 4))
+        """End leases whose time is over; stop desktops that nobody used for long; look for changed tokens."""
+        idle_desktop_s = self.settings.idle_desktop_s
+        period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
-            now = time.monotonic()
-            for lease in list(self._leases.values()):
-                if lease.lock.locked():
-                    continue
-                if lease.connection is None and now - lease.last_used > settings.grace_s:
-                    self._counters["sessions_lost"] += 1
-                    self._end(lease)
-                elif lease.slot is not None and now - lease.last_used > settings.idle_timeout_s:
-                    self._counters["leases_idle"] += 1
-                    await self._evict(lease)
-            self.pool.stop_idle(settings.idle_desktop_s)
-
-    async def _evict(self, lease: _Connected) -> None:
-        connection = lease.connection
-        self._end(lease)
-        if connection is not None:
-            message = f"no request for {self.settings.idle_timeout_s:g} s: the lease has ended; reset starts anew"
-            await _farewell(connection, ErrorCode.IDLE, message, CLOSE_IDLE)
-
-    def _end(self, lease: _Connected) -> None:
-        self._leases.pop(lease.token, None)
-        self._operations.end(lease)
+            self._sessions.check()
+            await self.pool.keep_house(idle_desktop_s)
+            if self._token_file and self._token_file.changed():
+                self.reload()
 
     # --- connections
 
+    def authenticate(self, headers: Headers) -> Principal | None:
+        """Who a request comes from; None: nobody who may use this server."""
+        principal = self._tokens.authenticate(headers)
+        self._counters["refused"] += principal is None
+        return principal
+
     def _authorize(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
-        if self.settings.token is None:
+        if self.authenticate(request.headers) is not None:
             return None
-        expected = f"Bearer {self.settings.token}".encode()
-        given = request.headers.get_all("Authorization")
-        if len(given) == 1 and hmac.compare_digest(given[0].encode(), expected):
-            return None
-        self._counters["refused"] += 1
         return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
 
     async def _serve(self, connection: ServerConnection) -> None:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
-        lease: _Connected | None = None
+        lease: ConnectedLease | None = None
         try:
-            lease = await self._greet(connection)
+            lease = await self._greet(connection, task)
             await self._converse(connection, lease)
         except ProtocolError as error:
             self._counters["protocol_errors"] += 1
-            await _farewell(connection, ErrorCode.PROTOCOL, str(error), CLOSE_PROTOCOL)
+            await _farewell(connection, ErrorCode.PROTOCOL, str(error))
         except ClusterError as error:
-            await _farewell(connection, ErrorCode(error.code), str(error), CLOSE_PROTOCOL)
+            await _farewell(connection, ErrorCode(error.code), str(error))
         except (websockets.ConnectionClosed, ClientGoneError):
             pass  # `finally` starts the grace period
-        except asyncio.CancelledError:  # `stop`
-            await _farewell(connection, ErrorCode.SHUTDOWN, "the server stops", 1001)
+        except asyncio.CancelledError:  # by `_expel`, or `stop`
+            reason = lease.reason if lease is not None else None
+            await _farewell(
+                connection, ErrorCode(reason.code) if reason else ErrorCode.SHUTDOWN, str(reason or STOPPED)
+            )
             raise
         finally:
             self._handlers.discard(task)
             if lease is not None and lease.connection is connection:
-                self._detach(lease)
+                self._sessions.detach(lease)
 
-    def _detach(self, lease: _Connected) -> None:
-        lease.connection, lease.last_used = None, time.monotonic()
-        if lease.slot is None:  # nothing worth coming back to
-            self._end(lease)
-
-    async def _greet(self, connection: ServerConnection) -> _Connected:
+    async def _greet(self, connection: ServerConnection, handler: asyncio.Task[Any]) -> ConnectedLease:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = protocol.decode_hello(await connection.recv())
@@ -264,48 +308,44 @@ class ClusterServer:
             raise ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s") from None
         if hello.version != protocol.VERSION:
             raise ProtocolError(f"the server speaks version {protocol.VERSION}, the client {hello.version}: update one")
-        lease = self._resume(hello) if hello.resume else self._open(hello)
-        replaced, lease.connection, lease.last_used = lease.connection, connection, time.monotonic()
-        if replaced is not None:  # a half-open connection that the client has given up
-            replaced.transport.abort()
-        welcome = Welcome(lease.token, lease.codec, bool(hello.resume), self.settings.grace_s)
+        assert connection.request is not None  # the handshake is done
+        principal = self.authenticate(connection.request.headers)
+        if principal is None:
+            raise ClusterError("the token was revoked", ErrorCode.AUTH)
+        sessions = self._sessions
+        lease = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
+        sessions.attach(lease, connection, handler)
+        welcome = Welcome(
+            lease.token, lease.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
+        )
         await connection.send(protocol.encode_welcome(welcome))
         return lease
 
-    def _open(self, hello: Hello) -> _Connected:
-        codec = next((codec for codec in hello.codecs if codec in protocol.CODECS), None)
-        if codec is None:
-            raise ProtocolError(f"no common image codec: the server has {', '.join(protocol.CODECS)}")
-        lease = _Connected(secrets.token_urlsafe(18), codec)
-        self._leases[lease.token] = lease
-        self._counters["sessions"] += 1
-        return lease
-
-    def _resume(self, hello: Hello) -> _Connected:
-        lease = self._leases.get(hello.resume)
-        if lease is None:
-            raise ClusterError("the session is gone: its grace period is over", ErrorCode.SESSION_LOST)
-        self._counters["resumed"] += 1
-        return lease
-
-    async def _converse(self, connection: ServerConnection, lease: _Connected) -> None:
+    async def _converse(self, connection: ServerConnection, lease: ConnectedLease) -> None:
         async for frame in connection:
             request = protocol.decode_request(frame)
             if request.op == "close" and lease.worker is not None:
                 lease.worker.cancel()  # of an earlier connection, busy with what nobody waits for any more
             async with lease.lock:
+                if lease.connection is not connection:
+                    return  # the client has another one, on which it asks again for what it still wants
+                if self._sessions.lifetimes.is_expired(lease, time.monotonic()):
+                    self._sessions.check()
+                if lease.reason is not None:
+                    raise lease.reason
                 lease.worker = asyncio.current_task()
                 try:
                     reply = await self._answer(connection, lease, request)
                 finally:
                     lease.worker = None
+                    self._sessions.progressed()
             lease.last_used = time.monotonic()
             await connection.send(reply)
             if lease.ended:
-                self._leases.pop(lease.token, None)
+                self._sessions.forget(lease)
                 return
 
-    async def _answer(self, connection: ServerConnection, lease: _Connected, request: Request) -> bytes:
+    async def _answer(self, connection: ServerConnection, lease: ConnectedLease, request: Request) -> bytes:
         if request.id == lease.last_id:
             self._counters["resent"] += 1
             return lease.last_reply
@@ -316,10 +356,7 @@ class ClusterServer:
             reply = Reply(request.id, self.status())
         else:
             reply = await self._operations.execute(request, lease, connection.wait_closed)
-        if lease.codec != "raw" and reply.image is not None and reply.image.nbytes > BIG_IMAGE_BYTES:
-            encoded = await asyncio.to_thread(protocol.encode_reply, reply, lease.codec)
-        else:
-            encoded = protocol.encode_reply(reply, lease.codec)
+        encoded = await _encode(reply, lease.codec)
         lease.last_id, lease.last_reply = request.id, encoded
         return encoded
 
@@ -328,38 +365,32 @@ class ClusterServer:
         return {
             **describe(self.pool),
             "counters": dict(self._counters),
-            "sessions": len(self._leases),
+            "sessions": len(self._sessions),
             "uptime_s": time.monotonic() - self._started,
         }
 
 
-async def _farewell(connection: ServerConnection, code: ErrorCode, message: str, close_code: int) -> None:
-    """Say why, and close. The other side may be gone already: nobody is left to tell then."""
-    with contextlib.suppress(websockets.ConnectionClosed):
-        await connection.send(protocol.encode_reply(Reply(-1, code=code, message=message)))
-    await connection.close(close_code, code)
+async def _encode(reply: Reply, codec: str) -> bytes:
+    """Bytes of a reply, made in a thread where it takes long."""
+    try:
+        if reply.image is not None and images.is_slow(reply.image, codec):
+            return await asyncio.to_thread(protocol.encode_reply, reply, codec)
+        return protocol.encode_reply(reply, codec)
+    except ProtocolError as error:
+        log.exception("reply %d cannot be sent", reply.id)
+        return protocol.encode_reply(Reply(reply.id, code=ErrorCode.INTERNAL, message=f"the reply {error}"))
 
 
-def _remove_stale_socket(address: Address) -> None:
-    """Remove a socket that a killed server left behind; refuse one on which somebody answers."""
-    if not os.path.exists(address.path):
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(address.path)
-        except ConnectionRefusedError:
-            os.unlink(address.path)
-            return
-    raise OSError(errno.EADDRINUSE, "another server answers there")
+def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
+    limits: dict[str, float] = {"request_bytes": protocol.MAX_REQUEST_BYTES, "idle_s": settings.idle_timeout_s}
+    return limits if settings.lifetime_s is None else limits | {"lifetime_s": settings.lifetime_s}
 
 
-def _explain_bind(address: Address, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        if address.is_unix:
-            return f"{address.path} is in use by another server: stop it, or choose another --listen"
-        return (
-            f"port {address.port} on {address.host} is in use: see who with `ss -ltnp sport = :{address.port}`, "
-            "and stop it or choose another --listen"
-        )
-    return f"cannot listen on {address.url}: {error}"
+async def _farewell(connection: ServerConnection, code: ErrorCode, message: str) -> None:
+    """Say why, and close. The other side may be gone already, or not read: nobody is left to tell then."""
+    try:
+        async with asyncio.timeout(FAREWELL_S):
+            await connection.send(protocol.encode_reply(Reply(-1, code=code, message=message)))
+            await connection.close(protocol.CLOSE_CODES.get(code, 1011), code)
+    except (websockets.ConnectionClosed, TimeoutError):
+        connection.transport.abort()

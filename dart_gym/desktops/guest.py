@@ -46,6 +46,9 @@ class Guest:
         The bus starts programs too, so it must know the display: where the number is given, both start together.
         """
         display_fd, self.display = self._start_announcing("xvfb", self.plan["display_server"])
+        if not self.plan["isolated"]:  # whoever cleans up after us tells our display from others' by it
+            with open(os.path.join(self.plan["log_dir"], "xvfb.pid"), "w") as file:
+                file.write(str(self.display.pid))
         if "DISPLAY" in self.env:
             bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
         number = _read_line(display_fd)

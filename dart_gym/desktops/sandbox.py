@@ -4,7 +4,7 @@ Inside a sandbox are an own user, pid, network, IPC and mount namespace: `/usr` 
 `/tmp` and `/run` belong to the desktop, so two desktops can use the same ports and paths.
 
 Invariants:
-    - Everything on the host lies below one directory `<runtime_dir>/<pid>-<n>`, which names its owner.
+    - Everything on the host lies below one directory `<runtime_dir>/<pid>-<n>`, which names its owner (see `runtime`).
     - Nothing outlives the owner: the kernel kills the sandbox when the thread that started it ends (also by kill -9);
       the directory of a dead owner is removed by `clean_leftovers`, which each process calls before its first sandbox.
     - The host never opens a path that a program inside could have replaced.
@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -29,10 +28,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dart_gym.desktops.guest import kill_descendants
+from dart_gym.desktops.guest import descendants, kill_descendants
 from dart_gym.desktops.machine import Machine, osworld_machine
 from dart_gym.desktops.openbox import openbox_config
+from dart_gym.desktops.runtime import clean_leftovers, end_processes, own_directory, processes_of, runtime_dir
 from dart_gym.errors import DesktopError, MissingDependencyError
+from dart_gym.processes import private_memory
 
 GUEST_PYTHON = "/usr/bin/python3"
 _GUEST = Path(__file__).with_name("guest.py")
@@ -43,53 +44,11 @@ _LOG_TAIL = 2000
 LOG_MARK = "\n--- end of "
 _LONGEST_END_S = 5.0
 _FULL_BYTES = 1 << 20
-_counter = itertools.count(1)
 _cleaned = False
 
 # Secrets of the host that its own root user could otherwise read inside.
 _MASKED_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab")
 _MASKED_DIRS = ("/etc/ssl/private", "/etc/ssh", "/etc/sudoers.d", "/etc/letsencrypt", "/etc/NetworkManager")
-
-
-def runtime_dir() -> Path:
-    """The directory of this user's desktops on this machine; created, private to the user."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    if len(base) > 60 or not os.access(base, os.W_OK):
-        base = "/tmp"  # paths of Unix sockets must stay below 108 bytes
-    path = Path(base) / f"dart-gym-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
-        raise DesktopError(f"{path} belongs to another user; remove it or set XDG_RUNTIME_DIR to a directory of yours")
-    return path
-
-
-def clean_leftovers() -> list[Path]:
-    """Remove the directories of desktops whose owner is dead, and return them."""
-    removed = []
-    for path in runtime_dir().iterdir():
-        if path.is_dir() and _owner_is_dead(path):
-            shutil.rmtree(path, ignore_errors=True)
-            removed.append(path)
-    return removed
-
-
-def _owner_is_dead(path: Path) -> bool:
-    try:
-        owner = json.loads((path / "owner").read_text())
-    except FileNotFoundError:
-        return False  # being made right now
-    if owner["pid_namespace"] != os.readlink("/proc/self/ns/pid"):
-        return False  # of another container that shares the directory
-    return _start_time(owner["pid"]) != owner["start_time"]
-
-
-def _start_time(pid: int) -> int | None:
-    """When a process was started (clock ticks since boot), which tells it from a later one of the same pid."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def check_sandbox() -> str | None:
@@ -194,7 +153,7 @@ class Sandbox:
         self.kind = kind
         self.isolated = kind == "bwrap"
         self._check_programs()
-        self.directory = make_directory()
+        self.directory = _make_directory()
         try:
             self._lay_out(profile)
             self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
@@ -329,6 +288,10 @@ class Sandbox:
         """Whether the sandbox still runs."""
         return self._finalizer.alive and self._process.poll() is None
 
+    def memory_bytes(self) -> int:
+        """Bytes of memory that its programs use. Takes milliseconds."""
+        return private_memory(descendants(self._process.pid))
+
     def display_socket(self, number: int) -> Path:
         """Where the X server listens, seen from the host."""
         return (self.x11 if self.isolated else Path("/tmp/.X11-unix")) / f"X{number}"
@@ -364,23 +327,17 @@ class Sandbox:
         self._finalizer()
 
 
-def make_directory() -> Path:
-    """A directory of this process's own for one desktop, private to the user; the caller removes it."""
+def _make_directory() -> Path:
     global _cleaned
     if not _cleaned:
         _cleaned = True
         clean_leftovers()
-    path = runtime_dir() / f"{os.getpid()}-{next(_counter)}"
-    owner = {"pid": os.getpid(), "start_time": _start_time(os.getpid())}
-    owner_file = path / "owner.new"
     try:
-        path.mkdir(mode=0o700)
-        owner_file.write_text(json.dumps({**owner, "pid_namespace": os.readlink("/proc/self/ns/pid")}))
-        owner_file.rename(path / "owner")
+        path = own_directory()
     except OSError as error:
-        shutil.rmtree(path, ignore_errors=True)
-        raise _cannot_write(path, error) from error
+        raise _cannot_write(runtime_dir(), error) from error
     if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
+        shutil.rmtree(path, ignore_errors=True)
         raise DesktopError(f"the path {path} is too long for sockets; set XDG_RUNTIME_DIR to a shorter one")
     return path
 
@@ -412,6 +369,8 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
             kill_descendants(process.pid)
             process.kill()
             process.wait()
+    else:  # it was killed, perhaps before it could end what it had started
+        end_processes(processes_of([directory]))
     os.close(info_fd)
     shutil.rmtree(directory, ignore_errors=True)
 

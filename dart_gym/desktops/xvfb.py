@@ -175,6 +175,11 @@ class XvfbDesktop:
         """Whether the desktop is started and its processes still run."""
         return self._input is not None and self._sandbox is not None and self._sandbox.alive
 
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the desktop uses: its programs and its screen. Takes milliseconds: for a thread."""
+        sandbox = self._sandbox
+        return sandbox.memory_bytes() + 4 * self.spec.width * self.spec.height if sandbox is not None else 0
+
     def _running(self) -> Sandbox:
         """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""
         sandbox = self._sandbox

@@ -29,12 +29,13 @@ from dart_gym.desktops.providers.base import Options, elsewhere
 from dart_gym.desktops.providers.containers import Limits, Owner, desktop_container
 from dart_gym.desktops.providers.engine import Engine
 from dart_gym.desktops.providers.machines import LentDesktop, Machine
-from dart_gym.desktops.sandbox import make_directory
+from dart_gym.desktops.runtime import own_directory
 from dart_gym.desktops.service import FACE, LIFE, LOG, PORTS
 from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 
 DEFAULT_IMAGE = "dart-gym:latest"
 IMAGE_USER = 1000
+_SOCKETS = "sockets"
 _PROBE_PERIOD_S = 0.02
 _LOOK_PERIOD_S = 0.5
 _LOG_TAIL = 2000
@@ -70,7 +71,7 @@ class DockerOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What the server keeps of a container: the directory of its sockets, and those that it has open."""
+    """What the server keeps of a container: its directory, and the sockets that it has open."""
 
     directory: Path
     sockets: contextlib.ExitStack
@@ -86,6 +87,7 @@ class DockerProvider:
 
     name = "docker"
     capacity: int | None = None
+    local, spares = True, 1
 
     def __init__(self, options: DockerOptions) -> None:
         self.options = options
@@ -107,19 +109,20 @@ class DockerProvider:
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
         """Start a container and wait until its desktop is ready."""
         deadline = time.monotonic() + timeout
-        directory = make_directory()
+        directory = _make_directory()
+        place = directory / _SOCKETS
         container_id = ""
         sockets = contextlib.ExitStack()
         try:
-            config = self._config(spec, directory)
+            config = self._config(spec, place)
             container_id = await self._engine.run(config, f"dart-gym-{os.getpid()}-{next(self._numbers)}")
-            lifeline = await self._lifeline(container_id, directory, deadline)
+            lifeline = await self._lifeline(container_id, place, deadline)
             sockets.callback(lifeline.close)
             address = MachineAddress(
                 shown=f"container {container_id[:12]}",
                 base="http://desktop",
-                socket=_opened(directory / FACE, sockets),
-                ports_socket=_opened(directory / PORTS, sockets),
+                socket=_opened(place / FACE, sockets),
+                ports_socket=_opened(place / PORTS, sockets),
             )
         except BaseException:
             sockets.close()
@@ -175,6 +178,16 @@ class DockerProvider:
     async def close(self) -> None:
         """Wait until what is being removed is gone. Idempotent."""
         await self._engine.close()
+
+
+def _make_directory() -> Path:
+    """A directory for one container: only the one in it is the container's, so that nobody else can say whose it is."""
+    try:
+        directory = own_directory("container-")
+        (directory / _SOCKETS).mkdir(mode=0o700)
+        return directory
+    except OSError as error:
+        raise DesktopError(f"cannot make a directory for the sockets of a container: {error.strerror}") from error
 
 
 def _read(seccomp: Path | None) -> str:

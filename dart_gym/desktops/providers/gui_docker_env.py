@@ -93,6 +93,7 @@ class GuiDockerEnvProvider:
 
     name = "gui-docker-env"
     capacity: int | None = None
+    local, spares = False, 0
 
     def __init__(self, options: GuiDockerEnvOptions) -> None:
         self.options = options

@@ -13,7 +13,7 @@ import pytest
 
 from dart_gym.desktops import devtools, make_desktop
 from dart_gym.desktops.base import DesktopSpec
-from dart_gym.desktops.sandbox import runtime_dir
+from dart_gym.desktops.runtime import runtime_dir
 
 pytestmark = pytest.mark.desktop
 

@@ -3,12 +3,14 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dart_gym.desktops import make_desktop, sandbox
+from dart_gym.desktops import make_desktop, runtime, sandbox
 from dart_gym.desktops.base import DesktopSpec
 from dart_gym.errors import ConfigurationError, MissingDependencyError
+from dart_gym.processes import start_time
 
 
 @pytest.fixture
@@ -30,41 +32,64 @@ def path_with(tmp_path, monkeypatch):
 
 def test_the_runtime_directory_is_private_and_short(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("long" * 20)))
-    path = sandbox.runtime_dir()
-    assert path.parent == sandbox.Path("/tmp")
+    path = runtime.runtime_dir()
+    assert path.parent == Path("/tmp")
     assert path.stat().st_mode & 0o077 == 0
 
 
 @pytest.fixture
-def runtime(tmp_path_factory, monkeypatch):
+def base(monkeypatch):
     """A runtime directory of the test's own."""
-    base = sandbox.Path("/tmp") / f"dart-test-{os.getpid()}"
+    base = Path(f"/tmp/dart-test-{os.getpid()}")
     base.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    yield sandbox.runtime_dir()
+    yield runtime.runtime_dir()
     shutil.rmtree(base)
 
 
 def leave(directory, name: str, **owner) -> None:
     own = {
         "pid": os.getpid(),
-        "start_time": sandbox._start_time(os.getpid()),
+        "start_time": start_time(os.getpid()),
         "pid_namespace": os.readlink("/proc/self/ns/pid"),
     }
     (directory / name / "home").mkdir(parents=True)
     (directory / name / "owner").write_text(json.dumps({**own, **owner}))
 
 
-def test_only_directories_of_dead_owners_are_leftovers(runtime):
+def test_only_directories_of_dead_owners_are_leftovers(base):
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    leave(runtime, "mine")
-    leave(runtime, "dead", pid=process.pid, start_time=1)
-    leave(runtime, "pid-reused", start_time=1)
-    leave(runtime, "other-container", pid=process.pid, pid_namespace="pid:[1]")
-    (runtime / "just-being-made").mkdir()
-    assert {path.name for path in sandbox.clean_leftovers()} == {"dead", "pid-reused"}
-    assert {path.name for path in runtime.iterdir()} == {"mine", "other-container", "just-being-made"}
+    leave(base, "mine")
+    leave(base, "dead", pid=process.pid, start_time=1)
+    leave(base, "pid-reused", start_time=1)
+    leave(base, "other-container", pid=process.pid, pid_namespace="pid:[1]")
+    (base / "nobody-says-whose").mkdir()
+    (base / "a-file").touch()
+    assert {path.name for path in runtime.clean_leftovers()} == {"dead", "pid-reused"}
+    kept = {"mine", "other-container", "nobody-says-whose", "a-file"}
+    assert {path.name for path in base.iterdir()} == kept
+
+
+def test_a_directory_that_was_being_made_names_its_owner_already(base, monkeypatch):
+    def fail(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)  # as if it was killed there
+        with pytest.raises(KeyboardInterrupt):
+            runtime.own_directory()
+    (half_made,) = base.iterdir()
+    assert runtime.clean_leftovers() == [] and half_made.exists()  # its owner lives
+    words = half_made.name.split(".")
+    half_made.rename(base / ".".join([*words[:3], "1", words[4]]))  # of an earlier process with this pid
+    assert len(runtime.clean_leftovers()) == 1 and not list(base.iterdir())
+
+
+def test_an_owned_directory_is_private_and_kept(base):
+    path = runtime.own_directory("cluster-")
+    assert path.name.startswith(f"cluster-{os.getpid()}-") and path.stat().st_mode & 0o077 == 0
+    assert runtime.clean_leftovers() == [] and path.exists()
 
 
 async def test_missing_bubblewrap_is_named_with_the_next_step(path_with):

@@ -15,7 +15,7 @@ import pytest
 from dart_gym.actions import Click, Drag, Move, Scroll, Wait
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import ActionError, Desktop, DesktopSpec, SettlePolicy
-from dart_gym.desktops.sandbox import clean_leftovers, runtime_dir
+from dart_gym.desktops.runtime import clean_leftovers, runtime_dir
 from dart_gym.desktops.xvfb import BACKGROUND
 from dart_gym.errors import DesktopError, DesktopTimeoutError
 
