@@ -153,7 +153,7 @@ class Sandbox:
         self.kind = kind
         self.isolated = kind == "bwrap"
         self._check_programs()
-        self.directory = _make_directory()
+        self.directory = make_directory()
         try:
             self._lay_out(profile)
             self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
@@ -327,7 +327,8 @@ class Sandbox:
         self._finalizer()
 
 
-def _make_directory() -> Path:
+def make_directory() -> Path:
+    """A directory of this process's own for one desktop, private to the user; the caller removes it."""
     global _cleaned
     if not _cleaned:
         _cleaned = True

@@ -136,7 +136,11 @@ class DockerProvider:
             user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else f"{IMAGE_USER}:{IMAGE_USER}"
         uid, gid = map(int, user.split(":"))
         if (uid, gid) != (os.getuid(), os.getgid()):
-            os.chown(directory, uid, gid)  # root can open it nevertheless
+            try:
+                os.chown(directory, uid, gid)  # root can open it nevertheless
+            except PermissionError as error:
+                message = f"only root can have containers run as {user}; next step: leave out the option user"
+                raise ConfigurationError(message) from error
         return desktop_container(
             spec,
             image=options.image,
