@@ -5,7 +5,12 @@ Importing it registers `DartGym/Desktop-v0` and `DartGym/OSWorld-v0`; nothing st
     import gymnasium as gym
     env = gym.make("dart_gym:DartGym/Desktop-v0", task="miniwob/click-tab")
     envs = gym.make_vec("dart_gym:DartGym/Desktop-v0", num_envs=4, suite="fake")
+
+Who writes coroutines uses the sessions themselves: see `connect`.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import register, registry
 
@@ -30,6 +35,10 @@ from dart_gym.actions import (
 )
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
+if TYPE_CHECKING:
+    from dart_gym.cluster.client import ClientSession, ClusterClient
+    from dart_gym.link import connect
+
 if "DartGym/Desktop-v0" not in registry:
     register(
         id="DartGym/Desktop-v0",
@@ -46,10 +55,26 @@ if "DartGym/OSWorld-v0" not in registry:
         nondeterministic=True,
     )
 
+_LATER = {  # imported when first used: they need more than who only registers environments
+    "ClientSession": "dart_gym.cluster.client",
+    "ClusterClient": "dart_gym.cluster.client",
+    "connect": "dart_gym.link",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'dart_gym' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)
+
+
 __all__ = [
     "Action",
     "AskUser",
     "Click",
+    "ClientSession",
+    "ClusterClient",
     "Done",
     "Drag",
     "Evaluation",
@@ -69,4 +94,5 @@ __all__ = [
     "Wait",
     "action_from_dict",
     "action_to_dict",
+    "connect",
 ]

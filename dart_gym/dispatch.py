@@ -4,13 +4,17 @@ Invariants:
     - One request at a time per environment; answers are matched by request id, so a late one is never taken for
       another.
     - What concerns one desktop is an answer with terminal ENV_ERROR. What a person must act on is raised by `recv`.
+    - The two threads meet once per batch, not once per request: with hundreds of environments, handing over between
+      them would cost more than the requests do.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-import queue
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +24,9 @@ import numpy as np
 from dart_gym.actions import Action
 from dart_gym.cluster.client import ClientSession
 from dart_gym.cluster.protocol import SESSION_OVER, ErrorCode
-from dart_gym.episodes import ClusterLink, ending, make_info, make_observation
+from dart_gym.episodes import ending, make_info, make_observation
 from dart_gym.errors import ClusterError, DesktopError, EpisodeStateError
+from dart_gym.link import ClusterLink
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
@@ -37,17 +42,19 @@ class Transition:
         request_id: of the request, as `send` or `async_reset` returned it.
         is_reset: whether it answers a reset.
         result: the step result: typed ending, evaluation, timings.
+        accessibility: whether its observation holds the accessibility tree.
     """
 
     env_id: int
     request_id: int
     is_reset: bool
     result: StepResult
+    accessibility: bool = False
 
     @property
     def observation(self) -> dict[str, Any]:
         """As a member of the single observation space."""
-        return make_observation(self.result)
+        return make_observation(self.result, accessibility=self.accessibility)
 
     @property
     def reward(self) -> float:
@@ -79,6 +86,44 @@ class _Failure:
     error: Exception
 
 
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An operation for one environment's session."""
+
+    env_id: int
+    is_reset: bool
+    operation: Operation
+
+
+class Mailbox:
+    """Answers on their way from the loop's thread to the one that waits for them."""
+
+    def __init__(self) -> None:
+        self._answers: deque[Transition | _Failure] = deque()
+        self._arrived = threading.Condition()
+        self._wanted = 1
+
+    def put(self, answer: Transition | _Failure) -> None:
+        """Add an answer; wakes the reader when there are as many as it waits for, or at a failure."""
+        with self._arrived:
+            self._answers.append(answer)
+            if isinstance(answer, _Failure):
+                self._wanted = 0
+            if len(self._answers) >= self._wanted:
+                self._arrived.notify()
+
+    def wait(self, wanted: int, timeout: float | None) -> bool:
+        """Wait until there are so many answers (or a failure), or the time is over; returns whether there is any."""
+        with self._arrived:
+            self._wanted = wanted
+            self._arrived.wait_for(lambda: len(self._answers) >= self._wanted, timeout)
+            return bool(self._answers)
+
+    def take(self) -> Transition | _Failure:
+        """The oldest answer; there must be one."""
+        return self._answers.popleft()
+
+
 class Dispatcher:
     """One session per environment, opened with its first request.
 
@@ -87,18 +132,20 @@ class Dispatcher:
         num_envs: how many environments.
         height: of the black frame that stands for a lost screen.
         width: likewise.
+        accessibility: whether observations hold the accessibility tree.
 
     Attributes:
         latest: the last result of each environment; None before its first reset and after `abandon`.
     """
 
-    def __init__(self, link: ClusterLink, num_envs: int, height: int, width: int) -> None:
+    def __init__(self, link: ClusterLink, num_envs: int, height: int, width: int, accessibility: bool = False) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs
-        self._link, self._height, self._width = link, height, width
+        self._link, self._height, self._width, self._accessibility = link, height, width, accessibility
         self._sessions: list[ClientSession | None] = [None] * num_envs
         self._request_ids = itertools.count(1)
         self._in_flight: dict[int, int] = {}
-        self._ready: queue.SimpleQueue[Transition | _Failure] = queue.SimpleQueue()
+        self._ready = Mailbox()
+        self._running: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks weakly
 
     @property
     def in_flight(self) -> list[int]:
@@ -126,25 +173,45 @@ class Dispatcher:
                 )
             seen.add(i)
 
-    def submit(self, env_id: int, is_reset: bool, operation: Operation) -> int:
-        """Run an operation on an environment's session; returns the request's id."""
-        request_id = self._in_flight[env_id] = next(self._request_ids)
+    def submit(self, submissions: Sequence[Submission]) -> list[int]:
+        """Run operations, each on its environment's session; returns the requests' ids."""
+        batch = []
+        for submission in submissions:
+            request_id = self._in_flight[submission.env_id] = next(self._request_ids)
+            batch.append((request_id, submission))
+        if batch:
+            self._link.loop.post(self._start, batch)
+        return [request_id for request_id, _ in batch]
 
-        async def run() -> None:
-            try:
-                session = self._sessions[env_id]
-                if session is None:
-                    session = self._sessions[env_id] = (await self._link.client()).session()
-                result = await operation(session)
-            except Exception as error:
-                if not _is_fault(error):
-                    self._ready.put(_Failure(env_id, request_id, error))
-                    return
-                result = self._fault(f"{type(error).__name__}: {error}")
-            self._ready.put(Transition(env_id, request_id, is_reset, result))
+    def _start(self, batch: list[tuple[int, Submission]]) -> None:
+        for request_id, submission in batch:
+            task = asyncio.create_task(self._run(request_id, submission))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
-        self._link.loop.submit(run)
-        return request_id
+    async def _run(self, request_id: int, submission: Submission) -> None:
+        env_id = submission.env_id
+        try:
+            session = self._sessions[env_id]
+            if session is None:
+                client = await self._link.client()
+                if self._in_flight.get(env_id) != request_id:
+                    return  # abandoned before it began
+                session = self._sessions[env_id] = client.session()
+            result = await submission.operation(session)
+        except Exception as error:
+            if not is_fault(error):
+                self._ready.put(_Failure(env_id, request_id, error))
+                return
+            result = self._fault(f"{type(error).__name__}: {error}")
+        self._ready.put(Transition(env_id, request_id, submission.is_reset, result, self._accessibility))
+
+    def swap(self, env_id: int, session: ClientSession, result: StepResult) -> ClientSession | None:
+        """Give an environment a session whose episode has been started; returns the one that it had."""
+        self.check_free([env_id])
+        replaced, self._sessions[env_id] = self._sessions[env_id], session
+        self.latest[env_id] = result
+        return replaced
 
     def _fault(self, detail: str) -> StepResult:
         frame = np.zeros((self._height, self._width, 3), np.uint8)
@@ -157,13 +224,10 @@ class Dispatcher:
         wanted = min(min_ready, len(self._in_flight))
         found: list[Transition] = []
         while self._in_flight and (max_ready is None or len(found) < max_ready):
-            try:
-                if len(found) >= wanted:
-                    answer = self._ready.get_nowait()
-                else:
-                    answer = self._ready.get(timeout=None if end is None else max(0.0, end - time.monotonic()))
-            except queue.Empty:
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            if not self._ready.wait(wanted - len(found), remaining):
                 break
+            answer = self._ready.take()
             if self._in_flight.get(answer.env_id) != answer.request_id:
                 continue  # of a request that was abandoned
             del self._in_flight[answer.env_id]
@@ -184,19 +248,19 @@ class Dispatcher:
             if session is not None:
                 self._link.loop.submit(session.close)
 
-    def close(self) -> None:
-        """Close all sessions, in the middle of whatever they do, and the link."""
-        self._link.loop.run(self._close)
+    def close(self, also: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Close all sessions, in the middle of whatever they do, with `also`, and the link."""
+        self._link.loop.run(self._close, also)
 
-    async def _close(self) -> None:
+    async def _close(self, also: Callable[[], Coroutine[Any, Any, None]]) -> None:
         sessions, self._sessions = self._sessions, [None] * len(self._sessions)
-        for session in sessions:
-            if session is not None:
-                await session.close()
-        await self._link.close()
+        try:
+            await asyncio.gather(also(), *(session.close() for session in sessions if session is not None))
+        finally:
+            await self._link.close()
 
 
-def _is_fault(error: Exception) -> bool:
+def is_fault(error: Exception) -> bool:
     """Whether an exception concerns this one desktop, which a reset replaces."""
     if isinstance(error, ClusterError):
         return error.code in FAULTS

@@ -15,8 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
@@ -27,8 +26,6 @@ from dart_gym.actions import Action
 from dart_gym.cluster.client import ClientSession
 from dart_gym.episodes import (
     MAX_SEED,
-    ClusterLink,
-    TaskChoice,
     check_options,
     ending,
     make_info,
@@ -37,7 +34,8 @@ from dart_gym.episodes import (
 from dart_gym.errors import DesktopError, EpisodeStateError
 from dart_gym.outcomes import StepResult
 from dart_gym.pacing import pacing_named
-from dart_gym.spaces import ActionSpace, as_action, observation_space
+from dart_gym.settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
+from dart_gym.spaces import as_action
 
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
 
@@ -51,72 +49,23 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
 
     Args:
         task: the task of every episode; "miniwob/click-test" by default.
-        tasks: several, of which each reset draws one.
-        suite: all tasks of a suite likewise.
-        url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`); without one a private cluster is started.
-        token_env: name of the environment variable that holds the cluster's token.
-        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop.
-        width: of the screen in pixels, instead of the task's.
-        height: likewise.
-        render_mode: "rgb_array" or None.
-        max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
-            `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
-        time_limit_s: wall-clock limit of an episode.
-        pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
-        accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
-            "osworld" tell.
-        deadline_s: of one operation; what takes longer is a fault of the environment.
+        options: the other settings by name; see `dart_gym.settings.EnvSettings`.
 
     Raises:
         UnknownTaskError: no such task.
         ValueError: tasks with screens of different sizes.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 2}
+    metadata = {"render_modes": list(RENDER_MODES), "render_fps": 2}
 
-    def __init__(
-        self,
-        task: str | None = None,
-        *,
-        tasks: Sequence[str] | None = None,
-        suite: str | None = None,
-        url: str | None = None,
-        token_env: str | None = None,
-        osworld_url: str | None = None,
-        width: int | None = None,
-        height: int | None = None,
-        render_mode: str | None = None,
-        max_steps: int | None = None,
-        time_limit_s: float | None = None,
-        pacing: str = "settle",
-        accessibility: bool = False,
-        deadline_s: float = 120.0,
-    ) -> None:
-        EzPickle.__init__(
-            self,
-            task,
-            tasks=tasks,
-            suite=suite,
-            url=url,
-            token_env=token_env,
-            osworld_url=osworld_url,
-            width=width,
-            height=height,
-            render_mode=render_mode,
-            max_steps=max_steps,
-            time_limit_s=time_limit_s,
-            pacing=pacing,
-            accessibility=accessibility,
-            deadline_s=deadline_s,
-        )
-        check_render_mode(render_mode, self.metadata)
-        self.render_mode = render_mode
-        self._choice = TaskChoice.make(task, tasks, suite, width, height, osworld_url)
-        self.observation_space = observation_space(self._choice.height, self._choice.width, accessibility=accessibility)
-        self.action_space = ActionSpace(self._choice.height, self._choice.width)
-        self._max_steps, self._time_limit_s, self._deadline_s = max_steps, time_limit_s, deadline_s
-        self._pacing, self._accessibility = pacing_named(pacing).name, accessibility
-        self._link = ClusterLink(url, token_env)
+    def __init__(self, task: str | None = None, **options: Unpack[EnvOptions]) -> None:
+        EzPickle.__init__(self, task, **options)
+        self._settings = EnvSettings.make(task, options)
+        self.render_mode = self._settings.render_mode
+        (self._choice,) = self._settings.choices()
+        self.observation_space = self._settings.observation_space(self._choice)
+        self.action_space = self._settings.action_space(self._choice)
+        self._link = self._settings.link()
         self._session: ClientSession | None = None
         self._frame: NDArray[np.uint8] | None = None
         self._closed = False
@@ -135,7 +84,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         if self._closed:
             raise EpisodeStateError("the environment is closed: make a new one")
         given = check_options(options, ("task_id", "task", "suite", "pacing"))
-        pacing = pacing_named(given.pop("pacing", self._pacing)).name
+        pacing = pacing_named(given.pop("pacing", self._settings.pacing)).name
         task = self._choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         result = self._link.loop.run(self._reset, task, episode_seed, pacing)
@@ -146,16 +95,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         for _ in range(RESET_ATTEMPTS):
             if self._session is None:
                 self._session = (await self._link.client()).session()
-            result = await self._session.reset(
-                task,
-                seed=seed,
-                max_steps=self._max_steps,
-                time_limit_s=self._time_limit_s,
-                desktop=self._choice.override or None,
-                pacing=pacing,
-                accessibility=self._accessibility,
-                deadline_s=self._deadline_s,
-            )
+            arguments = self._settings.reset_arguments(self._choice, pacing)
+            result = await self._session.reset(task, seed=seed, **arguments)
             if result.terminal is None:
                 return result
             detail = result.observation.action_error
@@ -171,12 +112,12 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         typed = as_action(action)
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")
-        result = self._link.loop.run(self._session.step, typed, deadline_s=self._deadline_s)
+        result = self._link.loop.run(self._session.step, typed, deadline_s=self._settings.deadline_s)
         return self._observe(result), result.reward, *ending(result), make_info(result)
 
     def _observe(self, result: StepResult) -> dict[str, Any]:
         self._frame = result.observation.screenshot
-        return make_observation(result, accessibility=self._accessibility)
+        return make_observation(result, accessibility=self._settings.accessibility)
 
     def oracle(self) -> Action:
         """The next action of a perfect user, where the suite knows one (for tests and demonstrations)."""
@@ -212,12 +153,5 @@ class OSWorldEnv(DesktopEnv):
         options: see `DesktopEnv`.
     """
 
-    def __init__(self, task: str | None = None, **options: Any) -> None:
-        named = task is not None or options.get("tasks") is not None
-        super().__init__(task, **(options if named else {"suite": "osworld", **options}))
-
-
-def check_render_mode(render_mode: str | None, metadata: dict[str, Any]) -> None:
-    """Raise `ValueError` for a mode that is not offered."""
-    if render_mode is not None and render_mode not in metadata["render_modes"]:
-        raise ValueError(f"render_mode must be None or one of {metadata['render_modes']}, got {render_mode!r}")
+    def __init__(self, task: str | None = None, **options: Unpack[EnvOptions]) -> None:
+        super().__init__(task, **osworld_options(task, options))

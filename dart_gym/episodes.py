@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dart_gym.cluster.background import BackgroundLoop, background_loop
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.errors import ConfigurationError, UnknownTaskError
 from dart_gym.outcomes import StepResult, TerminalState
 from dart_gym.session import resolve_task
@@ -178,46 +175,28 @@ def make_info(result: StepResult) -> dict[str, Any]:
     }
 
 
+def stack_infos(infos: Mapping[int, dict[str, Any]], num_envs: int) -> dict[str, Any]:
+    """Infos of some environments by number, as Gymnasium's vector environments give them: arrays, and masks "_key".
+
+    All infos have the same keys and types (`make_info`), so that no array's type hangs on who comes first.
+    """
+    if not infos:
+        return {}
+    ids = np.fromiter(infos, np.intp, len(infos))
+    present = np.zeros(num_envs, np.bool_)
+    present[ids] = True
+    stacked: dict[str, Any] = {}
+    for key, value in next(iter(infos.values())).items():
+        plain = type(value) in (bool, int, float)
+        column: NDArray[Any] = np.zeros(num_envs, type(value)) if plain else np.full(num_envs, None, object)
+        for i, info in infos.items():
+            column[i] = info[key]
+        stacked[key], stacked[f"_{key}"] = column, present.copy()
+    return stacked
+
+
 def ending(result: StepResult) -> tuple[bool, bool]:
     """(terminated, truncated) of a result."""
     if result.terminal is None:
         return False, False
     return not result.terminal.truncated, result.terminal.truncated
-
-
-class ClusterLink:
-    """A client made when it is first needed: of the given URL, or of this process's private cluster."""
-
-    def __init__(self, url: str | None, token_env: str | None) -> None:
-        self._url, self._token_env = url, token_env
-        self._client: ClusterClient | None = None
-        self._private = False
-
-    @property
-    def loop(self) -> BackgroundLoop:
-        """The loop in which its sessions run."""
-        return background_loop()
-
-    async def client(self) -> ClusterClient:
-        """The client."""
-        if self._client is None:
-            url = self._url
-            if url is None:
-                url, self._private = await acquire_shared(), True
-            self._client = ClusterClient(url, self._token())
-        return self._client
-
-    def _token(self) -> str | None:
-        if self._token_env is None:
-            return None
-        token = os.environ.get(self._token_env)
-        if not token:
-            raise ConfigurationError(f"the environment variable {self._token_env} (token_env) is not set")
-        return token
-
-    async def close(self) -> None:
-        """Let go of the private cluster, if there is one. Idempotent."""
-        self._client = None
-        if self._private:
-            self._private = False
-            await release_shared()

@@ -13,13 +13,18 @@ Invariants:
 Autoreset (`autoreset_mode`): DISABLED by default, because whoever trains chooses the next task and must not waste a
 generation on an environment that has ended: reset it with `options={"reset_mask": mask}`. NEXT_STEP (the action of an
 environment that has ended is ignored, it is reset instead) and SAME_STEP (reset at once, `final_obs` and `final_info`
-in the info) are for code that expects them; both concern `step` only.
+in the info) are for code that expects them; both concern `step` only. Their episodes are drawn from a random stream of
+their own, in the order of steps and, within a step, of environments. With SAME_STEP and `prefetch` they are prepared on
+spare desktops while the others step (`dart_gym.prefetch`), which changes no draw.
+
+An environment whose automatic reset failed (`info["env_fault"]`) is reset again by the next step, which ignores its
+action.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -27,13 +32,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_gym.actions import Action
-from dart_gym.dispatch import Dispatcher, Operation, Transition
-from dart_gym.env import check_render_mode
-from dart_gym.episodes import MAX_SEED, ClusterLink, TaskChoice, check_options, ending, make_info, make_observation
+from dart_gym.cluster.client import ClientSession
+from dart_gym.dispatch import Dispatcher, Operation, Submission, Transition
+from dart_gym.episodes import MAX_SEED, check_options, ending, make_info, make_observation, stack_infos
 from dart_gym.errors import ConfigurationError, EpisodeStateError
 from dart_gym.outcomes import StepResult
-from dart_gym.pacing import pacing_named
-from dart_gym.spaces import ActionSpace, as_action, observation_space
+from dart_gym.prefetch import Draw, Spares
+from dart_gym.settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
+from dart_gym.spaces import as_action
 
 OPTIONS = ("task_ids", "tasks", "reset_mask")
 
@@ -46,10 +52,11 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     Args:
         num_envs: how many.
-        task, tasks, suite, url, token_env, width, height: see `DesktopEnv`, and so for what follows.
-        render_mode, max_steps, time_limit_s, pacing, deadline_s: likewise.
+        task: see `DesktopEnv`.
         max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
+        prefetch: spare desktops on which SAME_STEP prepares the next episodes; the cluster needs so many more.
+        options: the other settings by name; see `dart_gym.settings.EnvSettings`.
 
     Raises:
         UnknownTaskError: no such task.
@@ -61,36 +68,38 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         num_envs: int = 1,
         task: str | None = None,
         *,
-        tasks: Sequence[str] | None = None,
-        suite: str | None = None,
-        url: str | None = None,
-        token_env: str | None = None,
-        width: int | None = None,
-        height: int | None = None,
-        render_mode: str | None = None,
-        max_steps: int | None = None,
         max_episode_steps: int | None = None,
-        time_limit_s: float | None = None,
-        pacing: str = "settle",
-        deadline_s: float = 120.0,
         autoreset_mode: str | AutoresetMode = AutoresetMode.DISABLED,
+        prefetch: int = 0,
+        **options: Unpack[EnvOptions],
     ) -> None:
         if num_envs < 1:
             raise ConfigurationError(f"num_envs must be at least 1, got {num_envs}")
+        if options.get("max_steps") is None:
+            options["max_steps"] = max_episode_steps
         self.num_envs = num_envs
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": 2, "autoreset_mode": self.autoreset_mode}
-        check_render_mode(render_mode, self.metadata)
-        self.render_mode = render_mode
-        self._choice = TaskChoice.make(task, tasks, suite, width, height)
-        self.single_observation_space = observation_space(self._choice.height, self._choice.width)
-        self.single_action_space = ActionSpace(self._choice.height, self._choice.width)
+        self._settings = settings = EnvSettings.make(task, options)
+        if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url or prefetch < 0):
+            needs = "autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
+            raise ConfigurationError(f"prefetch={prefetch} needs {needs}")
+        self.metadata = {
+            "render_modes": list(RENDER_MODES),
+            "render_fps": 2,
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self.render_mode = settings.render_mode
+        self._choices = settings.choices(num_envs)
+        self._choice = self._choices[0]
+        self.single_observation_space = settings.observation_space(self._choice)
+        self.single_action_space = settings.action_space(self._choice)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._max_steps = max_steps if max_steps is not None else max_episode_steps
-        self._time_limit_s, self._deadline_s = time_limit_s, deadline_s
-        self._pacing = pacing_named(pacing).name
-        self._dispatcher = Dispatcher(ClusterLink(url, token_env), num_envs, self._choice.height, self._choice.width)
+        link = settings.link()
+        height, width = self._choice.height, self._choice.width
+        self._dispatcher = Dispatcher(link, num_envs, height, width, settings.accessibility)
+        self._automatic: np.random.Generator | None = None  # draws the episodes of autoreset
+        self._spares = Spares(link, prefetch, self._draw_automatic, self._start_spare, settings.deadline_s)
 
     # --- send and recv
 
@@ -121,10 +130,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self._check_free(ids)
         chosen = [self._choice.draw(self.np_random) if task is None else self._choice.check(task) for task in tasks]
         numbers = [int(self.np_random.integers(MAX_SEED)) if seed is None else int(seed) for seed in seeds]
-        return [
-            self._dispatcher.submit(i, True, self._reset_operation(task, seed))
-            for i, task, seed in zip(ids, chosen, numbers, strict=True)
-        ]
+        return self._submit_resets((i, Draw(*draw)) for i, *draw in zip(ids, chosen, numbers, strict=True))
 
     def send(self, actions: Iterable[Action | dict[str, Any]], env_ids: Iterable[int]) -> list[int]:
         """Send one action to each of some environments; returns the request ids.
@@ -139,7 +145,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             latest = self._dispatcher.latest[i]
             if latest is None or latest.terminal is not None:
                 raise EpisodeStateError(f"environment {i} has no running episode: reset it first (reset_mask)")
-        return [self._dispatcher.submit(i, False, self._step_operation(action)) for action, i in pairs]
+        return self._dispatcher.submit([Submission(i, False, self._step_operation(action)) for action, i in pairs])
 
     def recv(
         self, *, min_ready: int = 1, max_ready: int | None = None, timeout: float | None = None
@@ -168,20 +174,18 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             raise EpisodeStateError("the environment is closed: make a new one")
         self._dispatcher.check_free(env_ids)
 
-    def _reset_operation(self, task: str | dict[str, Any], seed: int) -> Operation:
-        override = self._choice.override or None
-        return lambda session: session.reset(
-            task,
-            seed=seed,
-            max_steps=self._max_steps,
-            time_limit_s=self._time_limit_s,
-            desktop=override,
-            pacing=self._pacing,
-            deadline_s=self._deadline_s,
-        )
+    def _submit_resets(self, draws: Iterable[tuple[int, Draw]]) -> list[int]:
+        return self._dispatcher.submit([Submission(i, True, self._reset_operation(i, draw)) for i, draw in draws])
+
+    def _reset_operation(self, env_id: int, draw: Draw) -> Operation:
+        arguments = self._settings.reset_arguments(self._choices[env_id])
+        return lambda session: session.reset(draw.task, seed=draw.seed, **arguments)
+
+    async def _start_spare(self, session: ClientSession, draw: Draw) -> StepResult:
+        return await session.reset(draw.task, seed=draw.seed, **self._settings.reset_arguments(self._choice))
 
     def _step_operation(self, action: Action) -> Operation:
-        return lambda session: session.step(action, deadline_s=self._deadline_s)
+        return lambda session: session.step(action, deadline_s=self._settings.deadline_s)
 
     # --- reset and step
 
@@ -198,6 +202,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         """
         if isinstance(seed, int):
             super().reset(seed=seed)
+            self._automatic = None
+            self._spares.forget()
             seed = [seed + i for i in range(self.num_envs)]
         given = check_options(options, OPTIONS)
         if "task_ids" in given and "tasks" in given:
@@ -212,10 +218,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         for i in everyone:
             if self._dispatcher.latest[i] is None:
                 raise EpisodeStateError(f"environment {i} was never reset: the first reset needs all of them")
-        infos: dict[str, Any] = {}
-        for i in ids:
-            infos = self._add_info(infos, make_info(self._result(i)), i)
-        return self._observations(), infos
+        self._spares.fill()
+        return self._observations(), stack_infos({i: make_info(self._result(i)) for i in ids}, self.num_envs)
 
     def step(
         self, actions: Sequence[Action | dict[str, Any]]
@@ -228,36 +232,55 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         everyone = range(self.num_envs)
         ended = [i for i in everyone if self._dispatcher.latest[i] is not None and self._result(i).terminal is not None]
         actions = _per_env("actions", actions, everyone)
-        resets = ended if self.autoreset_mode is AutoresetMode.NEXT_STEP else []
+        resets = ended if self.autoreset_mode is not AutoresetMode.DISABLED else []
         stepped = [i for i in everyone if i not in resets]
         self.send([actions[i] for i in stepped], stepped)
-        self.async_reset(resets)
+        self._restart(resets)
         self.recv(min_ready=self.num_envs)
         results = [self._result(i) for i in everyone]
-        # A reset that failed is truncated at once; with autoreset the next step tries again.
-        endings = [ending(result) for result in results]
-        infos: dict[str, Any] = {}
+        endings = [ending(result) for result in results]  # a reset that failed is truncated at once
+        finals: dict[str, Any] = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            infos = self._reset_same_step(results)
-        for i in everyone:
-            infos = self._add_info(infos, make_info(self._result(i)), i)
+            finals = self._finish([i for i in stepped if results[i].terminal is not None])
         return (
             self._observations(),
             np.array([result.reward for result in results], np.float64),
             np.array([terminated for terminated, _ in endings], np.bool_),
             np.array([truncated for _, truncated in endings], np.bool_),
-            infos,
+            {**finals, **stack_infos({i: make_info(self._result(i)) for i in everyone}, self.num_envs)},
         )
 
-    def _reset_same_step(self, results: Sequence[StepResult]) -> dict[str, Any]:
-        ended = [i for i, result in enumerate(results) if result.terminal is not None]
+    def _finish(self, ended: Sequence[int]) -> dict[str, Any]:
+        """Start the next episodes of environments that have just ended; returns how they ended."""
         infos: dict[str, Any] = {}
         for i in ended:
-            final = {"final_obs": make_observation(results[i]), "final_info": make_info(results[i])}
+            result = self._result(i)
+            final = {"final_obs": self._observation(result), "final_info": make_info(result)}
             infos = self._add_info(infos, final, i)
-        self.async_reset(ended)
+        self._restart(ended)
         self.recv(min_ready=len(ended))
+        self._spares.fill()
         return infos
+
+    def _restart(self, env_ids: Sequence[int]) -> None:
+        """Start drawn episodes: the prepared ones, and where there are none, in place; `recv` waits for those."""
+        episodes = [(i, self._spares.take() or self._draw_automatic()) for i in env_ids]
+        self._submit_resets((i, episode) for i, episode in episodes if isinstance(episode, Draw))
+        for i, episode in episodes:
+            if isinstance(episode, Draw):
+                continue
+            result = episode.wait()
+            if result is None:
+                self._spares.give(episode.session)
+                self._submit_resets([(i, episode.draw)])
+            else:
+                self._spares.give(self._dispatcher.swap(i, episode.session, result))
+
+    def _draw_automatic(self) -> Draw:
+        """The next episode of autoreset."""
+        if self._automatic is None:
+            (self._automatic,) = self.np_random.spawn(1)
+        return Draw(self._choice.draw(self._automatic), int(self._automatic.integers(MAX_SEED)))
 
     def _result(self, env_id: int) -> StepResult:
         result = self._dispatcher.latest[env_id]
@@ -265,13 +288,14 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             raise EpisodeStateError(f"environment {env_id} was never reset")
         return result
 
+    def _observation(self, result: StepResult) -> dict[str, Any]:
+        return make_observation(result, accessibility=self._settings.accessibility)
+
     def _observations(self) -> dict[str, Any]:
-        rows = [self._result(i).observation for i in range(self.num_envs)]
-        return {
-            "screenshot": np.stack([row.screenshot for row in rows]),
-            "instruction": tuple(row.instruction for row in rows),
-            "action_error": tuple(row.action_error for row in rows),
-        }
+        rows = [self._observation(self._result(i)) for i in range(self.num_envs)]
+        stacked: dict[str, Any] = {key: tuple(row[key] for row in rows) for key in rows[0]}
+        stacked["screenshot"] = np.stack([row["screenshot"] for row in rows])
+        return stacked
 
     def oracle(self, env_id: int) -> Action:
         """The next action of a perfect user, where the suite knows one."""
@@ -285,7 +309,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give all desktops back, in the middle of whatever they do."""
-        self._dispatcher.close()
+        self._dispatcher.close(self._spares.close)
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:
@@ -320,8 +344,7 @@ class OSWorldVectorEnv(DesktopVectorEnv):
     """`DesktopVectorEnv` with OSWorld's tasks; see `dart_gym.env.OSWorldEnv`."""
 
     def __init__(self, num_envs: int = 1, task: str | None = None, **options: Any) -> None:
-        named = task is not None or options.get("tasks") is not None
-        super().__init__(num_envs, task, **(options if named else {"suite": "osworld", **options}))
+        super().__init__(num_envs, task, **osworld_options(task, options))  # type: ignore[arg-type]  # of both kinds
 
 
 __all__ = ["DesktopVectorEnv", "OSWorldVectorEnv", "Transition"]

@@ -23,11 +23,27 @@ def bench() -> None:
 
 
 @app.command()
+def cluster(
+    json: JsonOption = None,
+    desync_steps: Annotated[int, typer.Option(help="Steps of 256 drawn desktops, every reply checked.")] = 100_000,
+    seconds: Annotated[float, typer.Option(help="Of each of three ways to drive 8 real desktops.")] = 60.0,
+) -> None:
+    """Steps over a websocket, many desktops on one server, and the cost of a barrier (about six minutes)."""
+    from dart_gym.bench.cluster import Sizes, measure
+
+    finish(asyncio.run(measure(Sizes(desync_steps=desync_steps, seconds=seconds), _progress)), json)
+
+
+@app.command()
 def desktop(json: JsonOption = None) -> None:
     """A step, a reset and an idle desktop at 1920x1080, beside OSWorld's way (about a minute)."""
     from dart_gym.bench.desktop import measure
 
-    finish(asyncio.run(measure(lambda stage: print(f"... {stage}", file=sys.stderr, flush=True))), json)
+    finish(asyncio.run(measure(_progress)), json)
+
+
+def _progress(stage: str) -> None:
+    print(f"... {stage}", file=sys.stderr, flush=True)
 
 
 @app.command()

@@ -189,14 +189,16 @@ def _check(terminal: TerminalState | None, reason: str) -> None:
 
 def idle_megabytes(parent: int) -> float:
     """Memory of all processes below one: proportional set sizes, so that what they share counts once."""
-    total = 0
-    for pid in _descendants(parent):
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended in between
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1000
+    return sum(own_megabytes(pid) for pid in _descendants(parent))
+
+
+def own_megabytes(pid: int) -> float:
+    """Memory of one process, its proportional set size; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1000
 
 
 def _descendants(pid: int) -> set[int]:

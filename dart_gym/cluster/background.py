@@ -33,6 +33,10 @@ class BackgroundLoop:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop)
 
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a plain function in the loop soon; nobody waits for it."""
+        self._loop.call_soon_threadsafe(function, *args)
+
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         """Run a coroutine function and wait for its result. An interrupt (Ctrl-C) cancels it."""
         if threading.current_thread() is self._thread:

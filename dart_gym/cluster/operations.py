@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 
 from dart_gym.actions import action_from_dict, action_to_dict
 from dart_gym.cluster import protocol
+from dart_gym.cluster.gallery import Gallery
+from dart_gym.cluster.metrics import Metrics
 from dart_gym.cluster.pool import Pool, Slot
 from dart_gym.cluster.protocol import ErrorCode, Reply, Request
 from dart_gym.desktops.base import DesktopSpec
@@ -93,12 +95,21 @@ class Operations:
         sandbox: replaces the tasks' choice if given.
         counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
+        metrics: times and counts every operation.
+        gallery: shows what the desktops do.
     """
 
     def __init__(
-        self, pool: Pool, sandbox: str | None, counters: Counter[str], osworld_urls: tuple[str, ...] = ()
+        self,
+        pool: Pool,
+        sandbox: str | None,
+        counters: Counter[str],
+        osworld_urls: tuple[str, ...],
+        metrics: Metrics,
+        gallery: Gallery,
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self._metrics, self._gallery = metrics, gallery
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
             "lease": self._lease,
@@ -115,6 +126,14 @@ class Operations:
             ProtocolError: the request's arguments do not follow the protocol.
             ClientGoneError: see there.
         """
+        started = time.perf_counter()
+        reply = await self._execute(request, lease, gone)
+        self._metrics.record(request.op, time.perf_counter() - started, reply)
+        if lease.slot is not None:
+            self._gallery.record(lease.slot.seat.name, request, reply)
+        return reply
+
+    async def _execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
         if request.op == "close":
             self.end(lease)
             return Reply(request.id)
@@ -138,6 +157,7 @@ class Operations:
     def _vacate(self, lease: Lease) -> None:
         if lease.slot is not None:
             slot, lease.slot, lease.session = lease.slot, None, None
+            self._gallery.forget(slot.seat.name)
             self._pool.release(slot)
 
     # --- seats

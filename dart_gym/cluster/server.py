@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,13 @@ from websockets.asyncio.server import Server, ServerConnection
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from dart_gym.cluster import images, protocol
+from dart_gym.cluster import images, openenv, protocol
 from dart_gym.cluster.address import parse_address
 from dart_gym.cluster.admission import Admission, Limits
+from dart_gym.cluster.gallery import Gallery
+from dart_gym.cluster.http import HttpRoutes, is_upgrade, names_this_machine
 from dart_gym.cluster.listener import listen, load_certificate, tls_context
+from dart_gym.cluster.metrics import Metrics
 from dart_gym.cluster.operations import ClientGoneError, Operations, describe
 from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Reply, Request, Welcome
@@ -132,21 +136,31 @@ class ClusterServer:
         self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
         self.pool = Pool(
             settings.desktops,
-            desktop_factory,
+            self._make,
             settings.faces,
             warm=settings.warm,
             admission=Admission(settings.limits),
             quota=lambda name: self._tokens.quota(name),
         )
+        self._desktop_factory = desktop_factory
         self._address = parse_address(settings.listen)
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
         self._janitor: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
-        self._operations = Operations(self.pool, settings.sandbox, self._counters, settings.osworld_urls)
+        self._version = installed_version("dart-gui")
+        self.metrics, self.gallery = Metrics(), Gallery()
+        self._operations = Operations(
+            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.gallery
+        )
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
         self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
+        self._http = HttpRoutes(self)
+
+    def _make(self, spec: DesktopSpec) -> Desktop:
+        self._counters["boots"] += 1
+        return self._desktop_factory(spec)
 
     # --- life
 
@@ -177,7 +191,7 @@ class ClusterServer:
             AddressError: the address is in use or cannot be had.
         """
         options: dict[str, Any] = {
-            "process_request": self._authorize,
+            "process_request": self._route,
             "origins": [None],
             "compression": None,
             "max_size": protocol.MAX_REQUEST_BYTES,
@@ -245,6 +259,7 @@ class ClusterServer:
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await server.wait_closed()
         await self._sessions.clear()
+        self.gallery.close()
         await self.pool.close()
         if self._address.is_unix:
             with contextlib.suppress(FileNotFoundError):
@@ -269,15 +284,25 @@ class ClusterServer:
         self._counters["refused"] += principal is None
         return principal
 
-    def _authorize(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
+    async def _route(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
+        """None lets a websocket begin; anything else is the answer."""
+        if not is_upgrade(request.headers):
+            return await self._http.answer(request)
         if self.authenticate(request.headers) is not None:
             return None
         return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
+
+    def trusts_host(self, headers: Headers) -> bool:
+        """Whether a request names this server as its own clients do; where a token is needed, that is enough."""
+        if not self._tokens.open or self._address.is_unix:
+            return True
+        return names_this_machine(headers.get("Host", ""))
 
     async def _serve(self, connection: ServerConnection) -> None:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
+        connection = openenv.adapt(connection)
         lease: ConnectedLease | None = None
         try:
             lease = await self._greet(connection, task)
@@ -340,6 +365,8 @@ class ClusterServer:
                     lease.worker = None
                     self._sessions.progressed()
             lease.last_used = time.monotonic()
+            self.metrics.traffic["received"] += len(frame)
+            self.metrics.traffic["sent"] += len(reply)
             await connection.send(reply)
             if lease.ended:
                 self._sessions.forget(lease)
@@ -365,8 +392,10 @@ class ClusterServer:
         return {
             **describe(self.pool),
             "counters": dict(self._counters),
+            "draining": self.draining,
             "sessions": len(self._sessions),
             "uptime_s": time.monotonic() - self._started,
+            "version": self._version,
         }
 
 

@@ -5,6 +5,7 @@ A tokens file names for each token its SHA-256, or the environment variable that
     tokens:
       - {name: trainer, sha256: 9f86d0…, desktops: 32, sessions: 64}
       - {name: alice, env: ALICE_TOKEN, desktops: 4}
+      - {name: operator, env: OPERATOR_TOKEN, desktops: 0, watch: all}
 
 `dart-gym token` makes a token and its line. A plain hash is enough for long random tokens, and for nothing else.
 
@@ -15,6 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
+import base64
 import difflib
 import hashlib
 import hmac
@@ -24,7 +26,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import pydantic
 import yaml
@@ -32,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dart_gym.errors import ConfigurationError
 
+_BASIC = re.compile(r"\s*basic\s+(\S+)\s*", re.IGNORECASE)
 _BEARER = re.compile(r"\s*bearer\s+(.*\S)\s*", re.IGNORECASE)
 
 
@@ -51,11 +54,13 @@ class Principal:
         name: for quotas, fairness, the status and logs; "" where no tokens are used.
         max_desktops: how many desktops its sessions may hold together; None for no limit.
         max_sessions: how many sessions it may have open; None for no limit.
+        watches_all: whether it may watch the desktops of others too.
     """
 
     name: str = ""
     max_desktops: int | None = None
     max_sessions: int | None = None
+    watches_all: bool = True
 
 
 ANYBODY = Principal()
@@ -82,16 +87,31 @@ class TokenBook:
         return found
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from, by its `Authorization: Bearer` header; None: nobody who may."""
+        """Who a request comes from, by its `Authorization` header; None: nobody who may.
+
+        That is `Bearer`, or `Basic` with the token as password, for clients that can only write it into a URL.
+        """
         if self.open:
             return ANYBODY
         given = headers.get_all("Authorization")
-        match = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
-        return self.find(match[1]) if match else None
+        token = _token_of(given[0]) if len(given) == 1 else None
+        return self.find(token) if token else None
 
     def quota(self, name: str) -> int | None:
         """How many desktops the sessions of a name may hold together; None for no limit."""
         return next((p.max_desktops for p in self.principals.values() if p.name == name), None)
+
+
+def _token_of(authorization: str) -> str | None:
+    if match := _BEARER.fullmatch(authorization):
+        return match[1]
+    match = _BASIC.fullmatch(authorization)
+    if not match:
+        return None
+    try:
+        return base64.b64decode(match[1], validate=True).decode().partition(":")[2]
+    except ValueError:
+        return None  # neither base64 nor text: nobody's token
 
 
 class _Entry(BaseModel):
@@ -101,9 +121,10 @@ class _Entry(BaseModel):
     env: Annotated[str, Field(min_length=1)] | None = None
     desktops: Annotated[int, Field(ge=0)] | None = None
     sessions: Annotated[int, Field(ge=0)] | None = None
+    watch: Literal["own", "all"] = "own"
 
     def principal(self) -> Principal:
-        return Principal(self.name, self.desktops, self.sessions)
+        return Principal(self.name, self.desktops, self.sessions, self.watch == "all")
 
 
 class _File(BaseModel):

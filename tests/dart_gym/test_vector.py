@@ -281,7 +281,7 @@ def test_a_reset_that_fails_is_a_fault(make_envs, cluster, monkeypatch):
 
 def test_what_a_person_must_fix_is_raised(tmp_path, monkeypatch):
     impatient = partial(ClusterClient, settings=ClientSettings(reconnect_s=0.1))
-    monkeypatch.setattr("dart_gym.episodes.ClusterClient", impatient)
+    monkeypatch.setattr("dart_gym.link.ClusterClient", impatient)
     envs = DesktopVectorEnv(2, TASK, url=f"ws+unix://{tmp_path}/nobody.sock")
     with pytest.raises(ClusterError, match="dart-gym serve"):
         envs.reset(seed=0)

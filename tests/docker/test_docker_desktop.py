@@ -199,7 +199,7 @@ def test_a_missing_image_and_a_missing_daemon_say_what_to_do(tmp_path):
 def test_the_image_has_no_root_user_no_secret_and_a_health_check(image):
     (described,) = json.loads(docker("image", "inspect", image))
     assert described["Config"]["User"] == "user"
-    assert "dart-gym" in described["Config"]["Healthcheck"]["Test"]
+    assert "/healthz" in described["Config"]["Healthcheck"]["Test"][-1]
     command = "ls /etc/apt/apt.conf.d/99build /etc/pip.conf /run/secrets; command -v pip gcc; dart-gym --help"
     found = docker("run", "--rm", "--network", "none", "--entrypoint", "sh", image, "-c", command + " 2>&1; id -un")
     assert "Desktops as environments" in found and found.rstrip().endswith("user")
