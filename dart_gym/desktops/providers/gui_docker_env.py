@@ -130,8 +130,8 @@ class GuiDockerEnvProvider:
                 f"no server of GUI-Docker-Env answers ({'; '.join(errors)}); next step: start one, or correct "
                 f"{BASE_URL_VARIABLE}"
             )
-        for error in errors:
-            log.warning("a server of GUI-Docker-Env does not answer: %s", error)
+        for problem in errors:
+            log.warning("a server of GUI-Docker-Env does not answer: %s", problem)
         return stopped
 
     def desktop(self, spec: DesktopSpec) -> Desktop:

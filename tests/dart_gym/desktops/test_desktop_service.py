@@ -10,10 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
+import httpx
 import pytest
 
 from dart_gym.desktops.base import DesktopSpec
+from dart_gym.desktops.browser import DEVTOOLS_PORT
 from dart_gym.desktops.osworld import OSWorldDesktop
 from dart_gym.desktops.osworld_address import MachineAddress
 from dart_gym.desktops.providers.docker import _opened, _tail
@@ -194,11 +197,9 @@ async def test_a_real_desktop_is_used_through_its_sockets(start_service, directo
         await desktop.start()
         await desktop.write_file("note.txt", b"hello")
         assert (await desktop.execute(["cat", "note.txt"])).stdout == b"hello"
-        path = await desktop.open_port(9222)
-        reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(b"GET /json/version HTTP/1.0\r\nHost: localhost\r\n\r\n")
-        assert b"Chrom" in await asyncio.wait_for(reader.read(), 20)
-        writer.close()
+        transport = httpx.AsyncHTTPTransport(uds=str(await desktop.open_port(DEVTOOLS_PORT)))
+        async with httpx.AsyncClient(transport=transport) as client:
+            assert "Chrom" in (await client.get("http://localhost/json/version")).json()["Browser"]
         await desktop.stop()
     assert await ended(process, until) == 0
 
@@ -207,7 +208,7 @@ async def test_a_real_desktop_is_used_through_its_sockets(start_service, directo
 async def test_a_desktop_that_dies_ends_its_process(start_service, directory, until, descendants):
     process = start_service(DesktopSpec(**SIZE))
     with await held(directory, until):
-        names = {pid: open(f"/proc/{pid}/comm").read().strip() for pid in descendants(process.pid)}
+        names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in descendants(process.pid)}
         display = next(pid for pid, name in names.items() if name == "Xvfb")
         os.kill(display, signal.SIGKILL)
         assert await ended(process, until) == 0
