@@ -89,7 +89,7 @@ def wait_seconds(retry_after: str | None, attempt: int, now: datetime | None = N
 
 def free_places(tokens: Any, token: str) -> int:
     """How many machines a token may still start, by the reply to `/tokens`; -1 when it does not say."""
-    entry = tokens.get(token) if isinstance(tokens, dict) else None
+    entry: Any = tokens.get(token) if isinstance(tokens, dict) else None
     try:
         return int(entry["limit"]) - int(entry["current"])
     except (KeyError, TypeError, ValueError):
