@@ -20,6 +20,8 @@ from dart_gym.cluster.admission import MIB, Limits
 from dart_gym.cluster.janitor import clean_up
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.face_address import FacePolicy
+from dart_gym.desktops.providers import PROVIDERS, make_provider
+from dart_gym.desktops.providers.base import Provider, opened
 from dart_gym.errors import ConfigurationError, DartGymError
 from dart_gym.processes import exit_status, follow_parent
 from dart_gym.tasks.cli import app as tasks_app
@@ -95,13 +97,21 @@ def serve(
             "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
         ),
     ] = False,
+    provider: Annotated[str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS) + ".")] = "xvfb",
+    provider_option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, an option of the provider. May be repeated.")
+    ] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
     ] = None,
     warm: Annotated[
-        int, typer.Option(help="Spare desktops to hold booted, beside --desktops, for the specs asked for last.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Spare desktops to hold booted, beside --desktops, for the specs asked for last. "
+            "By default 1, or 0 where a provider has no desktops to spare."
+        ),
+    ] = None,
     reserve_mb: Annotated[
         int | None, typer.Option(help="Memory that desktops leave to others; by default a twentieth, at most 512.")
     ] = None,
@@ -119,11 +129,13 @@ def serve(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if die_with_parent:
         follow_parent(parent)
+    maker = make_provider(provider, provider_option or ())
+    reserve = None if reserve_mb is None else reserve_mb * MIB
     settings = ServerSettings(
         listen=listen,
-        desktops=desktops,
-        warm=warm,
-        limits=Limits(reserve=None if reserve_mb is None else reserve_mb * MIB, max_load=max_load),
+        desktops=_desktops(desktops, maker),
+        warm=maker.spares if warm is None else warm,
+        limits=Limits(reserve=reserve, max_load=max_load, memory=maker.local),
         token=_token(token_env),
         tokens=tokens,
         tls_cert=tls_cert,
@@ -141,10 +153,17 @@ def serve(
     for found in clean_up([osworld_face] if osworld_face else []):
         log.info("removed %s, left behind by a process that is dead", found)
     try:
-        asyncio.run(_serve(settings, patient=not private))
+        asyncio.run(_serve(settings, maker, patient=not private))
     finally:
         if private and parse_address(listen).is_unix:
             shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _desktops(asked: int, provider: Provider) -> int:
+    if provider.capacity is None or asked <= provider.capacity:
+        return asked
+    log.info("the provider %s has %d desktops: serving as many", provider.name, provider.capacity)
+    return provider.capacity
 
 
 def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
@@ -163,7 +182,7 @@ def _token(variable: str | None) -> str | None:
     return token
 
 
-async def _serve(settings: ServerSettings, patient: bool) -> None:
+async def _serve(settings: ServerSettings, provider: Provider, patient: bool) -> None:
     """Serve until a signal; `patient`: after the first SIGTERM the episodes may go on for a while."""
     ending, at_once = asyncio.Event(), asyncio.Event()
 
@@ -179,7 +198,7 @@ async def _serve(settings: ServerSettings, patient: bool) -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    async with ClusterServer(settings) as server:
+    async with opened(provider), ClusterServer(settings, provider.desktop) as server:
         if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
             loop.add_signal_handler(signal.SIGHUP, server.reload)
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line

@@ -23,7 +23,6 @@ import uuid
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import httpx
 import numpy as np
@@ -31,8 +30,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from dart_gym.actions import Action, KeyDown, KeyUp, MouseDown, MouseUp, Wait
-from dart_gym.desktops import check_url
 from dart_gym.desktops.base import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.osworld_address import MachineAddress, parse_machine_url
 from dart_gym.desktops.osworld_strokes import strokes_of
 from dart_gym.desktops.settling import Settling, differs
 from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
@@ -52,8 +51,8 @@ class OSWorldDesktop:
     """See `dart_gym.desktops.base.Desktop`.
 
     Args:
-        spec: of kind "osworld"; its `url` is `http://[user:token@]host:port`, and may lead ports elsewhere:
-            `http://host:5000?9222=30022&8080=30080`.
+        spec: of kind "osworld", with the `url` of the machine (see `parse_machine_url`).
+        address: where the machine is, in the place of the spec's `url`.
 
     Raises:
         ConfigurationError: no such address is possible.
@@ -61,20 +60,19 @@ class OSWorldDesktop:
 
     _in_use: ClassVar[set[str]] = set()
 
-    def __init__(self, spec: DesktopSpec) -> None:
-        check_url(spec.url)
-        parts = urlsplit(spec.url)
+    def __init__(self, spec: DesktopSpec, address: MachineAddress | None = None) -> None:
         self.spec = spec
-        self._base = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
-        self._host = str(parts.hostname)
-        self._ports = {int(port): int(to[0]) for port, to in parse_qs(parts.query).items() if port.isdigit()}
-        self._shown = f"{self._host}:{parts.port or 80}"  # without the token
+        self._address = address or parse_machine_url(spec.url)
         self._client: httpx.AsyncClient | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._relays: dict[int, tuple[asyncio.Server, Path]] = {}
         self._program = resources.files("dart_gym.desktops").joinpath("osworld_input.py").read_text(encoding="utf-8")
         self._held: list[Action] = []
         self._frame: NDArray[np.uint8] | None = None
+
+    @property
+    def _shown(self) -> str:
+        return self._address.shown
 
     # --- life
 
@@ -88,7 +86,7 @@ class OSWorldDesktop:
                 raise DesktopTimeoutError(f"the machine {self._shown} is in use by another session of this process")
             await asyncio.sleep(_FREE_POLL_S)
         self._in_use.add(self._shown)
-        self._client = httpx.AsyncClient(base_url=self._base, trust_env=False)
+        self._client = self._address.client()
         try:
             await self._wait_until_it_answers(deadline)
             await self._check_screen()
@@ -321,14 +319,14 @@ class OSWorldDesktop:
             if self._directory is None:
                 self._directory = tempfile.TemporaryDirectory(prefix="dart-osworld-")
             path = Path(self._directory.name) / f"{port}.sock"
-            self._relays[port] = (await asyncio.start_unix_server(self._relay(self._ports.get(port, port)), path), path)
+            self._relays[port] = (await asyncio.start_unix_server(self._relay(port), path), path)
         return self._relays[port][1]
 
     def _relay(self, port: int) -> Any:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, TimeoutError):  # the one side sees that the other one has gone
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    there = await asyncio.open_connection(self._host, port)
+                    there = await self._address.connect(port)
                 await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
             writer.close()
 
