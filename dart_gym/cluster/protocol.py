@@ -38,6 +38,7 @@ VERSION = 1
 MAX_REQUEST_BYTES = 4 << 20
 MAX_REPLY_BYTES = 256 << 20
 MAX_DEADLINE_MS = 3_600_000
+FRAGMENT_BYTES = 256 << 10
 MAX_DEPTH = 64  # of nested lists and maps in a header
 OPERATIONS = ("lease", "reset", "step", "finish", "oracle", "close", "status")
 LIMITS = ("request_bytes", "idle_s", "lifetime_s")  # of a welcome: size of a request; a lease's idle and total time
@@ -286,13 +287,26 @@ def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
     """
     if reply.code is not None:
         return _pack({"id": reply.id, "error": {"code": str(reply.code), "message": reply.message}})
-    header, body = {"id": reply.id, "result": reply.result}, memoryview(b"")
+    header: dict[str, Any] = {"id": reply.id, "result": reply.result}
+    body: bytes | memoryview = b""
     if reply.image is not None:
         header["image"], body = encode_image(reply.image, codec)
     frame = _pack(header, body)
     if len(frame) > MAX_REPLY_BYTES:
         raise ProtocolError(f"the reply has {len(frame)} bytes, more than the {MAX_REPLY_BYTES} that a client takes")
     return frame
+
+
+def fragments(frame: bytes) -> bytes | list[memoryview]:
+    """What to give to a websocket's `send` for a frame: a large one in fragments of one message.
+
+    They save most of the copies, on both sides, and let others have their turn in between: a 1080p screen takes a
+    third of the time. The other side's library puts them together.
+    """
+    if len(frame) <= FRAGMENT_BYTES:
+        return frame
+    view = memoryview(frame)
+    return [view[start : start + FRAGMENT_BYTES] for start in range(0, len(view), FRAGMENT_BYTES)]
 
 
 def decode_reply(frame: bytes | str) -> Reply:

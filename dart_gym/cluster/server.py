@@ -256,10 +256,14 @@ class ClusterServer:
         period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
-            self._sessions.check()
-            await self.pool.keep_house(idle_desktop_s)
-            if self._token_file and self._token_file.changed():
-                self.reload()
+            try:
+                self._sessions.check()
+                await self.pool.keep_house(idle_desktop_s)
+                if self._token_file and self._token_file.changed():
+                    self.reload()
+            except Exception:  # a defect in it must not leave every lease without an end from now on
+                log.exception("house-keeping failed")
+                self._counters["internal_errors"] += 1
 
     # --- connections
 
@@ -340,7 +344,8 @@ class ClusterServer:
                     lease.worker = None
                     self._sessions.progressed()
             lease.last_used = time.monotonic()
-            await connection.send(reply)
+            with contextlib.suppress(websockets.ConnectionClosed):  # what came before the end is read: maybe a `close`
+                await connection.send(protocol.fragments(reply))
             if lease.ended:
                 self._sessions.forget(lease)
                 return
@@ -387,10 +392,10 @@ def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
 
 
 async def _farewell(connection: ServerConnection, code: ErrorCode, message: str) -> None:
-    """Say why, and close. The other side may be gone already, or not read: nobody is left to tell then."""
+    """Say why, and close. Who is gone already, does not read, or has got half of a reply, is cut off instead."""
     try:
         async with asyncio.timeout(FAREWELL_S):
             await connection.send(protocol.encode_reply(Reply(-1, code=code, message=message)))
             await connection.close(protocol.CLOSE_CODES.get(code, 1011), code)
-    except (websockets.ConnectionClosed, TimeoutError):
+    except (websockets.WebSocketException, TimeoutError):
         connection.transport.abort()

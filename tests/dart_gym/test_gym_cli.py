@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from dart_gym.cli import app
 from dart_gym.cluster.client import ClusterClient
+from dart_gym.cluster.tokens import Principal, read_tokens
 
 runner = CliRunner()
 
@@ -28,6 +29,9 @@ def test_tasks_lists_a_suite():
         (["serve", "--listen", "http://x"], "ws+unix:///"),
         (["serve", "--token-env", "DART_GYM_NO_SUCH"], "DART_GYM_NO_SUCH"),
         (["serve", "--sandbox", "jail"], "bwrap"),
+        (["serve", "--listen", "wss://127.0.0.1:1"], "--tls-cert"),
+        (["serve", "--tokens", "/nowhere.yaml"], "cannot read the tokens file /nowhere.yaml"),
+        (["token", "two words"], "there can be no such token: name"),
         (["status", "ws+unix:///nowhere.sock"], "dart-gym serve"),
     ],
 )
@@ -39,7 +43,7 @@ def test_a_users_mistake_is_one_line(arguments, match):
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
     path = tmp_path / "s"
-    command = [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", f"ws+unix://{path}", "--desktops", "1"]
+    command = [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", f"ws+unix://{path}", "--drain", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == f"listening on ws+unix://{path}\n"
@@ -52,3 +56,11 @@ async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
             server.send_signal(signum)
             assert server.wait(10) == 0
     assert not path.exists()
+
+
+def test_a_token_is_shown_once_beside_its_line_for_the_file(tmp_path):
+    result = runner.invoke(app, ["token", "alice", "--desktops", "3", "--sessions", "5"])
+    token, line = result.stdout.strip(), result.stderr.splitlines()[-1]
+    path = tmp_path / "tokens.yaml"
+    path.write_text("tokens:\n" + line)
+    assert read_tokens(path).find(token) == Principal("alice", 3, 5) and token not in line

@@ -37,7 +37,7 @@ def test_a_screen_comes_back(codec):
     if codec in images.LOSSLESS:
         assert not error.any()
     else:
-        assert 0 < error.mean() < 3.0  # lossy, and still the same picture
+        assert 0 < error.mean() < 5.0  # lossy, and still the same picture
 
 
 @pytest.mark.parametrize("codec", images.CODECS)
@@ -62,17 +62,17 @@ def test_only_big_images_that_are_compressed_are_slow():
 @pytest.mark.parametrize("real", ["png", "webp", "jpeg", "gif"])
 def test_a_codec_is_what_it_claims_to_be(claimed, real):
     buffer = io.BytesIO()
-    Image.fromarray(screen(20, 10)).save(buffer, real)
+    Image.fromarray(screen(80, 60)).save(buffer, real)
     if claimed == real:
-        assert images.decode_image([claimed, 10, 20], buffer.getvalue()).shape == (10, 20, 3)
+        assert images.decode_image([claimed, 60, 80], buffer.getvalue()).shape == (60, 80, 3)
         with pytest.raises(ProtocolError, match="not"):
-            images.decode_image([claimed, 10, 21], buffer.getvalue())
+            images.decode_image([claimed, 60, 81], buffer.getvalue())
     else:
         with pytest.raises(ProtocolError, match=f"not {claimed}"):
-            images.decode_image([claimed, 10, 20], buffer.getvalue())
+            images.decode_image([claimed, 60, 80], buffer.getvalue())
 
 
-ENCODED = {codec: bytes(images.encode_image(screen(16, 12), codec)[1]) for codec in images.CODECS}
+ENCODED = {codec: bytes(images.encode_image(screen(64, 48), codec)[1]) for codec in images.CODECS}
 
 
 @settings(max_examples=200)
@@ -83,6 +83,6 @@ def test_a_damaged_image_gives_a_protocol_error_at_worst(codec, data):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     del body[data.draw(st.integers(0, len(body))) :]
     try:
-        assert images.decode_image([codec, 12, 16], bytes(body)).shape == (12, 16, 3)
+        assert images.decode_image([codec, 48, 64], bytes(body)).shape == (48, 64, 3)
     except ProtocolError:
         pass

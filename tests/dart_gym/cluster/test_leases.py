@@ -9,6 +9,8 @@ import time
 import numpy as np
 import pytest
 import websockets
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 
 from dart_gym.actions import Click, Move, Wait
@@ -16,6 +18,7 @@ from dart_gym.cluster import protocol
 from dart_gym.cluster.client import ClientSettings, ClusterClient
 from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request
 from dart_gym.cluster.server import ClusterServer, ServerSettings
+from dart_gym.cluster.sessions import ConnectedLease, Lifetimes
 from dart_gym.cluster.tokens import token_line
 from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.outcomes import TerminalState
@@ -45,7 +48,7 @@ def client_of(server: ClusterServer, name: str = "", reconnect_s: float = 5.0) -
 async def open_by_hand(server: ClusterServer, **fields):
     """A connection that says hello and nothing else, and what the server answers."""
     path = server.url.removeprefix("ws+unix://")
-    connection = await unix_connect(path, "ws://x/", compression=None)
+    connection = await unix_connect(path, "ws://x/", compression=None, max_size=None, close_timeout=1.0)
     await connection.send(protocol.encode_hello(Hello(("raw",), **fields)))
     return connection, await connection.recv()
 
@@ -113,7 +116,7 @@ async def test_a_revoked_token_ends_its_sessions_and_no_others(start_server, tok
         assert caught.value.code == ErrorCode.AUTH
         await connection.wait_closed()
         assert connection.close_code == 4401
-        assert server.pool.slots[0].phase == "idle"
+        await until(lambda: server.pool.slots[0].phase == "idle")
         assert (await bob.step(Move(1, 1))).step_index == 1
         with pytest.raises(ClusterError) as caught:
             await alice.reset(TWO_STEPS, seed=0)
@@ -173,6 +176,59 @@ async def test_a_connection_that_answers_nothing_is_replaced(server, client):
         assert time.monotonic() - started > 1.0  # it was asked first
 
 
+async def test_whatever_is_cut_or_sent_again_nothing_is_done_twice(server):
+    """Requests sent again, lines cut with and without a reply under way, in any order: each is executed once."""
+
+    async def play(events: list[str]) -> None:
+        connection, answer = await open_by_hand(server)
+        token = protocol.decode_welcome(answer).session
+        args = {"task": TWO_STEPS, "seed": 0, "max_steps": 1000, "time_limit_s": None, "desktop": None}
+        frame = protocol.encode_request(Request(1, "reset", 5e3, args))
+        await connection.send(frame)
+        reply, steps = await connection.recv(), 0
+        for event in events:
+            if event in ("step", "unread"):
+                steps += 1
+                action = {"kind": "move", "x": steps, "y": 1}
+                frame = protocol.encode_request(Request(steps + 1, "step", 5e3, {"action": action}))
+                await connection.send(frame)
+                reply = await connection.recv() if event == "step" else None
+            if event in ("cut", "unread"):
+                connection.transport.abort()
+                await connection.wait_closed()
+                connection, answer = await open_by_hand(server, resume=token)
+                assert protocol.decode_welcome(answer).resumed
+            if event != "step":
+                await connection.send(frame)
+                again = await connection.recv()
+                assert reply in (None, again)
+                reply = again
+            assert protocol.step_result(protocol.decode_reply(reply)).step_index == steps
+        await connection.send(protocol.encode_request(Request(1000, "close", 0)))
+        await connection.recv()
+        await connection.close()
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.sampled_from(["step", "again", "cut", "unread"]), max_size=8))
+    def scenario(events):
+        asyncio.run_coroutine_threadsafe(play(events), loop).result(30)
+
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(scenario)
+    assert server.status()["counters"].get("internal_errors", 0) == 0
+
+
+async def test_a_session_closed_after_a_cancelled_step_gives_its_desktop_back(start_server, until):
+    """Its last words arrive while the step is still under way, and nobody reads the reply of that."""
+    server = await start_server(grace_s=60.0)
+    async with ClusterClient(server.url).session() as session:
+        await session.reset(TWO_STEPS, seed=0)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await session.step(Wait(0.3))
+    await until(lambda: len(server._sessions) == 0 and server.pool.slots[0].phase == "idle")
+
+
 # --- time limits
 
 
@@ -196,9 +252,37 @@ async def test_a_lifetime_ends_an_operation_that_is_under_way(start_server, desk
     async with ClusterClient(server.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)
         result = await session.step(Wait(60))
-        assert result.terminal is TerminalState.ENV_ERROR and "lifetime" not in result.observation.instruction
+        assert result.terminal is TerminalState.ENV_ERROR and "as long as one may" in result.evaluation.detail
         await until(lambda: server.pool.slots[0].phase == "idle")
-        assert not desktops[0].alive  # nobody knows what it did
+        await until(lambda: not desktops[0].alive)  # nobody knows what it did
+
+
+@pytest.mark.parametrize(
+    ("lease", "age", "code"),
+    [
+        ({"connection": None}, 10.1, ErrorCode.SESSION_LOST),
+        ({"connection": None}, 9.9, None),
+        ({"connection": None, "locked": True}, 10.1, None),  # its operation has a deadline of its own
+        ({"slot": True}, 60.1, ErrorCode.IDLE),
+        ({"slot": True}, 59.9, None),
+        ({"slot": True, "locked": True}, 60.1, None),
+        ({"slot": False}, 60.1, None),  # it holds nothing
+        ({"slot": True, "leased": 100.1}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": True, "leased": 100.1, "locked": True}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": False, "leased": 100.1}, 1.0, None),
+    ],
+)
+async def test_when_a_session_has_to_end(lease, age, code):
+    now = 1000.0
+    made = ConnectedLease("token", "raw", last_used=now - age, leased_at=now - lease.get("leased", 50.0))
+    made.connection = lease.get("connection", object())
+    made.slot = object() if lease.get("slot") else None
+    if lease.get("locked"):
+        await made.lock.acquire()
+    found = Lifetimes(grace_s=10.0, idle_s=60.0, lifetime_s=100.0).verdict(made, now)
+    assert (found.code if found else None) == code
+    if "leased" in lease:
+        assert Lifetimes(grace_s=10.0, idle_s=60.0).verdict(made, now) is None
 
 
 async def test_who_comes_back_late_is_told_why_the_session_ended(start_server, until):
@@ -230,7 +314,9 @@ async def test_a_client_that_does_not_read_blocks_nobody(start_server, until):
     await until(lambda: server.pool.slots[0].phase == "leased")
     connection.transport.pause_reading()
     for number in range(2, 6):  # 5 MB each, more than the buffers of a socket
-        await connection.send(protocol.encode_request(Request(number, "step", 5e3, {"action": {"kind": "wait"}})))
+        await connection.send(
+            protocol.encode_request(Request(number, "step", 5e3, {"action": {"kind": "move", "x": 1, "y": 1}}))
+        )
     async with ClusterClient(server.url).session() as other:
         await other.reset(TWO_STEPS, seed=0)
         await until(lambda: server.pool.slots[0].phase == "idle")
@@ -333,7 +419,7 @@ async def test_a_client_gets_the_codec_that_it_asks_for(server, codec):
         size = {"width": 640, "height": 480}
         found, real = [await one.reset(TWO_STEPS, seed=1, desktop=size) for one in (remote, local)]
         difference = np.abs(found.observation.screenshot.astype(int) - real.observation.screenshot)
-        assert difference.mean() < 3.0 and (codec in ("webp", "jpeg")) == bool(difference.any())
+        assert difference.mean() < 5.0 and (codec in ("webp", "jpeg")) == bool(difference.any())
         target = await remote.oracle()
         assert isinstance(target, Click) and (await remote.step(target)).terminal is None
 
@@ -360,7 +446,8 @@ async def test_a_message_beyond_the_limit_closes_its_connection_alone(server, cl
         with pytest.raises(websockets.ConnectionClosed):
             await connection.send(bytes(protocol.MAX_REQUEST_BYTES + 1))
             await connection.recv()
-        assert connection.close_code == 1009
+        await connection.wait_closed()
+        assert connection.close_code in (1009, 1006)  # the server closes while we still send: its reason may get lost
         assert (await session.step(Move(1, 1))).step_index == 1
 
 

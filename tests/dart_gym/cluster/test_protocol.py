@@ -110,6 +110,14 @@ def test_greetings_cross_the_wire(hello, welcome):
     assert protocol.decode_welcome(protocol.encode_welcome(welcome)) == welcome
 
 
+@pytest.mark.parametrize("size", [0, 1, protocol.FRAGMENT_BYTES, protocol.FRAGMENT_BYTES + 1, 1 << 20])
+def test_fragments_together_are_the_frame(size):
+    frame = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    sent = protocol.fragments(frame)
+    assert (sent == frame) if size <= protocol.FRAGMENT_BYTES else b"".join(sent) == frame
+    assert all(len(part) <= protocol.FRAGMENT_BYTES for part in ([sent] if isinstance(sent, bytes) else sent))
+
+
 @given(st.integers(-1, 2**62), st.sampled_from(ErrorCode), TEXT)
 def test_errors_cross_the_wire(number, code, message):
     reply = Reply(number, code=code, message=message)

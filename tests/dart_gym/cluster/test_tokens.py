@@ -87,7 +87,7 @@ def test_no_other_text_is_a_token(text):
         ("tokens:\n- {name: a, env: NOT_SET}", "NOT_SET.*is not set: export"),
         (f"tokens:\n- {{name: a, sha256: {HASH}}}\n- {{name: b, sha256: {HASH}}}", "twice, for a and b"),
         (
-            f"tokens:\n- {{name: a, sha256: {HASH}, desktops: 1}}\n- {{name: a, sha256: {'0' * 64}, desktops: 2}}",
+            f"tokens:\n- {{name: a, sha256: {HASH}, desktops: 1}}\n- {{name: a, sha256: {'a' * 64}, desktops: 2}}",
             "different quotas",
         ),
     ],

@@ -334,27 +334,21 @@ async def test_bad_input_gives_typed_errors_and_the_session_goes_on(server, plac
 )
 async def test_what_breaks_the_protocol_ends_its_own_connection(server, frames, match, close_code):
     async with somebody_else(server.url):
-        path = server.url.removeprefix("ws+unix://")
-        async with unix_connect(path, "ws://localhost/", compression=None) as connection:
-            answers = []
-            with contextlib.suppress(websockets.ConnectionClosed):
-                for frame in frames:
-                    await connection.send(frame)
-                    answers.append(await connection.recv())
-                await connection.recv()
-            await connection.wait_closed()
+        connection = await unix_connect(server.url.removeprefix("ws+unix://"), "ws://localhost/", compression=None)
+        answers = []
+        with contextlib.suppress(websockets.ConnectionClosed):
+            for frame in frames:
+                await connection.send(frame)
+                answers.append(await connection.recv())
+            await connection.recv()
+        await connection.wait_closed()
+        if match is None:  # the server closes while we still send, so that its reason may get lost
+            assert connection.close_code in (close_code, 1006) and len(answers) == 1
+        else:
+            error = protocol.decode_reply(answers[-1])
             assert connection.close_code == close_code
-            if match is not None:
-                error = protocol.decode_reply(answers[-1])
-                assert (
-                    error.id == -1
-                    and match in error.message
-                    and error.code
-                    in (
-                        ErrorCode.PROTOCOL,
-                        ErrorCode.SESSION_LOST,
-                    )
-                )
+            assert error.id == -1 and match in error.message
+            assert error.code in (ErrorCode.PROTOCOL, ErrorCode.SESSION_LOST)
 
 
 async def test_an_expired_lease_a_full_server_and_a_second_client(place):
