@@ -254,8 +254,10 @@ class XConnection:
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """Make a broken connection a `DesktopError`."""
+    """Make a broken connection, and a request that the X server refuses, a `DesktopError`."""
     try:
         yield
     except (xerror.ConnectionClosedError, xerror.DisplayConnectionError, OSError) as error:
         raise DesktopError(f"the desktop's X server does not answer: {error}") from error
+    except xerror.XError as error:
+        raise DesktopError(f"the desktop's X server refused a request: {error}") from error

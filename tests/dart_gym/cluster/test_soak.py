@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ async def test_nothing_leaks_and_no_reply_is_wrong():
         options = ("--desktops", str(DESKTOPS), "--warm", "1", "--grace", "3", "--heartbeat", "3")
         async with ServeProcess(place, *options) as server:
             figures = await Soak(place, server, seed=1).run(SECONDS)
-            print(json.dumps(asdict(figures), indent=1))
+            print(figures)
             log = server.log()
         assert place.desktops() == []  # after its end nothing is left at all
     finally:
