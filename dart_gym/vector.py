@@ -130,7 +130,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self._check_free(ids)
         chosen = [self._choice.draw(self.np_random) if task is None else self._choice.check(task) for task in tasks]
         numbers = [int(self.np_random.integers(MAX_SEED)) if seed is None else int(seed) for seed in seeds]
-        return self._submit_resets((i, Draw(*draw)) for i, *draw in zip(ids, chosen, numbers, strict=True))
+        draws = [Draw(task, seed) for task, seed in zip(chosen, numbers, strict=True)]
+        return self._submit_resets(zip(ids, draws, strict=True))
 
     def send(self, actions: Iterable[Action | dict[str, Any]], env_ids: Iterable[int]) -> list[int]:
         """Send one action to each of some environments; returns the request ids.

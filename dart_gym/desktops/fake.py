@@ -74,7 +74,7 @@ class FakeDesktop:
 
     def show(self, buttons: tuple[Button, ...]) -> None:
         """Put up a page and forget what happened on the last one."""
-        self._buttons, self._page = buttons, None
+        self._buttons, self._page, self._pointer = buttons, None, (0, 0)
         self.clicked, self.typed = [], ""
 
     def crash(self) -> None:

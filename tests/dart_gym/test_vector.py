@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import tracemalloc
 import warnings
-from functools import partial
 
 import gymnasium
 import numpy as np
@@ -280,7 +279,9 @@ def test_a_reset_that_fails_is_a_fault(make_envs, cluster, monkeypatch):
 
 
 def test_what_a_person_must_fix_is_raised(tmp_path, monkeypatch):
-    impatient = partial(ClusterClient, settings=ClientSettings(reconnect_s=0.1))
+    def impatient(url, token, settings):
+        return ClusterClient(url, token, ClientSettings(reconnect_s=0.1))
+
     monkeypatch.setattr("dart_gym.link.ClusterClient", impatient)
     envs = DesktopVectorEnv(2, TASK, url=f"ws+unix://{tmp_path}/nobody.sock")
     with pytest.raises(ClusterError, match="dart-gym serve"):

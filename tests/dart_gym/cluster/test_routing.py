@@ -222,7 +222,9 @@ async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_se
         await holder.close()
 
 
-async def test_waiting_in_line_ends_with_the_deadline(start_server):
+async def test_waiting_in_line_ends_with_the_deadline(start_server, monkeypatch):
+    monkeypatch.setattr("dart_gym.cluster.remote.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
     async with client.session() as one, client.session() as two, client.session() as three:

@@ -1,0 +1,126 @@
+"""OpenEnv's own client on the cluster's port. It needs an environment of its own: `pip install openenv-core`."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from websockets.asyncio.client import connect
+
+from dart_gym.cluster.client import ClusterClient
+from dart_gym.desktops.fake import FakeDesktop
+
+TASK = "fake/two-steps"
+pytestmark = pytest.mark.openenv
+GenericEnvClient = pytest.importorskip("openenv.core", reason="openenv-core brings gradio and pandas").GenericEnvClient
+
+
+@pytest.fixture
+async def server(start_server):
+    return await start_server(listen="ws://127.0.0.1:0", desktops=2)
+
+
+class Raw:
+    """A websocket that speaks OpenEnv's messages by hand."""
+
+    def __init__(self, connection) -> None:
+        self.connection = connection
+
+    async def ask(self, message) -> tuple[str, dict]:
+        await self.connection.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
+        answer = json.loads(await self.connection.recv())
+        return answer["type"], answer["data"]
+
+
+def screen(observation: dict) -> np.ndarray:
+    return np.array(Image.open(io.BytesIO(base64.b64decode(observation["screenshot"]))))
+
+
+def center(desktop: FakeDesktop, label: str) -> tuple[int, int]:
+    return next(button.center for button in desktop._buttons if button.label == label)
+
+
+async def test_openenvs_client_plays_an_episode(server, desktops):
+    async with ClusterClient(server.url).session() as session:
+        expected = (await session.reset(TASK, seed=3)).observation
+    async with GenericEnvClient(base_url=server.url) as env:
+        result = await env.reset(task_id=TASK, seed=3)
+        assert (result.reward, result.done) == (0.0, False)
+        assert result.observation["instruction"] == expected.instruction
+        assert np.array_equal(screen(result.observation), expected.screenshot)
+        state = await env.state()
+        assert state["step_count"] == 0 and state["task_id"] == TASK and state["seed"] == 3
+        result = await env.step({"kind": "move", "x": 9999, "y": 1})
+        assert "outside" in result.observation["action_error"] and not result.done
+        for label in expected.instruction.split("'")[1::2]:
+            x, y = center(desktops[-1], label)
+            result = await env.step({"kind": "click", "x": x, "y": y, "metadata": {"thought": "there"}})
+        assert (result.reward, result.done) == (1.0, True)
+        assert result.observation["score"] == 1.0 and result.observation["terminal"] == "done"
+        again = await env.state()
+        assert again["step_count"] == 3 and again["episode_id"] == state["episode_id"]
+        assert (await env.reset(task_id=TASK, episode_id="mine")).done is False
+        assert (await env.state())["episode_id"] == "mine"
+    assert server.status()["counters"]["step"] == 3
+
+
+def test_openenvs_synchronous_client_works_too(server_thread):
+    with GenericEnvClient(base_url=server_thread.url).sync() as env:
+        assert env.reset(task_id=TASK, seed=1).observation["width"] == 168
+        assert env.step({"kind": "done"}).done
+
+
+@pytest.fixture
+def server_thread(tmp_path):
+    from dart_gym.cluster.background import background_loop
+    from dart_gym.cluster.server import ClusterServer, ServerSettings
+
+    server = ClusterServer(ServerSettings("ws://127.0.0.1:0", desktops=1), FakeDesktop)
+    background_loop().run(server.start)
+    yield server
+    background_loop().run(server.stop)
+
+
+async def test_a_large_screen_arrives_whole(server):
+    async with ClusterClient(server.url).session() as session:
+        expected = (await session.reset(TASK, seed=2, desktop={"width": 1920, "height": 1080})).observation.screenshot
+    async with GenericEnvClient(base_url=server.url) as env:
+        result = await env.reset(task_id=TASK, seed=2, width=1920, height=1080)
+        assert np.array_equal(screen(result.observation), expected)
+
+
+async def test_a_fault_of_the_desktop_has_no_reward(server, desktops):
+    async with GenericEnvClient(base_url=server.url) as env:
+        await env.reset(task_id=TASK, seed=0)
+        desktops[-1].crash()
+        result = await env.step({"kind": "move", "x": 1, "y": 1})
+        assert (result.reward, result.done) == (None, True) and result.observation["env_fault"]
+        assert not (await env.reset(task_id=TASK, seed=0)).done
+
+
+async def test_a_full_cluster_says_so(start_server):
+    server = await start_server(listen="ws://127.0.0.1:0", desktops=1)
+    async with GenericEnvClient(base_url=server.url) as env, GenericEnvClient(base_url=server.url) as other:
+        await env.reset(task_id=TASK)
+        with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):
+            await other.reset(task_id=TASK, deadline_s=0.1)
+        await env.close()
+        assert not (await other.reset(task_id=TASK)).done
+
+
+async def test_a_token_is_needed_where_the_cluster_has_one(start_server):
+    server = await start_server(listen="ws://127.0.0.1:0", token="s3cret")
+    host = server.url.removeprefix("ws://")
+    for url in (f"ws://{host}", f"ws://any:wrong@{host}"):
+        with pytest.raises(ConnectionError, match="401"):
+            async with GenericEnvClient(base_url=url):
+                pass
+    async with GenericEnvClient(base_url=f"ws://any:s3cret@{host}") as env:  # it has no other way to show one
+        assert not (await env.reset(task_id=TASK)).done
+    headers = {"Authorization": "Bearer s3cret"}
+    async with connect(f"ws://{host}/ws", proxy=None, additional_headers=headers) as connection:
+        assert (await Raw(connection).ask({"type": "state"}))[0] == "state"
