@@ -73,5 +73,5 @@ def test_the_tokens_file_shown_is_one(tmp_path):
     path = tmp_path / "tokens.yaml"
     path.write_text(text[1])
     book = tokens.read_tokens(path, {"ALICE_TOKEN": "hers"})
-    assert book.find("hers") == tokens.Principal("alice", 4, None, watches_all=False)
+    assert book.find("hers") == tokens.Principal("alice", 4, None)
     assert {entry["name"] for entry in yaml.safe_load(text[1])["tokens"]} == {p.name for p in book.principals.values()}
