@@ -100,7 +100,7 @@ def with_barrier(envs: DesktopVectorEnv, seconds: float) -> float:
             _check(bool(ended[i]), one, steps[i])
         if ended.any():
             envs.reset(options={"reset_mask": ended})
-            for i in np.flatnonzero(ended):
+            for i in map(int, np.flatnonzero(ended)):
                 episodes[i], steps[i] = tally.next(), 0
     return tally.episodes_per_min
 

@@ -139,9 +139,8 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield _counter("events", "What the server's status counts", ("event",), events)
 
 
-def _counter(
-    name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
-) -> CounterMetricFamily:
+def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> CounterMetricFamily:
+    """A family of counters; the keys of `values` are tuples, one text for each label."""
     family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
     for key, value in values.items():
         family.add_metric(key, float(value))

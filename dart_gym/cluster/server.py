@@ -300,7 +300,7 @@ class ClusterServer:
         """Whether a request names this server as its own clients do; where a token is needed, that is enough."""
         if not self._tokens.open or self._address.is_unix:
             return True
-        return names_this_machine(headers.get("Host", ""))
+        return names_this_machine("".join(headers.get_all("Host")))
 
     async def _serve(self, connection: ServerConnection) -> None:
         task = asyncio.current_task()

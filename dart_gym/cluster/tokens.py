@@ -60,10 +60,10 @@ class Principal:
     name: str = ""
     max_desktops: int | None = None
     max_sessions: int | None = None
-    watches_all: bool = True
+    watches_all: bool = False
 
 
-ANYBODY = Principal()
+ANYBODY = Principal(watches_all=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TokenBook:
     @classmethod
     def of_one(cls, token: str | None) -> TokenBook:
         """A single token without quotas; None lets anybody in."""
-        return cls({}, open=True) if token is None else cls({_digest(token): Principal("token")})
+        return cls({}, open=True) if token is None else cls({_digest(token): Principal("token", watches_all=True)})
 
     def find(self, token: str) -> Principal | None:
         """Who a token stands for; None for nobody."""

@@ -64,7 +64,7 @@ def test_one_token_and_none():
     assert TokenBook.of_one(None).authenticate(Headers()) is ANYBODY
     one = TokenBook.of_one("secret")
     assert one.authenticate(Headers()) is None
-    assert one.authenticate(Headers(Authorization="Bearer secret")) == Principal("token")
+    assert one.authenticate(Headers(Authorization="Bearer secret")) == Principal("token", watches_all=True)
 
 
 @given(st.text(max_size=40))
