@@ -110,7 +110,7 @@ def play(env: gymnasium.Env, *, oracle: bool) -> float:
         action = env.unwrapped.oracle() if oracle else dart_gym.Done()
         _, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
-            assert info["evaluation"]["status"] == "ok", info["evaluation"]
+            assert info["evaluation_status"] == "ok", info["evaluation_detail"]
             return float(reward)
 
 
@@ -168,7 +168,7 @@ def test_a_container_that_dies_is_an_environment_error_and_the_next_reset_works(
         docker("kill", *containers())
         _, _, terminated, truncated, info = env.step(dart_gym.Click(10, 10))
         assert terminated or truncated
-        assert info["evaluation"]["status"] == "environment_error"
+        assert info["evaluation_status"] == "environment_error"
         assert play(env, oracle=True) == 1.0
 
 
