@@ -61,7 +61,7 @@ class Server:
         self.log = directory / "log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", self.url, "--desktops", "2"]
+                [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", self.url, "--desktops", "2", "--warm", "0"]
                 + ["--provider", "docker", "--provider-option", f"image={image}", *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
