@@ -4,7 +4,7 @@ BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
 .DEFAULT_GOAL := help
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow test-docker lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,13 +25,17 @@ lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test: apps lint  ## everything but the tests that take many minutes
-	@$(BIN)/python -m pytest -m "not slow and not docker"
+	@$(BIN)/python -m pytest -m "not slow and not docker and not openenv"
+	@scripts/openenv.sh
 
 test-unit: setup  ## tests without desktops, models and processes: under a minute
-	@$(BIN)/python -m pytest -m "not desktop and not train and not e2e and not slow and not docker"
+	@$(BIN)/python -m pytest -m "not desktop and not train and not e2e and not slow and not docker and not openenv"
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m slow --timeout 7200
+
+test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environment of its own
+	@scripts/openenv.sh
 
 test-docker: setup  ## build the image and play episodes in containers, with a Docker daemon of its own (root, minutes)
 	@tests/docker/run.sh
@@ -40,4 +44,4 @@ format: setup  ## format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove what the targets made (runs, caches, .venv)
-	rm -rf runs .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf runs .venv .venv-openenv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

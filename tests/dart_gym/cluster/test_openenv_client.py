@@ -1,4 +1,7 @@
-"""OpenEnv's own client on the cluster's port. It needs an environment of its own: `pip install openenv-core`."""
+"""OpenEnv's own client on the cluster's port.
+
+It brings gradio, pandas and seventy more, so these tests have a Python environment of their own: `make test-openenv`.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,17 @@ from dart_gym.desktops.fake import FakeDesktop
 
 TASK = "fake/two-steps"
 pytestmark = pytest.mark.openenv
-GenericEnvClient = pytest.importorskip("openenv.core", reason="openenv-core brings gradio and pandas").GenericEnvClient
 
 
 @pytest.fixture
 async def server(start_server):
     return await start_server(listen="ws://127.0.0.1:0", desktops=2)
+
+
+def openenv_client(url: str):
+    from openenv.core import GenericEnvClient  # here, so that these tests can be collected without it
+
+    return GenericEnvClient(base_url=url)
 
 
 class Raw:
@@ -47,7 +55,7 @@ def center(desktop: FakeDesktop, label: str) -> tuple[int, int]:
 async def test_openenvs_client_plays_an_episode(server, desktops):
     async with ClusterClient(server.url).session() as session:
         expected = (await session.reset(TASK, seed=3)).observation
-    async with GenericEnvClient(base_url=server.url) as env:
+    async with openenv_client(server.url) as env:
         result = await env.reset(task_id=TASK, seed=3)
         assert (result.reward, result.done) == (0.0, False)
         assert result.observation["instruction"] == expected.instruction
@@ -69,7 +77,7 @@ async def test_openenvs_client_plays_an_episode(server, desktops):
 
 
 def test_openenvs_synchronous_client_works_too(server_thread):
-    with GenericEnvClient(base_url=server_thread.url).sync() as env:
+    with openenv_client(server_thread.url).sync() as env:
         assert env.reset(task_id=TASK, seed=1).observation["width"] == 168
         assert env.step({"kind": "done"}).done
 
@@ -88,13 +96,13 @@ def server_thread(tmp_path):
 async def test_a_large_screen_arrives_whole(server):
     async with ClusterClient(server.url).session() as session:
         expected = (await session.reset(TASK, seed=2, desktop={"width": 1920, "height": 1080})).observation.screenshot
-    async with GenericEnvClient(base_url=server.url) as env:
+    async with openenv_client(server.url) as env:
         result = await env.reset(task_id=TASK, seed=2, width=1920, height=1080)
         assert np.array_equal(screen(result.observation), expected)
 
 
 async def test_a_fault_of_the_desktop_has_no_reward(server, desktops):
-    async with GenericEnvClient(base_url=server.url) as env:
+    async with openenv_client(server.url) as env:
         await env.reset(task_id=TASK, seed=0)
         desktops[-1].crash()
         result = await env.step({"kind": "move", "x": 1, "y": 1})
@@ -104,7 +112,7 @@ async def test_a_fault_of_the_desktop_has_no_reward(server, desktops):
 
 async def test_a_full_cluster_says_so(start_server):
     server = await start_server(listen="ws://127.0.0.1:0", desktops=1)
-    async with GenericEnvClient(base_url=server.url) as env, GenericEnvClient(base_url=server.url) as other:
+    async with openenv_client(server.url) as env, openenv_client(server.url) as other:
         await env.reset(task_id=TASK)
         with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):
             await other.reset(task_id=TASK, deadline_s=0.1)
@@ -117,9 +125,9 @@ async def test_a_token_is_needed_where_the_cluster_has_one(start_server):
     host = server.url.removeprefix("ws://")
     for url in (f"ws://{host}", f"ws://any:wrong@{host}"):
         with pytest.raises(ConnectionError, match="401"):
-            async with GenericEnvClient(base_url=url):
+            async with openenv_client(url):
                 pass
-    async with GenericEnvClient(base_url=f"ws://any:s3cret@{host}") as env:  # it has no other way to show one
+    async with openenv_client(f"ws://any:s3cret@{host}") as env:  # it has no other way to show one
         assert not (await env.reset(task_id=TASK)).done
     headers = {"Authorization": "Bearer s3cret"}
     async with connect(f"ws://{host}/ws", proxy=None, additional_headers=headers) as connection:
