@@ -36,6 +36,7 @@ REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
+_BIG_FRAME_BYTES = 50_000  # of a compressed screen
 CLOSED = "the session was closed during the operation"
 NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 _SESSION_GONE = frozenset({*protocol.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
@@ -50,6 +51,7 @@ class ClientSession:
         self._server: ServerRecord | None = None  # where the session is, once it has been opened
         self._connection: ClientConnection | None = None
         self._token = ""
+        self._codec = "raw"
         self._seated = False  # whether it is known to have a desktop
         self._next_id = 0
         self._lock = asyncio.Lock()
@@ -293,7 +295,7 @@ class ClientSession:
     async def _receive(self, connection: ClientConnection, request_id: int) -> Reply:
         while True:
             try:
-                reply = protocol.decode_reply(await connection.recv())
+                reply = await self._decoded(await connection.recv())
             except ProtocolError:
                 self._drop()
                 raise
@@ -313,6 +315,12 @@ class ClientSession:
                 self._drop()
                 raise ProtocolError(f"reply {reply.id} comes before its request")
             # else: the late reply of a request whose caller was cancelled
+
+    async def _decoded(self, frame: bytes | str) -> Reply:
+        """A reply; a compressed screen takes milliseconds, in which the other sessions of this loop must go on."""
+        if self._codec != "raw" and len(frame) > _BIG_FRAME_BYTES:
+            return await asyncio.to_thread(protocol.decode_reply, frame)
+        return protocol.decode_reply(frame)
 
     async def _connect(self) -> ClientConnection:
         """Connect, going on with the session if there is one, else on the best server; retries for `reconnect_s`.
@@ -358,6 +366,7 @@ class ClientSession:
         else:
             self._seated = self._seated and welcome.resumed
             self._connection, self._token, self._server = connection, welcome.session, server
+            self._codec = welcome.codec
             return connection
         server.failed(time.monotonic())
         return None
