@@ -170,11 +170,12 @@ async def test_a_connection_that_answers_nothing_is_replaced(server, client):
     """It is half-open: the client, or the line, is gone, and the server has not noticed."""
     async with client.session() as session:
         await session.reset(TWO_STEPS, seed=0)
-        session._connection.transport.pause_reading()  # no ping is answered any more
-        session._connection = None
+        half_open, session._connection = session._connection, None
+        half_open.transport.pause_reading()  # no ping is answered any more
         started = time.monotonic()
         assert (await session.step(Move(1, 1))).step_index == 1
         assert time.monotonic() - started > 1.0  # it was asked first
+        half_open.transport.abort()
 
 
 async def test_whatever_is_cut_or_sent_again_nothing_is_done_twice(server):
