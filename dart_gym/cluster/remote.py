@@ -194,12 +194,15 @@ class ClientSession:
 
     async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
         """Send a request that a new session can answer as well, on another server if need be."""
-        goodbyes = self._goodbyes
-        try:
-            return await self._call(op, args, deadline_s)
-        except ClusterError as error:
-            if self._goodbyes != goodbyes or not await self._can_begin_anew(error):
-                raise
+        goodbyes, moved = self._goodbyes, False
+        for _ in range(MAX_SENDS - 1):  # on a bad line a new session can be lost as the first one was
+            try:
+                return await self._call(op, args, deadline_s)
+            except ClusterError as error:
+                left = self._lost_its_server(error)
+                if self._goodbyes != goodbyes or (moved and left) or not await self._can_begin_anew(error):
+                    raise
+                moved = moved or left
         return await self._call(op, args, deadline_s)
 
     async def _can_begin_anew(self, error: ClusterError) -> bool:

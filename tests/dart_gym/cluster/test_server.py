@@ -307,6 +307,20 @@ async def test_after_the_grace_period_the_episode_is_lost_and_the_desktop_free(s
             assert (await session.reset(TWO_STEPS, seed=0)).terminal is None
 
 
+async def test_a_reset_survives_a_line_that_breaks_again_and_again(start_server, tmp_path, until):
+    """Whoever waits in line has nothing to come back to, so each cut costs the session."""
+    server = await start_server(desktops=1)
+    async with Proxy(path_of(server), str(tmp_path / "p")) as proxy, ClusterClient(proxy.url).session() as session:
+        async with ClusterClient(server.url).session() as other:
+            await other.reset(TWO_STEPS, seed=0)
+            reset = asyncio.create_task(session.reset(TWO_STEPS, seed=0))
+            for sessions in (2, 3, 4):
+                await until(lambda n=sessions: server.pool.waiting and server.status()["counters"]["sessions"] == n)
+                if sessions < 4:
+                    proxy.cut()
+        assert (await reset).terminal is None
+
+
 async def test_a_restarted_server_loses_the_episode_but_not_the_client(start_server):
     server = await start_server()
     async with ClusterClient(server.url).session() as session:
