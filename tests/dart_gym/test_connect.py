@@ -12,6 +12,8 @@ from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.fake import FakeDesktop
 from dart_gym.errors import ConfigurationError
 
+pytestmark = pytest.mark.process
+
 
 async def play(cluster: dart_gym.ClusterClient, seed: int) -> float | None:
     async with cluster.session() as session:

@@ -17,6 +17,8 @@ from dart_gym.errors import ConfigurationError
 from dart_gym.settings import EnvOptions, EnvSettings
 from dart_gym.vector import DesktopVectorEnv, OSWorldVectorEnv
 
+pytestmark = pytest.mark.process
+
 ID = "DartGym/Desktop-v0"
 TASK = "fake/two-steps"
 MACHINES = "http://10.0.0.1:5000, http://10.0.0.2:5000"

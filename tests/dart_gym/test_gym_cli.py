@@ -13,6 +13,8 @@ from dart_gym.cli import app
 from dart_gym.cluster.client import ClusterClient
 from dart_gym.cluster.tokens import Principal, read_tokens
 
+pytestmark = pytest.mark.process
+
 runner = CliRunner()
 
 

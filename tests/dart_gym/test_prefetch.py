@@ -15,6 +15,8 @@ from dart_gym.errors import ConfigurationError, DesktopError
 from dart_gym.tasks.suites.fake import FakeScenario
 from dart_gym.vector import DesktopVectorEnv
 
+pytestmark = pytest.mark.process
+
 RESET_S = 0.2
 
 

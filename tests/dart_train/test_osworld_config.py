@@ -52,6 +52,7 @@ def test_it_resolves():
     assert (config.rollout.group_size, config.trainer["beta"], config.agent.screenshots) == (8, 0.1, 5)
 
 
+@pytest.mark.process
 def test_a_dry_run_prints_what_it_resolves_to(tmp_path):
     result = dart_train("run", str(CONFIG), "--dry-run", "--runs-dir", str(tmp_path), "--set", "rollout.slots=7")
     assert result.returncode == 0, result.stderr

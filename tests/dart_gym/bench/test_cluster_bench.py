@@ -13,6 +13,8 @@ from dart_gym.bench.cluster_server import BenchServer
 from dart_gym.cluster import protocol
 from dart_gym.cluster.client import ClusterClient
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def picture():

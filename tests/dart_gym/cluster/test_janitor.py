@@ -16,6 +16,8 @@ from dart_gym.cluster.janitor import clean_up
 from dart_gym.desktops import runtime
 from dart_gym.processes import start_time
 
+pytestmark = pytest.mark.process
+
 NOBODY = 1 << 30  # larger than any process id
 
 

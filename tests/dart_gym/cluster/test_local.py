@@ -16,6 +16,8 @@ from dart_gym.cluster.local import LocalCluster, SharedCluster
 from dart_gym.errors import ClusterError
 from dart_gym.processes import start_time
 
+pytestmark = pytest.mark.process
+
 
 def directory_of(url: str) -> Path:
     return Path(url.removeprefix("ws+unix://")).parent

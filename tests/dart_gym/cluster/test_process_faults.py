@@ -21,6 +21,8 @@ from dart_gym.outcomes import EvaluationStatus, TerminalState
 from dart_gym.tasks.registry import task_ids
 from dart_gym.vector import DesktopVectorEnv
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def place():

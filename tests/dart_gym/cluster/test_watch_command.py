@@ -14,6 +14,8 @@ from dart_gym.cluster.client import ClusterClient
 from dart_gym.cluster.watch import WatchProxy
 from dart_gym.errors import AddressError, ClusterError
 
+pytestmark = pytest.mark.process
+
 TWO_STEPS = "fake/two-steps"
 TOKEN = "a long random token"
 

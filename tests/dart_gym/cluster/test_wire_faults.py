@@ -28,6 +28,8 @@ from dart_gym.cluster.tokens import token_line
 from dart_gym.errors import ClusterError, ProtocolError, UnknownTaskError
 from dart_gym.outcomes import TerminalState
 
+pytestmark = pytest.mark.process
+
 TASK = "fake/two-steps"
 
 

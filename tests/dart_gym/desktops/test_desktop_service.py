@@ -23,6 +23,8 @@ from dart_gym.desktops.providers.docker import _opened, _tail
 from dart_gym.desktops.service import FACE, LIFE, LOG, PORTS, Lifeline, parse_spec
 from dart_gym.errors import DesktopError
 
+pytestmark = pytest.mark.process
+
 SIZE = {"width": 320, "height": 240}
 
 

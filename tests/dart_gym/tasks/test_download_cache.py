@@ -167,6 +167,7 @@ def _fill(directory: Path, source: Path, number: int, ready, found) -> None:
             found.put(path is not None and path.read_bytes() == source.read_bytes())
 
 
+@pytest.mark.process
 def test_processes_fill_and_read_one_cache_at_the_same_time(tmp_path):
     source = tmp_path / "source"
     source.write_bytes(CONTENT)

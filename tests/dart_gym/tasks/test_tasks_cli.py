@@ -16,6 +16,8 @@ from dart_gym.tasks.cache import DownloadCache
 from dart_gym.tasks.mirror import wanted
 from dart_gym.tasks.registry import read_suite
 
+pytestmark = pytest.mark.process
+
 runner = CliRunner()
 
 
