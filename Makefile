@@ -29,7 +29,7 @@ test: apps lint  ## everything but the tests that take many minutes
 	@scripts/openenv.sh
 
 test-unit: setup  ## tests without desktops, models and processes: under a minute
-	@$(BIN)/python -m pytest -m "not desktop and not train and not process and not e2e and not slow and not docker and not openenv"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not e2e and not slow and not docker and not openenv"
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m slow --timeout 7200
