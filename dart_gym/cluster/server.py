@@ -20,10 +20,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version as installed_version
-from pathlib import Path
 from typing import Any
 
 import websockets
@@ -33,7 +31,7 @@ from websockets.http11 import Response
 
 from dart_gym.cluster import images, openenv, protocol
 from dart_gym.cluster.address import parse_address
-from dart_gym.cluster.admission import Admission, Limits
+from dart_gym.cluster.admission import Admission
 from dart_gym.cluster.gallery import Gallery
 from dart_gym.cluster.http import HttpRoutes, is_upgrade, names_this_machine
 from dart_gym.cluster.listener import listen, load_certificate, tls_context
@@ -41,11 +39,11 @@ from dart_gym.cluster.metrics import Metrics
 from dart_gym.cluster.operations import ClientGoneError, Operations, describe
 from dart_gym.cluster.pool import Pool
 from dart_gym.cluster.protocol import ErrorCode, Reply, Request, Welcome
+from dart_gym.cluster.server_settings import ServerSettings
 from dart_gym.cluster.sessions import ConnectedLease, Lifetimes, Sessions
 from dart_gym.cluster.tokens import Headers, Principal, TokenBook, TokenFile
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
-from dart_gym.desktops.face_address import FacePolicy
 from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
 
 log = logging.getLogger(__name__)
@@ -55,68 +53,7 @@ FAREWELL_S = 2.0  # how long a client may take to read why it is sent away
 OPERATIONS_S = 5.0  # how long `stop` waits for operations under way, unless `drain_s` is shorter
 STOPPED = "the server stops: connect to another one, or again when it is back"
 
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """How a server behaves.
-
-    Attributes:
-        listen: URL to listen on.
-        desktops: how many desktops may be lent at once.
-        warm: how many spare desktops to hold booted, beside those that are lent.
-        limits: what the machine must have left for a desktop to boot.
-        token: bearer token that clients must show; None only where nobody else can connect.
-        tokens: file of several tokens with names and quotas (see `cluster.tokens`), instead of `token`.
-        tls_cert, tls_key: PEM files for `wss://`.
-        grace_s: how long a session outlives its connection.
-        idle_timeout_s: a lease ends after so long without a request.
-        lifetime_s: a lease ends after so long, whatever it does; None for no limit.
-        idle_desktop_s: a free desktop is stopped after so long.
-        heartbeat_s: interval of websocket pings.
-        drain_s: how long `drain` lets episodes go on.
-        sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
-        osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
-        faces: gives each desktop OSWorld's HTTP face, on this machine; None for none.
-    """
-
-    listen: str
-    desktops: int = 4
-    warm: int = 0
-    limits: Limits = Limits()
-    token: str | None = None
-    tokens: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    grace_s: float = 30.0
-    idle_timeout_s: float = 900.0
-    lifetime_s: float | None = None
-    idle_desktop_s: float = 300.0
-    heartbeat_s: float = 20.0
-    drain_s: float = 5.0
-    sandbox: str | None = None
-    osworld_urls: tuple[str, ...] = ()
-    faces: FacePolicy | None = None
-
-    def __post_init__(self) -> None:
-        if self.desktops < 1:
-            raise ConfigurationError(f"desktops must be at least 1, got {self.desktops}")
-        if self.warm < 0:
-            raise ConfigurationError(f"warm must not be negative, got {self.warm}")
-        if self.sandbox not in (None, "bwrap", "none"):
-            raise ConfigurationError(f"sandbox must be 'bwrap' or 'none', got {self.sandbox!r}")
-        if self.token and self.tokens:
-            raise ConfigurationError("choose one of --token-env (a single token) and --tokens (a file of tokens)")
-        address = parse_address(self.listen)
-        if not self.token and not self.tokens and not address.is_local:
-            raise ConfigurationError(
-                f"{self.listen} can be reached from other machines, which needs a token: put a long random one into "
-                "an environment variable and name it with --token-env, or give --tokens"
-            )
-        if address.tls != (self.tls_cert is not None) or (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigurationError(
-                "TLS needs three things: --listen wss://host:port, --tls-cert and --tls-key; "
-                f"given are --listen {self.listen}, --tls-cert {self.tls_cert} and --tls-key {self.tls_key}"
-            )
+__all__ = ["ClusterServer", "ServerSettings"]
 
 
 class ClusterServer:
