@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
+TESTED := "not slow and not docker and not openenv"
 .DEFAULT_GOAL := help
 
 .PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv lint format clean
@@ -25,7 +26,8 @@ lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test: apps lint  ## everything but the tests that take many minutes
-	@$(BIN)/python -m pytest -m "not slow and not docker and not openenv"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 -m $(TESTED) || { \
+	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh
 
 test-unit: setup  ## tests without desktops, models and processes: under a minute
