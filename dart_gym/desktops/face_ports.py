@@ -31,7 +31,7 @@ class PortForwarder:
             self._clients.add(task)
             task.add_done_callback(self._clients.discard)
             try:
-                await _join(reader, writer, str(await self._desktop.open_port(port)))
+                await join(reader, writer, str(await self._desktop.open_port(port)))
             except (OSError, DesktopError, asyncio.CancelledError):
                 writer.close()  # either side may leave at any time; the client sees a closed connection
 
@@ -50,7 +50,8 @@ class PortForwarder:
             await asyncio.wait(self._clients)
 
 
-async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
+async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
+    """Lead a connection to a Unix socket, until both sides have ended; closes it. Raises `OSError` as they break."""
     try:
         inner_reader, inner_writer = await asyncio.open_unix_connection(path)
         try:

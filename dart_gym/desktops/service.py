@@ -27,6 +27,7 @@ from typing import Any
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.face import OSWorldFace
+from dart_gym.desktops.face_ports import join
 from dart_gym.errors import DartGymError, DesktopError
 
 FACE, PORTS, LIFE, LOG = "face.sock", "ports.sock", "life.sock", "log"
@@ -94,23 +95,11 @@ async def serve_port(desktop: Desktop, reader: asyncio.StreamReader, writer: asy
         if not line.isdigit() or not 0 < int(line) < 1 << 16:
             log.info("a client asked for the port %r", line[:20])
             return
-        there_reader, there_writer = await asyncio.open_unix_connection(await desktop.open_port(int(line)))
-        try:
-            await asyncio.gather(_pump(reader, there_writer), _pump(there_reader, writer))
-        finally:
-            there_writer.close()
+        await join(reader, writer, str(await desktop.open_port(int(line))))
     except (OSError, TimeoutError, ValueError, DesktopError) as error:
         log.info("a client of a port was dropped: %s", error)
     finally:
         writer.close()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(_CHUNK):
-        sink.write(data)
-        await sink.drain()
-    if sink.can_write_eof():
-        sink.write_eof()
 
 
 async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = LONGEST_ALONE_S) -> None:

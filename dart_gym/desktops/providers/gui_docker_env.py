@@ -27,9 +27,9 @@ from pydantic import Field
 
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_address import parse_machine_url
-from dart_gym.desktops.providers.base import Options, elsewhere
+from dart_gym.desktops.providers.base import Options
 from dart_gym.desktops.providers.gui_docker_env_replies import Failed, Full, Refused, Started, free_places, read_start
-from dart_gym.desktops.providers.machines import LentDesktop, Machine, check_profile
+from dart_gym.desktops.providers.machines import Machine, osworld_machine
 from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 
 log = logging.getLogger(__name__)
@@ -136,10 +136,7 @@ class GuiDockerEnvProvider:
 
     def desktop(self, spec: DesktopSpec) -> Desktop:
         """A desktop, not started yet."""
-        if (other := elsewhere(spec)) is not None:
-            return other
-        check_profile(spec, self.name)
-        return LentDesktop(spec, self)
+        return osworld_machine(spec, self, self.name)
 
     async def close(self) -> None:
         """Follow every start to its end, and stop its machine. Idempotent."""

@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dart_gym.desktops.base import DesktopSpec
+from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.osworld import OSWorldDesktop
 from dart_gym.desktops.osworld_address import MachineAddress
+from dart_gym.desktops.providers.base import elsewhere
 from dart_gym.errors import ConfigurationError, DesktopError
 
 _NOWHERE = MachineAddress("a machine that is not lent yet", "http://localhost")
@@ -86,10 +87,17 @@ class LentDesktop(OSWorldDesktop):
             await asyncio.shield(asyncio.ensure_future(self._lender.give_back(machine)))
 
 
-def check_profile(spec: DesktopSpec, provider: str) -> None:
-    """Raise `ConfigurationError` where a task needs more than OSWorld's machine."""
+def osworld_machine(spec: DesktopSpec, lender: Lender, provider: str) -> Desktop:
+    """A desktop, not started yet, of a provider that has nothing but OSWorld's machines.
+
+    Raises:
+        ConfigurationError: the task needs another desktop.
+    """
+    if (other := elsewhere(spec)) is not None:
+        return other
     if spec.profile != "osworld":
         raise ConfigurationError(
             f"the provider {provider!r} has OSWorld's machines, and the task needs a desktop of profile "
             f"{spec.profile!r}; next step: serve it from another server, with --provider xvfb or docker"
         )
+    return LentDesktop(spec, lender)

@@ -16,10 +16,10 @@ from pydantic import ByteSize, Field
 
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_address import parse_machine_url
-from dart_gym.desktops.providers.base import Options, elsewhere
+from dart_gym.desktops.providers.base import Options
 from dart_gym.desktops.providers.containers import Limits, Owner, published_url, vm_container
 from dart_gym.desktops.providers.engine import Engine
-from dart_gym.desktops.providers.machines import LentDesktop, Machine, check_profile
+from dart_gym.desktops.providers.machines import Machine, osworld_machine
 from dart_gym.errors import ConfigurationError, DesktopError, MissingDependencyError
 
 DEFAULT_IMAGE = "happysixd/osworld-docker:latest"
@@ -97,10 +97,7 @@ class OSWorldVmProvider:
 
     def desktop(self, spec: DesktopSpec) -> Desktop:
         """A desktop, not started yet."""
-        if (other := elsewhere(spec)) is not None:
-            return other
-        check_profile(spec, self.name)
-        return LentDesktop(spec, self)
+        return osworld_machine(spec, self, self.name)
 
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
         """Start a machine. It boots while the desktop waits for its server."""

@@ -15,8 +15,8 @@ from pydantic import BeforeValidator, Field
 
 from dart_gym.desktops.base import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_address import parse_machine_url
-from dart_gym.desktops.providers.base import Options, elsewhere
-from dart_gym.desktops.providers.machines import LentDesktop, Machine, check_profile
+from dart_gym.desktops.providers.base import Options
+from dart_gym.desktops.providers.machines import Machine, osworld_machine
 from dart_gym.errors import ConfigurationError, DesktopTimeoutError
 
 
@@ -60,10 +60,7 @@ class UrlProvider:
 
     def desktop(self, spec: DesktopSpec) -> Desktop:
         """A desktop, not started yet."""
-        if (other := elsewhere(spec)) is not None:
-            return other
-        check_profile(spec, self.name)
-        return LentDesktop(spec, self)
+        return osworld_machine(spec, self, self.name)
 
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
         """A free machine; waits for one."""
