@@ -84,11 +84,11 @@ def test_equal_logprobs_have_weight_one():
 def test_k3_divergence():
     logprobs = torch.tensor([[-1.0, -1.0, 5.0]], requires_grad=True)
     reference = torch.tensor([[-1.5, -1.0, float("nan")]])
-    k3 = losses.k3_divergence(logprobs, reference, MASK[:1])
+    k3 = losses.divergence(logprobs, reference, MASK[:1])
     assert k3[0].tolist() == pytest.approx([math.exp(-0.5) + 0.5 - 1, 0.0, 0.0])
     k3.sum().backward()
     assert logprobs.grad is not None and logprobs.grad[0, 0].item() == pytest.approx(1 - math.exp(-0.5))
-    far = losses.k3_divergence(torch.tensor([[-100.0]]), torch.tensor([[0.0]]), torch.ones(1, 1, dtype=torch.bool))
+    far = losses.divergence(torch.tensor([[-100.0]]), torch.tensor([[0.0]]), torch.ones(1, 1, dtype=torch.bool))
     assert far.item() == 10.0
 
 
