@@ -117,15 +117,16 @@ def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
         samples: any.
         merge: False leaves every sample alone.
     """
-    order = sorted(range(len(samples)), key=lambda index: (samples[index].trajectory, len(samples[index].prompt_ids)))
-    found: list[Chain] = []
-    for index in order:
-        last = samples[found[-1].samples[-1]] if found else None
-        if merge and last is not None and last.trajectory == samples[index].trajectory and samples[index].extends(last):
-            found[-1].samples.append(index)
+    by_trajectory: dict[int, list[Chain]] = {}
+    for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt_ids)):
+        own = by_trajectory.setdefault(samples[index].trajectory, [])
+        longer = (chain for chain in reversed(own) if merge and samples[index].extends(samples[chain.samples[-1]]))
+        chain = next(longer, None)
+        if chain is None:
+            own.append(Chain([index]))
         else:
-            found.append(Chain([index]))
-    return sorted(found, key=lambda chain: min(chain.samples))
+            chain.samples.append(index)
+    return sorted((chain for own in by_trajectory.values() for chain in own), key=lambda chain: min(chain.samples))
 
 
 def rows(samples: Sequence[Sample], max_tokens: int, *, merge: bool = True, share: bool = True) -> list[Row]:

@@ -12,7 +12,7 @@ on the loss type (TRL's).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -114,6 +114,10 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
         config: which terms there are.
         normalizer: of the whole optimizer batch.
     """
+    if scored.weights is not None:
+        # Rows of weight 0 run through the model for other ranks' sake: not even what is not finite there may count.
+        counting = scored.mask & (scored.weights != 0)[:, None]
+        scored = replace(scored, mask=counting, behaviour_known=scored.behaviour_known & counting)
     mask = scored.mask
     ratio = importance_ratio(scored.logprobs, scored.old_logprobs, mask, config.importance_sampling_level)
     loss = _surrogate(scored, config, ratio)
@@ -138,10 +142,7 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
 
 def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
     """(S, T) values times their samples' weights."""
-    if weights is None:
-        return values
-    # Rows of weight 0 run through the model for other ranks' sake: not even what is not finite there may count.
-    return values.masked_fill(weights[:, None] == 0, 0.0) * weights[:, None]
+    return values if weights is None else values * weights[:, None]
 
 
 def _surrogate(scored: Scored, config: ObjectiveConfig, ratio: Tensor) -> Tensor:
