@@ -1,0 +1,59 @@
+"""The commands `dart-train bench ...`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dart_gym.bench.cli import JsonOption, finish
+
+app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure on this machine; comparisons are ratios from one run."""
+
+
+@app.command()
+def trainer(
+    json: JsonOption = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: Annotated[
+        str | None, typer.Option(help="tiny, 3b or 7b (Qwen2.5-VL's shapes, random weights; 7b with LoRA).")
+    ] = None,
+    trajectories: Annotated[int, typer.Option(min=1, help="In the batch.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Of each trajectory.")] = 10,
+    screen: Annotated[
+        str | None, typer.Option(help="Size of screenshots: 448x336 on the CPU, 1932x1092 on a GPU, if not given.")
+    ] = None,
+    response: Annotated[int | None, typer.Option(min=2, help="Tokens of each response; 16, or 150 on a GPU.")] = None,
+    micro_batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of one forward pass; 4096, or 16384 on a GPU.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
+) -> None:
+    """Merged rows and cached image work against separate rows, on the same trajectories (about a minute)."""
+    from dart_train.bench.models import MODELS
+    from dart_train.bench.trainer import Options, measure
+
+    gpu = device == "cuda"
+    model = model or ("3b" if gpu else "tiny")
+    if device not in ("cpu", "cuda") or model not in MODELS:
+        raise typer.BadParameter(f"--device is cpu or cuda, --model one of {', '.join(MODELS)}")
+    width, _, height = (screen or ("1932x1092" if gpu else "448x336")).partition("x")
+    if not (width.isdigit() and height.isdigit()):
+        raise typer.BadParameter(f"--screen {screen!r} is not WIDTHxHEIGHT, such as 1932x1092")
+    options = Options(
+        device=device,
+        model=model,
+        trajectories=trajectories,
+        steps=steps,
+        screen=(int(width), int(height)),
+        response=response or (150 if gpu else 16),
+        micro_batch_tokens=micro_batch_tokens or (16384 if gpu else 4096),
+        repeat=repeat,
+    )
+    finish(measure(options, lambda stage: print(f"... {stage}", file=sys.stderr, flush=True)), json)
