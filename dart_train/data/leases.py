@@ -303,8 +303,10 @@ def _change_members(
 
 
 def release(connection: sa.Connection, run_id: str, lease_id: str, state: LeaseState = LeaseState.RELEASED) -> int:
-    """Give a lease's groups back and return their number; nothing happens to one that is over already."""
+    """Give a lease's groups back and return their number; one that ran out has none left, and none by a late commit."""
     row = _find(connection, run_id, lease_id)
+    if row.state == LeaseState.EXPIRED:
+        connection.execute(lease.update().where(_lease.lease_id == lease_id).values(state=state.value))
     if row.state != LeaseState.HELD:
         return 0
     group_ids, _ = _groups_of(connection, row)
@@ -327,7 +329,7 @@ def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:
     mine = (_group.lease_id == lease_id) & (_group.state == GroupState.TRAINED.value)
     group_ids = list(connection.execute(sa.select(_group.id).where(mine)).scalars())
     _give_back(connection, group_ids, RolloutState.TRAINED, uses=-1)
-    values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None}
+    values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None, "surplus": 0}
     connection.execute(lease.update().where(_lease.lease_id == lease_id).values(**values))
     return len(group_ids)
 
@@ -343,7 +345,7 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
         version: written down for what is committed now.
     """
     mine = (_lease.run_id == run_id) & (_lease.holder == holder)
-    unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]
+    unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]  # each was trained on, or released, before the next
     query = sa.select(_lease.lease_id, _lease.serial, _lease.state).where(mine)
     if last is None:
         query = query.where(_lease.state == LeaseState.HELD.value)
@@ -355,7 +357,7 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
             surplus = commit(connection, run_id, lease_id, version)
             size = sa.select(sa.func.count()).where(_group.lease_id == lease_id)
             done += Resumed(committed=connection.execute(size).scalar_one(), surplus=surplus)
-        elif state == LeaseState.HELD:
+        elif state in unsettled:
             done += Resumed(released=release(connection, run_id, lease_id))
         elif state == LeaseState.COMMITTED:
             done += Resumed(undone=undo(connection, run_id, lease_id))
