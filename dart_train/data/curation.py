@@ -1,8 +1,7 @@
 """Which data is made and trained on: pure decisions over plain values, each with its own switch.
 
 Sources: the DART paper (arXiv 2509.23866) for dynamic rollout number, dynamic trajectory length and the experience
-pool; AReaL's staleness manager (arXiv 2505.24298) for the admission by count. Nothing here touches a database, a file
-or a clock.
+pool. Nothing here touches a database, a file or a clock. How much may be started is in `admission.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ class CurationConfig(BaseModel):
         drop_no_signal: leave out groups whose rewards are all equal: their advantages are zero.
         batch_groups: groups in a batch, for back-pressure.
         batches_ahead: how many batches of rollouts may wait or run before new ones are refused; None: no limit.
+        task_groups_ahead: groups of one task that may wait for the trainer; None: no limit.
         success_window: how many of a task's latest rollouts make its success rate.
         dynamic_rollouts: fewer rollouts for tasks that mostly succeed.
         dynamic_rollouts_threshold: success rate up to which a group keeps its full size.
@@ -42,6 +42,7 @@ class CurationConfig(BaseModel):
     drop_no_signal: bool = True
     batch_groups: int = Field(default=12, ge=1)
     batches_ahead: float | None = Field(default=2.0, ge=1.0)
+    task_groups_ahead: int | None = Field(default=None, ge=1)
     success_window: int = Field(default=32, ge=1)
     dynamic_rollouts: bool = False
     dynamic_rollouts_threshold: float = Field(default=0.6, gt=0.0, le=1.0)
@@ -90,25 +91,6 @@ def oldest_allowed(newest_version: int | None, max_staleness: int | None) -> int
     if newest_version is None or max_staleness is None:
         return None
     return newest_version - max_staleness
-
-
-def capacity(waiting: int, running: int, *, batch_size: int, batches_ahead: float | None) -> int | None:
-    """Return how many more rollouts may start; negative when there are too many already, None: any number.
-
-    AReaL admits `(max_staleness + version + 1) * batch - (accepted + running)` where `accepted` counts from the start
-    of the run; with what was trained taken off both sides that is a bound on what waits and runs, which needs no
-    counter and stays right when data is dropped. Unfinished groups do not count, or groups that never finish would
-    block all.
-
-    Args:
-        waiting: trajectories in groups that could be leased now.
-        running: episodes that have begun.
-        batch_size: trajectories in a batch.
-        batches_ahead: how many batches may wait or run; 1 + staleness in AReaL's formula.
-    """
-    if batches_ahead is None:
-        return None
-    return int(batches_ahead * batch_size) - waiting - running
 
 
 def rollouts_for(success_rate: float | None, maximum: int, *, threshold: float = 0.6, minimum: int = 2) -> int:

@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,12 +15,14 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, curation, leases, statistics
+from dart_train.data import checkpoints, curation, leases, serving, statistics
+from dart_train.data.admission import Admission, Backlog, admission
 from dart_train.data.cache import LRUCache
 from dart_train.data.checkpoints import CheckpointRow
 from dart_train.data.curation import Census, CurationConfig, Plan
 from dart_train.data.files import TrajectoryFiles
 from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta, run_state
+from dart_train.data.serving import VersionLife
 from dart_train.data.statistics import Bucket, TaskStats, Throughput
 from dart_train.data.store import Store
 from dart_train.trajectory import Trajectory
@@ -38,7 +39,7 @@ class RunReader:
         files: the data directory.
         run_id: the run.
         config: the switches of curation.
-        clock: Unix time; all processes of a run must agree on it to well within a lease's time to live.
+        clock: Unix time for tests to turn; None for the database's own, which all machines of a run share.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class RunReader:
         files: TrajectoryFiles,
         run_id: str,
         config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.store, self.files, self.run_id = store, files, run_id
         self.config = config or CurationConfig()
@@ -63,7 +64,7 @@ class RunReader:
         run_id: str,
         *,
         config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> Self:
         """Open (and where needed make) the database and the data directory of a run.
 
@@ -72,7 +73,7 @@ class RunReader:
             root: directory of trajectories and screenshots.
             run_id: the run; several may share a database, each with a directory of its own.
             config: the switches of curation.
-            clock: Unix time.
+            clock: Unix time for tests to turn; None for the database's own.
 
         Raises:
             DataError: the database or directory cannot be used; the message says why.
@@ -142,6 +143,14 @@ class RunReader:
         """Return the version after every one that was ever announced, so that a resumed run goes on counting."""
         return self.store.read(lambda c: checkpoints.next_version(c, self.run_id))
 
+    def serving(self) -> dict[str, int]:
+        """Return which version each engine replica serves now."""
+        return self.store.read(lambda c: serving.serving_now(c, self.run_id))
+
+    def versions(self) -> list[VersionLife]:
+        """Return the lives of all versions, newest first."""
+        return self.store.read(lambda c: serving.version_lives(c, self.run_id))
+
     # Statistics and decisions
 
     def census(self) -> Census:
@@ -160,15 +169,26 @@ class RunReader:
         """Return how many groups could be leased now, and how many trajectories they hold."""
         return self.store.read(lambda c: leases.count_ready(c, self.run_id, self._oldest_allowed(c)))
 
-    def admit(self, running: int) -> bool:
-        """Whether another group of episodes may start; False while the trainer is too far behind."""
-        room = curation.capacity(
-            self.ready()[1] if self.config.batches_ahead is not None else 0,
-            running,
-            batch_size=self.config.batch_groups * self.config.group_size,
-            batches_ahead=self.config.batches_ahead,
+    def admission(self, running: int, task_id: str | None = None) -> Admission:
+        """Whether another group of episodes may start, and if not, why.
+
+        Args:
+            running: rollouts of begun groups that are not recorded yet.
+            task_id: of the group; None: whether any may.
+        """
+        config = self.config
+        backlog = self.store.read(lambda c: self._backlog(c, running, task_id))
+        return admission(
+            backlog,
+            batch_size=config.batch_groups * config.group_size,
+            max_staleness=config.max_staleness,
+            batches_ahead=config.batches_ahead,
+            task_groups_ahead=config.task_groups_ahead if task_id is not None else None,
         )
-        return room is None or room > 0
+
+    def admit(self, running: int, task_id: str | None = None) -> bool:
+        """Whether another group of episodes may start; False while the trainer is too far behind."""
+        return bool(self.admission(running, task_id))
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
         """Return how the next group of each task is to be rolled out, from the tasks' records.
@@ -217,6 +237,22 @@ class RunReader:
         here = (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
         row = self.store.read(lambda c: c.execute(sa.select(run_state.c.value).where(here)).first())
         return default if row is None else row[0]
+
+    def surplus(self) -> int:
+        """Return how many groups were trained twice, because a trainer lost its lease and went on."""
+        return self.store.read(lambda c: leases.count_surplus(c, self.run_id))
+
+    def _backlog(self, connection: sa.Connection, running: int, task_id: str | None) -> Backlog:
+        oldest = self._oldest_allowed(connection)
+        return Backlog(
+            ready=leases.count_ready(connection, self.run_id, oldest)[1],
+            leased=leases.count_leased(connection, self.run_id),
+            running=running,
+            task_ready=0 if task_id is None else leases.count_ready(connection, self.run_id, oldest, task_id)[0],
+        )
+
+    def _now(self, connection: sa.Connection) -> float:
+        return self.store.now(connection) if self._clock is None else self._clock()
 
     def _oldest_allowed(self, connection: sa.Connection) -> int | None:
         newest = checkpoints.newest_version(connection, self.run_id)

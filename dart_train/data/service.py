@@ -58,11 +58,7 @@ class DataService:
     def turn(self) -> None:
         """Do what is due once."""
         sweep = self._data.sweep()
-        self._swept = Sweep(
-            self._swept.returned_leases + sweep.returned_leases,
-            self._swept.expired_groups + sweep.expired_groups,
-            self._swept.expired + sweep.expired,
-        )
+        self._swept += sweep
         if sweep.returned_leases:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
         self._data.refresh_task_stats()
@@ -87,6 +83,7 @@ class DataService:
             "total": census.total,
             "newest_version": newest.version if newest else None,
             "returned_leases": self._swept.returned_leases,
+            "surplus_groups": self._data.surplus(),
             "trajectories_per_s": rate,
             "actions_per_min": throughput.actions_per_minute,
             "env_utilisation": throughput.utilisation,
