@@ -1,7 +1,8 @@
 """Checkpoints: rows of the published `checkpoint` table whose status is true at every moment.
 
 Invariants:
-    - PENDING while being written, COMPLETED once readable, FAILED or DEPRECATED afterwards; versions only grow.
+    - PENDING once announced, RUNNING while being written, COMPLETED once readable, FAILED or DEPRECATED afterwards;
+      versions only grow.
     - A version has one row; `version` in the published table is "v<number>".
 """
 
@@ -99,6 +100,16 @@ def announce(connection: sa.Connection, run_id: str, version: int, path: str, so
     connection.execute(
         checkpoint_meta.insert().values(run_id=run_id, version=version, checkpoint_id=key[0], created_at=now)
     )
+
+
+def begin(connection: sa.Connection, run_id: str, version: int) -> None:
+    """Mark a version that is being written from now on; one that is complete stays so."""
+    row = _find(connection, run_id, version)
+    if row is None:
+        raise CheckpointError(f"there is no v{version} in run {run_id!r}: announce it first")
+    if row.status == CheckpointStatus.PENDING:
+        running = CheckpointStatus.RUNNING.value
+        connection.execute(checkpoint.update().where(checkpoint.c.id == row.id).values(status=running))
 
 
 def complete(connection: sa.Connection, run_id: str, version: int, path: str, source: str, now: float) -> None:

@@ -260,6 +260,10 @@ class DataManager(RunReader):
         where = _absolute(path)
         self.store.write(lambda c: checkpoints.announce(c, self.run_id, version, where, source, self._now(c)))
 
+    def begin_checkpoint(self, version: int) -> None:
+        """Say that an announced version is being written: status RUNNING."""
+        self.store.write(lambda c: checkpoints.begin(c, self.run_id, version))
+
     def publish(self, version: int, path: str | Path, source: str = "training") -> None:
         """Say that a version can be read from a path: status COMPLETED. Doing so twice changes nothing.
 

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dart_train.trainer.advantages import group_advantages, trajectory_weights
-from dart_train.trainer.collate import Collator, MicroBatch, Problem, Sample, count_problems
+from dart_train.trainer.collate import Collator, MicroBatch, Problem, Sample, count_problems, equal_counts
 from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trainer.errors import TrainingError
 from dart_train.trainer.losses import Normalizer
+from dart_train.trainer.ranks import Ranks
 from dart_train.trajectory import Trajectory
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ class OptimizerBatch:
         newest_version: newest weight version that any of it was sampled from.
         old_logprobs: (S, T) of each micro-batch, once computed.
         kept: of each micro-batch, once computed: which steps (S,) or tokens (S, T) the entropy selection keeps.
+        samples: of this rank, that the micro-batches are made of.
+        max_tokens: of a micro-batch.
     """
 
     micro_batches: list[MicroBatch]
@@ -56,6 +60,16 @@ class OptimizerBatch:
     newest_version: int = 0
     old_logprobs: list[Tensor] | None = field(default=None, repr=False)
     kept: list[Tensor] | None = field(default=None, repr=False)
+    samples: list[Sample] = field(default_factory=list, repr=False)
+    max_tokens: int = 0
+
+    def split(self, collator: Collator, max_tokens: int, ranks: Ranks) -> None:
+        """Make smaller micro-batches of the same samples; what was computed for the old ones moves along."""
+        old = [_by_sample(self.micro_batches, values) for values in (self.old_logprobs, self.kept)]
+        found = collator.micro_batches(self.samples, max_tokens, checked=True)
+        self.micro_batches = equal_counts(found, max(ranks.gather(len(found))))
+        self.max_tokens = max_tokens
+        self.old_logprobs, self.kept = (_regrouped(self.micro_batches, values) for values in old)
 
 
 @dataclass(slots=True)
@@ -75,8 +89,14 @@ def build_batch(
     version: int,
     rng: random.Random,
     unpublished: int = 0,
+    supervised: Sequence[Sample] = (),
+    max_tokens: int | None = None,
+    ranks: Ranks | None = None,
 ) -> OptimizerBatch:
     """Turn leased groups into a batch.
+
+    With several ranks each makes the whole batch of samples, and tensors of its share: advantages, selections and
+    normalisers are those of one process.
 
     Args:
         groups: at least one.
@@ -85,10 +105,14 @@ def build_batch(
         version: of the weights that are about to be trained, for staleness.
         rng: for the control that shuffles rewards.
         unpublished: updates since that version: with any, no engine can have sampled from these weights.
+        supervised: samples to imitate beside.
+        max_tokens: of a micro-batch, by default as configured.
+        ranks: who shares the batch.
 
     Raises:
         TrainingError: no step to train on.
     """
+    ranks, max_tokens = ranks or Ranks(), max_tokens or config.micro_batch_tokens
     problems: list[Problem] = []
     members = [
         [_Member(item, _reward(item), list(_usable(item, collator, problems))) for item in group.trajectories]
@@ -106,21 +130,84 @@ def build_batch(
             member.reward = reward
     newest = version + (1 if unpublished else 0)
     samples = _samples(members, config, newest)
-    lengths = [len(sample.response_ids) for sample in samples]
-    batches = collator.micro_batches(samples, config.micro_batch_tokens, checked=True)
     metrics = _metrics(members, samples, version) | count_problems(problems)
-    metrics |= {
-        "batch/micro_batches": float(len(batches)),
-        "batch/rows": float(sum(len(batch.input_ids) for batch in batches)),
-        "batch/input_tokens": float(sum(batch.input_ids.numel() for batch in batches)),
-    }
-    return OptimizerBatch(
-        micro_batches=batches,
-        normalizer=Normalizer(sum(lengths), len(samples), config.max_completion_length),
+    first = len(flat)
+    imitated = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in supervised]
+    own = rank_samples([*samples, *imitated], ranks)
+    batch = OptimizerBatch(
+        micro_batches=[],
+        normalizer=_normalizer([*samples, *imitated], own, config, ranks),
         metrics=metrics,
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
         newest_version=max(member.trajectory.newest_version for member in flat),
+        samples=own,
     )
+    batch.split(collator, max_tokens, ranks)
+    counted = [micro for micro in batch.micro_batches if not micro.fills_up]
+    numbers = {
+        "batch/micro_batches": float(len(counted)),
+        "batch/rows": float(sum(len(micro.input_ids) for micro in counted)),
+        "batch/input_tokens": float(sum(micro.input_ids.numel() for micro in counted)),
+    }
+    for rank in ranks.gather(numbers):
+        for name, value in rank.items():
+            metrics[name] = metrics.get(name, 0.0) + value
+    return batch
+
+
+def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
+    """The samples of one rank: whole trajectories (their steps may share a row), the longest to who has least.
+
+    Every rank comes to the same division. A rank for which nothing is left takes a copy of the shortest sample with a
+    weight of 0: it runs the model as the others do, and nothing of it counts.
+    """
+    if ranks.count == 1:
+        return list(samples)
+    work: dict[int, int] = {}
+    for sample in samples:
+        work[sample.trajectory] = work.get(sample.trajectory, 0) + sample.length
+    loads, owner = [0] * ranks.count, {}
+    for trajectory in sorted(work, key=lambda name: (-work[name], name)):
+        least = loads.index(min(loads))
+        loads[least] += work[trajectory]
+        owner[trajectory] = least
+    own = [sample for sample in samples if owner[sample.trajectory] == ranks.rank]
+    return own or [replace(min(samples, key=lambda sample: sample.length), weight=0.0)]
+
+
+def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], config: DartGRPOConfig, ranks: Ranks) -> Normalizer:
+    reinforced = [sample for sample in samples if not sample.supervised]
+    mine = [sample for sample in own if not sample.supervised and sample.weight]
+    return Normalizer(
+        tokens=sum(len(sample.response_ids) for sample in reinforced),
+        samples=len(reinforced),
+        max_tokens=config.max_completion_length,
+        rank_tokens=sum(len(sample.response_ids) for sample in mine) if ranks.count > 1 else None,
+        ranks=ranks.count,
+        supervised_tokens=sum(len(sample.response_ids) for sample in samples if sample.supervised),
+    )
+
+
+def _by_sample(batches: Sequence[MicroBatch], values: Sequence[Tensor] | None) -> dict[int, Tensor] | None:
+    """What was computed for micro-batches, (S,) or (S, T), by the samples' places."""
+    if values is None:
+        return None
+    pairs = zip(batches, values, strict=True)
+    return {int(place): row for micro, part in pairs for place, row in zip(micro.sample_index, part, strict=True)}
+
+
+def _regrouped(batches: Sequence[MicroBatch], rows: dict[int, Tensor] | None) -> list[Tensor] | None:
+    """The same in the order of other micro-batches of the same samples."""
+    if rows is None:
+        return None
+    found: list[Tensor] = []
+    for micro in batches:
+        own = [rows[int(place)] for place in micro.sample_index]
+        if own[0].ndim:
+            width = micro.mask.shape[1]
+            own = [torch.nn.functional.pad(row[:width], (0, max(width - len(row), 0))) for row in own]
+        found.append(torch.stack(own))
+    return found
 
 
 def _usable(trajectory: Trajectory, collator: Collator, problems: list[Problem]) -> Iterator[Sample]:

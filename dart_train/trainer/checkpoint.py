@@ -4,13 +4,15 @@ Invariants:
     - A directory with its final name is complete: it is written under a temporary name and renamed. A process killed
       at any moment leaves at most a temporary directory, which the next start removes.
     - `transformers` writes `checkpoint-N` in place; it counts as complete only once `dart_state.json` is in it, which
-      is written last and renamed into place.
+      is written last and renamed into place, and as long as every file has the size that is written there.
     - Weights that are not finite are never written.
+    - What is written says which lease its weights contain (`LeasedGroups.serial`).
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -20,9 +22,13 @@ from typing import Any
 
 import torch
 
+from dart_train.trainer.adapters import base_model, merged_weights
 from dart_train.trainer.errors import TrainingError
 
+_log = logging.getLogger(__name__)
+
 STATE_FILE = "dart_state.json"
+DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
@@ -34,13 +40,17 @@ def version_dir(root: str | Path, version: int) -> Path:
     return Path(root) / f"v{version:06d}"
 
 
-def write_model(model: Any, directory: str | Path, source_dir: str | Path) -> Path:
-    """Write a model as a plain Hugging Face directory, atomically.
+def write_model(
+    model: Any, directory: str | Path, source_dir: str | Path, *, lease: int | None = None, step: int = 0
+) -> Path:
+    """Write a model as a plain Hugging Face directory, atomically. Adapters are merged into the weights.
 
     Args:
-        model: a `PreTrainedModel`.
+        model: a `PreTrainedModel`, or one inside a `PeftModel`.
         directory: final name; a directory that is there already is replaced.
         source_dir: the directory that the model came from; its tokenizer and processor files are copied.
+        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
+        step: optimizer steps done.
 
     Raises:
         TrainingError: a weight is not finite.
@@ -53,11 +63,21 @@ def write_model(model: Any, directory: str | Path, source_dir: str | Path) -> Pa
         )
 
     def fill(path: Path) -> None:
-        model.save_pretrained(path)
+        base_model(model).save_pretrained(path, state_dict=merged_weights(model))
         for file in companion_files(source_dir):
             shutil.copyfile(file, path / file.name)
+        if lease is not None:
+            (path / STATE_FILE).write_text(json.dumps({"lease": lease, "step": step}))
 
     return _write_atomically(Path(directory), fill)
+
+
+def contained_lease(model_dir: str | Path) -> int | None:
+    """Serial of the newest lease that published weights contain; None where the directory does not say."""
+    try:
+        return json.loads((Path(model_dir) / STATE_FILE).read_text())["lease"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def first_non_finite(model: Any) -> str | None:
@@ -77,27 +97,32 @@ def companion_files(model_dir: str | Path) -> list[Path]:
     )
 
 
-def prune_versions(root: str | Path, keep: int, served: int, first: int = 0) -> list[int]:
-    """Delete old published versions.
+def old_versions(
+    root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None
+) -> list[int]:
+    """Published versions that nobody needs any more.
 
-    What stays: the newest `keep`, every version that is not older than the one being served (an engine may be about
-    to load it), and what came before `first` (the model as it was given, the warm start: comparisons need them).
+    What stays: the newest `keep`, the best, every version that is not older than the one being served (an engine may
+    be about to load it), and what came before `first` (the model as it was given, the warm start: comparisons need
+    them).
 
     Args:
         root: where versions lie.
         keep: how many of the newest stay.
         served: newest version known to be served by an engine.
         first: oldest version that may be deleted.
-
-    Returns:
-        the deleted versions.
+        best: stays, however old.
     """
     names = (path.name[1:] for path in Path(root).glob("v*") if path.is_dir())
     found = sorted(int(name) for name in names if name.isdecimal() and int(name) >= first)
-    removed = [version for version in found[: max(len(found) - keep, 0)] if version < served]
-    for version in removed:
-        _remove(version_dir(root, version))
-    return removed
+    return [version for version in found[: max(len(found) - keep, 0)] if version < served and version != best]
+
+
+def remove_version(root: str | Path, version: int) -> None:
+    """Delete a published version's directory, if it is there; its name never stands for half of it."""
+    path = version_dir(root, version)
+    if path.is_dir():
+        _remove(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +134,51 @@ class ResumePoint:
         step: optimizer steps done.
         version: version of the weights in it; the newest that was published from them or before them.
         unpublished: optimizer updates since that version.
+        lease: serial of the newest lease that the weights contain; None if unknown (states of before 0.2).
+        skipped: steps that were not finite and were left out so far.
     """
 
     path: Path
     step: int
     version: int
     unpublished: int
+    lease: int | None = None
+    skipped: int = 0
 
 
-def mark_complete(directory: str | Path, *, step: int, version: int, unpublished: int) -> None:
-    """Declare a `checkpoint-N` directory complete."""
-    point = ResumePoint(Path(directory), step, version, unpublished)
-    text = json.dumps({key: value for key, value in asdict(point).items() if key != "path"})
+def mark_complete(point: ResumePoint) -> None:
+    """Declare a `checkpoint-N` directory complete, with the sizes of its files."""
+    values = {key: value for key, value in asdict(point).items() if key != "path"}
+    files = {str(file.relative_to(point.path)): file.stat().st_size for file in _files(point.path)}
     temporary = point.path / f"{_TEMPORARY}{STATE_FILE}"
-    temporary.write_text(text)
+    temporary.write_text(json.dumps(values | {"files": files}))
     os.replace(temporary, point.path / STATE_FILE)
 
 
+def _files(directory: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != STATE_FILE and not path.name.startswith(_TEMPORARY)
+    )
+
+
 def resume_point(output_dir: str | Path) -> ResumePoint | None:
-    """The newest complete state in a trainer's output directory; None if there is none."""
-    points = [read_resume_point(path.parent) for path in Path(output_dir).glob(f"checkpoint-*/{STATE_FILE}")]
-    return max(points, key=lambda point: point.step, default=None)
+    """The newest whole state in a trainer's output directory; None if there is none. Damaged ones are named."""
+    found: list[ResumePoint] = []
+    for file in Path(output_dir).glob(f"checkpoint-*/{STATE_FILE}"):
+        try:
+            found.append(read_resume_point(file.parent))
+        except TrainingError as error:
+            _log.warning("%s", error)
+    return max(found, key=lambda point: point.step, default=None)
 
 
 def read_resume_point(directory: str | Path) -> ResumePoint:
     """The state in one `checkpoint-N` directory.
 
     Raises:
-        TrainingError: it is incomplete.
+        TrainingError: it is incomplete, or a file of it was cut off or is gone.
     """
     path = Path(directory)
     try:
@@ -145,21 +187,46 @@ def read_resume_point(directory: str | Path) -> ResumePoint:
         raise TrainingError(
             f"{path} is incomplete (no {STATE_FILE}): the process was killed while writing it; resume from an older one"
         ) from None
-    return ResumePoint(path, values["step"], values["version"], values["unpublished"])
+    except ValueError:
+        raise TrainingError(f"{path} is damaged: {STATE_FILE} is cut off; resume from an older one") from None
+    for name, size in values.pop("files", {}).items():
+        found = (path / name).stat().st_size if (path / name).is_file() else None
+        if found != size:
+            what = "is gone" if found is None else f"has {found} bytes instead of {size}"
+            raise TrainingError(f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy")
+    return ResumePoint(path, **values)
 
 
 def remove_incomplete(*roots: str | Path) -> list[Path]:
-    """Delete what a killed process left half-written under these directories; returns what was deleted."""
+    """Delete what a killed process left half-written under these directories; returns what was deleted.
+
+    A state that was whole once and is damaged now is not deleted but renamed, so that its place can be written again
+    and a person can look at it.
+    """
     removed = []
     for root in map(Path, roots):
         if not root.is_dir():
             continue
         for path in root.iterdir():
-            half = path.name.startswith("checkpoint-") and not (path / STATE_FILE).exists()
-            if path.is_dir() and (half or path.name.startswith(_TEMPORARY)):
+            if not path.is_dir():
+                continue
+            state = path.name.startswith("checkpoint-")
+            if path.name.startswith(_TEMPORARY) or (state and not (path / STATE_FILE).exists()):
                 _remove(path)
                 removed.append(path)
+            elif state and _damaged(path):
+                shutil.rmtree(root / f"{DAMAGED}{path.name}", ignore_errors=True)
+                os.rename(path, root / f"{DAMAGED}{path.name}")
     return removed
+
+
+def _damaged(path: Path) -> bool:
+    try:
+        read_resume_point(path)
+    except TrainingError as error:
+        _log.error("%s; kept as %s%s", error, DAMAGED, path.name)
+        return True
+    return False
 
 
 def _write_atomically(directory: Path, fill: Callable[[Path], None]) -> Path:

@@ -66,6 +66,7 @@ class MicroBatch:
         weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
         stale: (S,) True where an older version than the trainer's sampled it.
         groups: (S,).
+        supervised: (S,) True where the response is imitated instead of reinforced.
         sample_index: (S,) place of each sample in the list that was collated.
         patches: makes the images' tensors.
     """
@@ -85,6 +86,7 @@ class MicroBatch:
     weights: Tensor
     stale: Tensor
     groups: Tensor
+    supervised: Tensor
     sample_index: Tensor
     patches: ImagePatches
 
@@ -97,6 +99,16 @@ class MicroBatch:
     def fills_up(self) -> bool:
         """Whether it only makes up the number of micro-batches: nothing of it counts."""
         return not bool(self.weights.any())
+
+    @property
+    def reinforced(self) -> Tensor:
+        """(S,) weights of the samples that are reinforced, 0 for the others."""
+        return self.weights.masked_fill(self.supervised, 0.0)
+
+    @property
+    def imitated(self) -> Tensor:
+        """(S,) weights of the samples that are imitated, 0 for the others."""
+        return self.weights.masked_fill(~self.supervised, 0.0)
 
     @property
     def pixel_values(self) -> Tensor | None:
@@ -342,4 +354,5 @@ def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:
         "weights": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
         "stale": torch.tensor([sample.stale for sample in samples]),
         "groups": torch.tensor([sample.group for sample in samples]),
+        "supervised": torch.tensor([sample.supervised for sample in samples]),
     }

@@ -21,9 +21,10 @@ OLD_LOGPROBS = ("current", "recompute", "behaviour")
 class DartGRPOConfig(TrainingArguments):
     """Settings of `DartGRPOTrainer`.
 
-    One optimizer step trains on one lease of task groups from the data manager. Fields of `TrainingArguments` keep
-    their meaning, except for batch sizes: micro-batches are made by `micro_batch_tokens`, so
-    `per_device_train_batch_size` and `gradient_accumulation_steps` stay 1.
+    One optimizer step trains on one lease of task groups from the data manager, shared by all ranks. Fields of
+    `TrainingArguments` keep their meaning, except for batch sizes: micro-batches are made by `micro_batch_tokens`, so
+    `per_device_train_batch_size` stays 1, and `gradient_accumulation_steps` only cuts the same lease into so many
+    calls of `training_step`: the gradient is the same.
 
     Parameters that control the loss: `epsilon`, `epsilon_high`, `delta`, `beta`, `kl_estimator`,
     `use_bias_correction_kl`, `loss_type`, `importance_sampling_level`, `old_logprobs`, `temperature`, `tis_mode`,
@@ -36,7 +37,14 @@ class DartGRPOConfig(TrainingArguments):
 
     Parameters that control data and weights: `groups_per_step`, `min_groups_per_step`, `num_iterations`,
     `publish_steps`, `keep_published`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`,
-    `merge_prefixes`, `cache_image_features`, `image_cache_mb`, `torch_threads`, `lease_ttl_s`, `max_bad_steps`.
+    `merge_prefixes`, `cache_image_features`, `image_cache_mb`, `torch_threads`, `lease_ttl_s`, `max_bad_steps`,
+    `best_window`, `supervised_coef`, `supervised_rows`.
+
+    Parameters that control the adapter, as TRL's `ModelConfig`: `use_peft`, `lora_r`, `lora_alpha`, `lora_dropout`,
+    `lora_target_modules`.
+
+    `metric_for_best_model` may name any metric that is logged, such as "reward": the state and the version with the
+    best mean of it over the last `best_window` steps are kept beside the newest.
 
     Defaults that differ from `TrainingArguments`: `learning_rate` 1e-6, `lr_scheduler_type` "constant",
     `max_grad_norm` 2.0, `max_steps` 1000, `logging_steps` 1, `save_steps` 10, `save_total_limit` 2,
@@ -173,6 +181,23 @@ class DartGRPOConfig(TrainingArguments):
     torch_threads: int = field(default=0, metadata={"help": "Threads of torch on the CPU; 0 leaves its default."})
     lease_ttl_s: float = field(default=60.0, metadata={"help": "A lease returns so long after the last heartbeat."})
     max_bad_steps: int = field(default=3, metadata={"help": "Non-finite steps in a row that end the run."})
+    best_window: int = field(
+        default=10, metadata={"help": "Steps that metric_for_best_model is averaged over; before so many, none is best."}
+    )
+    supervised_coef: float = field(
+        default=0.0, metadata={"help": "Weight of the cross-entropy on demonstrations in every step; 0 for none."}
+    )
+    supervised_rows: int = field(default=16, metadata={"help": "Demonstrated steps that every optimizer step takes."})
+
+    use_peft: bool = field(default=False, metadata={"help": "Train a LoRA adapter; what is published is merged."})
+    lora_r: int = field(default=16, metadata={"help": "Rank of the adapter."})
+    lora_alpha: int = field(default=32, metadata={"help": "Its scale is lora_alpha / lora_r."})
+    lora_dropout: float = field(
+        default=0.0, metadata={"help": "Dropout before the adapter. Above 0, pi is not the policy that is served."}
+    )
+    lora_target_modules: list[str] | None = field(
+        default=None, metadata={"help": "Names of layers, or one regular expression; the language model's by default."}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,6 +264,11 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("torch_threads", 0, _INF),
     ("lease_ttl_s", 1.0, _INF),
     ("max_bad_steps", 1, _INF),
+    ("best_window", 1, _INF),
+    ("supervised_coef", 0.0, _INF),
+    ("supervised_rows", 1, _INF),
+    ("lora_r", 1, _INF),
+    ("lora_dropout", 0.0, 1.0),
     ("max_steps", 1, _INF),
     ("save_total_limit", 2, _INF),
 )
@@ -271,10 +301,15 @@ def _check_combinations(config: DartGRPOConfig) -> None:
             f"num_iterations={config.num_iterations} needs the policy before the first of them: set "
             "old_logprobs='recompute' or 'behaviour', or num_iterations=1"
         )
-    if config.per_device_train_batch_size != 1 or config.gradient_accumulation_steps != 1:
+    _check_parts_left_alone(config)
+
+
+def _check_parts_left_alone(config: DartGRPOConfig) -> None:
+    """Refuse what contradicts how data come in, are saved and are shared."""
+    if config.per_device_train_batch_size != 1:
         raise ValueError(
-            "per_device_train_batch_size and gradient_accumulation_steps stay 1: a step is one lease of "
-            "groups_per_step groups, cut into micro-batches by micro_batch_tokens"
+            "per_device_train_batch_size stays 1: a step is one lease of groups_per_step groups, cut into "
+            "micro-batches by micro_batch_tokens"
         )
     if not config.ignore_data_skip or config.remove_unused_columns or config.dataloader_num_workers:
         raise ValueError(
@@ -286,10 +321,15 @@ def _check_combinations(config: DartGRPOConfig) -> None:
             "eval_strategy stays 'no' and load_best_model_at_end False: evaluate a published version with "
             "`dart-agent eval`"
         )
-    if config.world_size > 1 or config.n_gpu > 1:
+    if config.metric_for_best_model is not None and config.save_total_limit is not None and config.save_total_limit < 3:
         raise ValueError(
-            f"DartGRPOTrainer runs in one process on one device, found world_size={config.world_size}, "
-            f"n_gpu={config.n_gpu}; start it without torchrun and set CUDA_VISIBLE_DEVICES to one device"
+            f"save_total_limit={config.save_total_limit} leaves no room: with metric_for_best_model set it must be at "
+            "least 3 (the best, the newest, and one before it while the newest is being written)"
+        )
+    if config.n_gpu > 1:
+        raise ValueError(
+            f"one process trains on one device, found {config.n_gpu}: start one per device with "
+            "`torchrun --nproc-per-node N`, or set CUDA_VISIBLE_DEVICES to one of them"
         )
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dart_train.trainer.adapters import base_model
 from dart_train.trainer.collate import MicroBatch
 from dart_train.trainer.losses import token_logprobs
 
@@ -139,11 +140,6 @@ def features_pay(batches: Sequence[MicroBatch], *, trainable: bool, scoring_pass
     occurrences = sum(len(batch.image_hashes) for batch in batches)
     distinct = len({name for batch in batches for name in batch.image_hashes})
     return occurrences * ((3 if trainable else 1) + scoring_passes) > distinct * (4 if trainable else 1)
-
-
-def base_model(model: Any) -> Any:
-    """The model itself inside a peft model; its adapters stay in effect."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _embeddings(model: Any, batch: MicroBatch, features: ImageFeatures | None) -> Tensor:

@@ -1,8 +1,10 @@
 """Publishes the trainer's weights as versions, and remembers which version the weights are.
 
 Invariants:
-    - A version is on disk completely before the data manager hears of it.
+    - A version's row says what is: PENDING from its announcement, RUNNING while it is written, COMPLETED once its
+      directory is whole, FAILED if it never will be, DEPRECATED before its files are deleted.
     - Versions only grow, also over restarts: the data manager gives the next number.
+    - Only the main rank writes; all ranks know the version.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dart_train.trainer import checkpoint
+from dart_train.trainer.ranks import Ranks
 
 if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
@@ -29,54 +32,125 @@ class Publisher:
         model_dir: where tokenizer and processor files are copied from.
         every: optimizer updates between two versions.
         keep: versions kept on disk.
+        ranks: who trains together.
 
     Attributes:
         version: the newest version that the weights were published as.
         unpublished: updates since then.
         served: newest version that rollouts have shown to be served.
+        best: version of the best weights so far, which is kept; None if that is not measured.
     """
 
-    def __init__(self, data: DataManager, root: Path, model_dir: Path, *, every: int, keep: int) -> None:
+    def __init__(
+        self, data: DataManager, root: Path, model_dir: Path, *, every: int, keep: int, ranks: Ranks | None = None
+    ) -> None:
         self._data = data
         self._root = root
         self._model_dir = model_dir
         self._every = every
         self._keep = keep
+        self._ranks = ranks or Ranks()
         self.version = 0
         self.unpublished = 0
         self.served = -1
+        self.best: int | None = None
         self._first = 0
 
-    def begin(self, model: Any, resumed: checkpoint.ResumePoint | None) -> None:
-        """Take up the newest version, or publish the weights where no published version is equal to them."""
+    def contained(self, weights_dir: Path | None) -> int | None:
+        """Serial of the newest lease that weights contain which training is about to begin from; None: unknown.
+
+        Args:
+            weights_dir: where they come from; None for a model that was handed over.
+        """
+        if weights_dir is None:
+            return None
+        known = checkpoint.contained_lease(weights_dir)
+        if known is not None:
+            return known
+        own = [row for row in self._data.checkpoints() if row.source in _OWN and _same(row.path, weights_dir)]
+        return None if own else 0  # no version of the trainer's: trained on nothing
+
+    def begin(
+        self, model: Any, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None, lease: int | None
+    ) -> None:
+        """Take up the newest version, or publish the weights where no published version is equal to them.
+
+        Args:
+            model: whose weights training begins with.
+            resumed: the state that they are of, if they are.
+            weights_dir: else the directory that they were read from.
+            lease: serial of the newest lease that they contain.
+        """
+        if self._ranks.is_main:
+            self._begin(model, resumed, weights_dir, lease)
+        self._tell()
+
+    def _begin(
+        self, model: Any, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None, lease: int | None
+    ) -> None:
+        self._fail_unfinished()
         newest = self._data.newest_checkpoint()
         own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
         self._first = min(own, default=self._data.next_version() if newest else 1)
         if resumed is not None:
             self.version, self.unpublished = resumed.version, resumed.unpublished
-        elif newest is not None:
+        elif newest is not None and weights_dir is not None and _same(newest.path, weights_dir):
             self.version = newest.version
         if newest is None:
-            self.publish(model, "initial")
-        elif newest.version > self.version:  # killed after a publication that the saved state does not know of
-            self.publish(model, "resumed")
+            self._write(model, "initial", lease, 0)
+        elif newest.version > self.version:  # published, but not from these weights or those before them
+            self._write(model, "resumed", lease, resumed.step if resumed else 0)
 
-    def publish_if_due(self, model: Any) -> None:
+    def _fail_unfinished(self) -> None:
+        """Say of versions that an earlier life did not finish that they never will be."""
+        for row in self._data.checkpoints():
+            if row.source in (*_OWN, "initial") and row.completed_at is None and row.status in ("PENDING", "RUNNING"):
+                self._data.fail_checkpoint(row.version)
+                if row.source in _OWN:
+                    checkpoint.remove_version(self._root, row.version)
+
+    def publish_if_due(self, model: Any, lease: int | None, step: int) -> None:
         """Publish after every so many updates."""
         if self.unpublished >= self._every:
-            self.publish(model, "training")
+            self.publish(model, lease, step)
 
-    def publish_rest(self, model: Any) -> None:
+    def publish_rest(self, model: Any, lease: int | None, step: int) -> None:
         """Publish what was learned since the last version."""
         if self.unpublished:
-            self.publish(model, "training")
+            self.publish(model, lease, step)
 
-    def publish(self, model: Any, source: str) -> None:
-        """Write the weights as the next version, tell the data manager, delete what nobody needs any more."""
+    def publish(self, model: Any, lease: int | None, step: int) -> None:
+        """Write the weights as the next version, tell the data manager, delete what nobody needs any more.
+
+        Args:
+            model: whose weights.
+            lease: serial of the newest lease that they contain.
+            step: optimizer steps done.
+        """
+        if self._ranks.is_main:
+            self._write(model, "training", lease, step)
+        self._tell()
+
+    def _write(self, model: Any, source: str, lease: int | None, step: int) -> None:
         version = self._data.next_version()
         path = checkpoint.version_dir(self._root, version)
-        checkpoint.write_model(model, path, self._model_dir)
-        self._data.publish(version, str(path), source)
+        self._data.announce(version, path, source)
+        try:
+            self._data.begin_checkpoint(version)
+            checkpoint.write_model(model, path, self._model_dir, lease=lease, step=step)
+        except Exception:
+            self._data.fail_checkpoint(version)
+            raise
+        self._data.publish(version, path, source)
         self.version, self.unpublished = version, 0
-        for old in checkpoint.prune_versions(self._root, self._keep, self.served, self._first):
+        for old in checkpoint.old_versions(self._root, self._keep, self.served, self._first, self.best):
             self._data.deprecate_checkpoint(old)
+            checkpoint.remove_version(self._root, old)
+
+    def _tell(self) -> None:
+        self.version, self.unpublished = self._ranks.share((self.version, self.unpublished))
+
+
+def _same(left: str | Path, right: str | Path) -> bool:
+    """Whether two names are of one local directory."""
+    return "://" not in str(left) and Path(left).absolute() == Path(right).absolute()

@@ -42,6 +42,7 @@ class Sample:
         weight: of the sample in the sum of losses.
         version: of the weights that sampled it, the oldest of the step.
         stale: whether these are older than the trainer's.
+        supervised: whether the response is imitated (cross-entropy) instead of reinforced.
     """
 
     prompt_ids: tuple[int, ...]
@@ -54,6 +55,7 @@ class Sample:
     weight: float = 1.0
     version: int = 0
     stale: bool = False
+    supervised: bool = False
 
     @classmethod
     def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:

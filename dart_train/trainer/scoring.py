@@ -12,6 +12,7 @@ from dart_train.trainer import losses
 from dart_train.trainer.batch import OptimizerBatch
 from dart_train.trainer.collate import MicroBatch
 from dart_train.trainer.config import DartGRPOConfig
+from dart_train.trainer.ranks import Ranks
 
 Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]
 
@@ -21,13 +22,14 @@ def needs_scoring(config: DartGRPOConfig) -> bool:
     return config.top_entropy_quantile < 1.0 or config.old_logprobs == "recompute"
 
 
-def score_batch(batch: OptimizerBatch, config: DartGRPOConfig, forward: Forward) -> None:
+def score_batch(batch: OptimizerBatch, config: DartGRPOConfig, forward: Forward, ranks: Ranks | None = None) -> None:
     """Fill in `old_logprobs` and `kept` of a batch, unless they are there: later iterations keep them.
 
     Args:
         batch: of all its micro-batches.
         config: of the trainer.
         forward: log-probabilities and entropies (S, T) of a micro-batch under the policy as it is.
+        ranks: who shares the batch; quantiles are those of all of it.
     """
     if batch.old_logprobs is not None or batch.kept is not None or not needs_scoring(config):
         return
@@ -38,23 +40,44 @@ def score_batch(batch: OptimizerBatch, config: DartGRPOConfig, forward: Forward)
     if config.top_entropy_quantile < 1.0:
         entropies = [values for _, values in scored]
         select = _keep_tokens if config.entropy_mask_level == "token" else _keep_steps
-        select(batch, entropies, config)
+        select(batch, entropies, config, ranks or Ranks())
 
 
-def _keep_steps(batch: OptimizerBatch, entropies: list[Tensor], config: DartGRPOConfig) -> None:
-    pairs = zip(batch.micro_batches, entropies, strict=True)
-    means = [losses.masked_mean(values, micro.mask.to(values.device), -1) for micro, values in pairs]
+def _keep_steps(batch: OptimizerBatch, entropies: list[Tensor], config: DartGRPOConfig, ranks: Ranks) -> None:
+    counting = [micro.reinforced.to(values.device) > 0 for micro, values in _pairs(batch, entropies)]
+    means = [losses.masked_mean(values, micro.mask.to(values.device), -1) for micro, values in _pairs(batch, entropies)]
     groups = torch.cat([micro.groups for micro in batch.micro_batches]).to(means[0].device)
     if config.entropy_mask_scope == "batch":
         groups = torch.zeros_like(groups)
-    kept = losses.high_entropy_steps(torch.cat(means), groups, config.top_entropy_quantile)
+    where = torch.cat(counting)
+    all_means, own = _of_all(torch.cat(means)[where], ranks)
+    all_groups, _ = _of_all(groups[where], ranks)
+    kept = torch.ones_like(where)
+    kept[where] = losses.high_entropy_steps(all_means, all_groups, config.top_entropy_quantile)[own]
     batch.kept = list(kept.split([len(mean) for mean in means]))
 
 
-def _keep_tokens(batch: OptimizerBatch, entropies: list[Tensor], config: DartGRPOConfig) -> None:
-    masks = [micro.mask.to(values.device) for micro, values in zip(batch.micro_batches, entropies, strict=True)]
+def _keep_tokens(batch: OptimizerBatch, entropies: list[Tensor], config: DartGRPOConfig, ranks: Ranks) -> None:
+    masks = [
+        micro.mask.to(values.device) & (micro.reinforced.to(values.device) > 0)[:, None]
+        for micro, values in _pairs(batch, entropies)
+    ]
     flat = torch.cat([values[mask] for values, mask in zip(entropies, masks, strict=True)])
-    kept = losses.high_entropy_tokens(flat, torch.ones_like(flat, dtype=torch.bool), config.top_entropy_quantile)
-    parts = kept.split([int(mask.sum()) for mask in masks])
+    everything, own = _of_all(flat, ranks)
+    whole = losses.high_entropy_tokens(
+        everything, torch.ones_like(everything, dtype=torch.bool), config.top_entropy_quantile
+    )
+    parts = whole[own].split([int(mask.sum()) for mask in masks])
     batch.kept = [torch.zeros_like(mask).masked_scatter(mask, part) for mask, part in zip(masks, parts, strict=True)]
-    batch.normalizer = replace(batch.normalizer, kept_tokens=int(kept.sum()))
+    batch.normalizer = replace(batch.normalizer, kept_tokens=int(whole.sum()))
+
+
+def _pairs(batch: OptimizerBatch, values: list[Tensor]) -> list[tuple[MicroBatch, Tensor]]:
+    return list(zip(batch.micro_batches, values, strict=True))
+
+
+def _of_all(values: Tensor, ranks: Ranks) -> tuple[Tensor, slice]:
+    """(N,) values of all ranks one after the other, and where this rank's are."""
+    parts = ranks.gather(values.cpu())
+    start = sum(len(part) for part in parts[: ranks.rank])
+    return torch.cat(parts).to(values.device), slice(start, start + len(values))

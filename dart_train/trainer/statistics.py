@@ -28,12 +28,13 @@ class StepStatistics:
 
     def add(self, micro: MicroBatch, scored: Scored, result: Objective) -> None:
         """Take in one micro-batch; one that only fills up counts nothing."""
-        if micro.fills_up:
+        counting = micro.reinforced > 0
+        if not bool(counting.any()):
             return
-        mask = scored.mask & (micro.weights > 0)[:, None]
+        mask = scored.mask & counting[:, None]
         logprobs, old = scored.logprobs.detach(), scored.old_logprobs
         self._mean("entropy", scored.entropies.detach()[mask])
-        steps = (micro.weights > 0).float()
+        steps = counting.float()
         kept = scored.mask.any(-1) if scored.kept_steps is None else scored.kept_steps
         self._mean("step_entropy_kept", kept.float()[steps > 0])
         if scored.kept_tokens is not None:
@@ -76,6 +77,15 @@ class StepStatistics:
         self._extreme("sampling/importance_sampling_ratio/max", applied.max(), largest=True)
         self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
         self._mean("sampling/masked_fraction", (applied == 0).float())
+
+    def absorb(self, other: StepStatistics) -> None:
+        """Take in what another rank counted."""
+        for name, value in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + other._counts[name]
+        for name, value in other._extremes.items():
+            choose = max if name.rsplit("/", 1)[-1].startswith("max") else min
+            self._extremes[name] = choose(self._extremes.get(name, value), value)
 
     def summary(self) -> dict[str, float]:
         """Numbers by log name."""

@@ -28,7 +28,7 @@ Invariants:
     - Entries where `mask` is False never influence a result, even when they are not finite.
 """
 
-from dart_train.trainer.losses.aggregation import LossType, Normalizer, aggregate
+from dart_train.trainer.losses.aggregation import LossType, Normalizer, aggregate, imitation
 from dart_train.trainer.losses.corrections import (
     CorrectionMode,
     correction_weight,
@@ -67,6 +67,7 @@ __all__ = [
     "geometric_mask",
     "high_entropy_steps",
     "high_entropy_tokens",
+    "imitation",
     "importance_ratio",
     "masked_mean",
     "objective",

@@ -26,6 +26,7 @@ class Normalizer:
         rank_tokens: response tokens of this rank, for "bnpo"; None where there is one rank.
         ranks: how many share the batch.
         kept_tokens: response tokens that a selection of tokens left, for the entropy bonus; None without a selection.
+        supervised_tokens: response tokens that are imitated, in the batch; not among the others.
     """
 
     tokens: int
@@ -34,6 +35,7 @@ class Normalizer:
     rank_tokens: int | None = None
     ranks: int = 1
     kept_tokens: int | None = None
+    supervised_tokens: int = 0
 
     @property
     def acting_tokens(self) -> int:
@@ -70,3 +72,21 @@ def aggregate(token_losses: Tensor, mask: Tensor, normalizer: Normalizer, loss_t
     if loss_type == "dr_grpo":
         return total * normalizer.ranks / max(normalizer.samples * normalizer.max_tokens, 1)
     return total * normalizer.ranks / max(normalizer.tokens, 1)
+
+
+def imitation(logprobs: Tensor, mask: Tensor, weights: Tensor, normalizer: Normalizer) -> Tensor:
+    """Share of a micro-batch in the cross-entropy of the rows that are imitated.
+
+    L = -sum_i w_i sum_t log pi(y_it) / supervised_tokens, in nats per token
+
+    Args:
+        logprobs: (S, T) with gradient.
+        mask: (S, T).
+        weights: (S,), 0 for rows that are not imitated.
+        normalizer: of the whole optimizer batch.
+
+    Returns:
+        scalar.
+    """
+    losses = (-logprobs * weights[:, None]).masked_fill(~(mask & (weights != 0)[:, None]), 0.0)
+    return losses.sum() * normalizer.ranks / max(normalizer.supervised_tokens, 1)

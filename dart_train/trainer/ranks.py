@@ -1,0 +1,118 @@
+"""The processes that train together: who this one is, and the few things that they tell one another.
+
+`torchrun` starts them, `transformers.TrainingArguments` joins them (gloo on CPUs, NCCL on GPUs). One process alone is the
+same code with nothing to tell.
+
+Invariants:
+    - Only the main rank talks to the data manager's database and writes published versions; it tells the others.
+    - Every call is made by all ranks, in the same order: each is a point where they wait for one another. Nothing else
+      between the ranks may be waited for longer than the process group's time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_T = TypeVar("_T")
+BUCKET = 1 << 25
+"""Numbers of gradient that travel at a time: 128 MiB in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among `count`.
+
+    Attributes:
+        rank: from 0; 0 is the main one.
+        count: how many there are.
+    """
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """Those of the process group that was joined; alone without one."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return cls()
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the rank that talks to the outside."""
+        return self.rank == 0
+
+    def share(self, value: _T) -> _T:
+        """The main rank's value; what the others pass in does not matter."""
+        if self.count == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+    def gather(self, value: _T) -> list[_T]:
+        """Every rank's value, in their order, on every rank."""
+        if self.count == 1:
+            return [value]
+        found: list[_T] = [value] * self.count
+        dist.all_gather_object(found, value)
+        return found
+
+    def wait(self) -> None:
+        """Until all ranks are here."""
+        if self.count > 1:
+            dist.barrier()
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Mean of a tensor over the ranks."""
+        if self.count == 1:
+            return value
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total / self.count
+
+    def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Replace gradients by their mean over the ranks.
+
+        Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked. A
+        parameter that has a gradient on some rank has one on all afterwards; one that has none anywhere keeps none, so
+        that the optimizer treats it as in one process.
+        """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if self.count == 1 or not trained:
+            return
+        present = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.int32)
+        present = present.to(trained[0].device)
+        dist.all_reduce(present, op=dist.ReduceOp.MAX)
+        gradients: list[Tensor] = []
+        for parameter, there in zip(trained, present.tolist(), strict=True):
+            if there and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                gradients.append(parameter.grad)
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat)
+            flat /= self.count
+            for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+
+def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """Gradients of one type each, up to `BUCKET` numbers together."""
+    part: list[Tensor] = []
+    size = 0
+    for gradient in gradients:
+        if part and (size + gradient.numel() > BUCKET or gradient.dtype != part[0].dtype):
+            yield part
+            part, size = [], 0
+        part.append(gradient)
+        size += gradient.numel()
+    if part:
+        yield part
