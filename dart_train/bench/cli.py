@@ -24,7 +24,7 @@ def trainer(
     model: Annotated[
         str | None, typer.Option(help="tiny, 3b or 7b (Qwen2.5-VL's shapes, random weights; 7b with LoRA).")
     ] = None,
-    trajectories: Annotated[int, typer.Option(min=1, help="In the batch.")] = 2,
+    trajectories: Annotated[int | None, typer.Option(min=1, help="In the batch; 1, or 4 on a GPU.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Of each trajectory.")] = 10,
     screen: Annotated[
         str | None, typer.Option(help="Size of screenshots: 448x336 on the CPU, 1932x1092 on a GPU, if not given.")
@@ -49,7 +49,7 @@ def trainer(
     options = Options(
         device=device,
         model=model,
-        trajectories=trajectories,
+        trajectories=trajectories or (4 if gpu else 1),
         steps=steps,
         screen=(int(width), int(height)),
         response=response or (150 if gpu else 16),

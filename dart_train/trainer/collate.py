@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -30,6 +30,8 @@ from dart_train.trainer.samples import Chain, Row, Sample, bad_logprobs, rows
 
 __all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_counts"]
 
+PADDING = 256
+"""So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
 PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "too_long")
 
 
@@ -213,13 +215,7 @@ class Collator:
             if problem := self.problem(sample):
                 raise ValueError(problem.text)
         found = rows(samples, max_tokens, merge=self._merge_prefixes, share=self._share_prompts)
-        found.sort(key=lambda row: -row.length)
-        batches, start = [], 0
-        for end in range(1, len(found) + 1):
-            if end == len(found) or (end + 1 - start) * found[start].length > max_tokens:
-                batches.append(self._tensors(found[start:end], samples))
-                start = end
-        return batches
+        return [self._tensors(part, samples) for part in _cut(found, max_tokens)]
 
     def __call__(self, samples: Sequence[Sample]) -> MicroBatch:
         """All samples as one micro-batch."""
@@ -292,6 +288,20 @@ class Collator:
         grids = [self._patches.grid(image_hash) for image_hash in last.image_hashes]
         merge = self._patches.vision.merge_size
         return sequence, rope_positions(sequence, grids, self._tokens.image_pad_id, merge)
+
+
+def _cut(found: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Rows in parts of at most `max_tokens` with padding, the longest first; short rows do not join far longer ones."""
+    part: list[Row] = []
+    for row in sorted(found, key=lambda row: -row.length):
+        longest = part[0].length if part else row.length
+        padding = longest - row.length
+        if part and ((len(part) + 1) * longest > max_tokens or padding > max(PADDING, longest // 4)):
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
 
 
 def equal_counts(batches: Sequence[MicroBatch], count: int) -> list[MicroBatch]:

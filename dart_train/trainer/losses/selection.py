@@ -8,6 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+TORCH_LIMIT = 1 << 24
+"""Most values that `torch.quantile` takes."""
+
 
 def high_entropy_steps(step_entropies: Tensor, groups: Tensor, keep: float) -> Tensor:
     """DART's selection of steps: those whose mean token entropy reaches the (1 - keep) quantile of their group.
@@ -49,8 +52,8 @@ def high_entropy_tokens(entropies: Tensor, mask: Tensor, keep: float) -> Tensor:
 
 
 def quantile(values: Tensor, share: float) -> Tensor:
-    """Linear quantile of (N,) values, also of more than the 2^24 that `torch.quantile` takes."""
-    if values.numel() <= 1 << 24:
+    """Linear quantile of (N,) values, also of more than `TORCH_LIMIT`: a large batch has more tokens."""
+    if values.numel() <= TORCH_LIMIT:
         return torch.quantile(values, share)
     place = share * (values.numel() - 1)
     lower = int(place)
