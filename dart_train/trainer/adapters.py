@@ -85,7 +85,7 @@ def merged_weights(model: Any) -> dict[str, Tensor] | None:
         owner, _, own = name.rpartition(".base_layer.")
         if owner in layers:
             if own == "weight":
-                layer = layers[owner]
+                layer: Any = layers[owner]
                 for adapter in layer.active_adapters:
                     weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
             merged[f"{owner}.{own}"] = weight

@@ -97,9 +97,7 @@ def companion_files(model_dir: str | Path) -> list[Path]:
     )
 
 
-def old_versions(
-    root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None
-) -> list[int]:
+def old_versions(root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None) -> list[int]:
     """Published versions that nobody needs any more.
 
     What stays: the newest `keep`, the best, every version that is not older than the one being served (an engine may
@@ -136,6 +134,7 @@ class ResumePoint:
         unpublished: optimizer updates since that version.
         lease: serial of the newest lease that the weights contain; None if unknown (states of before 0.2).
         skipped: steps that were not finite and were left out so far.
+        best: published version of the best weights so far; None if that is not measured.
     """
 
     path: Path
@@ -144,6 +143,7 @@ class ResumePoint:
     unpublished: int
     lease: int | None = None
     skipped: int = 0
+    best: int | None = None
 
 
 def mark_complete(point: ResumePoint) -> None:
@@ -193,7 +193,9 @@ def read_resume_point(directory: str | Path) -> ResumePoint:
         found = (path / name).stat().st_size if (path / name).is_file() else None
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes instead of {size}"
-            raise TrainingError(f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy")
+            raise TrainingError(
+                f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy"
+            )
     return ResumePoint(path, **values)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -127,7 +127,8 @@ class MicroBatch:
         if self.input_ids.device == device:
             return self
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, **{name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)})
+        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
 
 class Collator:

@@ -182,7 +182,8 @@ class DartGRPOConfig(TrainingArguments):
     lease_ttl_s: float = field(default=60.0, metadata={"help": "A lease returns so long after the last heartbeat."})
     max_bad_steps: int = field(default=3, metadata={"help": "Non-finite steps in a row that end the run."})
     best_window: int = field(
-        default=10, metadata={"help": "Steps that metric_for_best_model is averaged over; before so many, none is best."}
+        default=10,
+        metadata={"help": "Steps that metric_for_best_model is averaged over; before so many, none is best."},
     )
     supervised_coef: float = field(
         default=0.0, metadata={"help": "Weight of the cross-entropy on demonstrations in every step; 0 for none."}

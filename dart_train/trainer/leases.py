@@ -107,7 +107,7 @@ class LeaseHolder:
             settled = self._data.resume(self._name, self.contained)
             if settled.undone or settled.committed:
                 _log.info(
-                    "the weights contain leases up to %s: %d groups committed, %d given back, %d of lost weights undone",
+                    "the weights contain leases up to %s: %d groups committed, %d given back, %d undone",
                     self.contained, settled.committed, settled.released, settled.undone,
                 )  # fmt: skip
         return self
@@ -135,9 +135,7 @@ class LeaseHolder:
         """Whether it is over, and a lease if there is one within `POLL_S`."""
         if self._stop():
             return True, None
-        found = self._data.lease(
-            self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, at_least=self._at_least
-        )
+        found = self._data.lease(self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, at_least=self._at_least)
         if found is None:
             return False, None
         self._held = found.__enter__()  # heartbeats until it is settled

@@ -1,7 +1,7 @@
 """The processes that train together: who this one is, and the few things that they tell one another.
 
-`torchrun` starts them, `transformers.TrainingArguments` joins them (gloo on CPUs, NCCL on GPUs). One process alone is the
-same code with nothing to tell.
+`torchrun` starts them, `transformers.TrainingArguments` joins them (gloo on CPUs, NCCL on GPUs). One process alone is
+the same code with nothing to tell.
 
 Invariants:
     - Only the main rank talks to the data manager's database and writes published versions; it tells the others.

@@ -78,6 +78,11 @@ class StepStatistics:
         self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
         self._mean("sampling/masked_fraction", (applied == 0).float())
 
+    def imitated(self, loss: Tensor) -> None:
+        """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""
+        self._sums["supervised_loss"] = self._sums.get("supervised_loss", 0.0) + float(loss)
+        self._counts["supervised_loss"] = 0  # a sum of shares, whoever they come from
+
     def absorb(self, other: StepStatistics) -> None:
         """Take in what another rank counted."""
         for name, value in other._sums.items():

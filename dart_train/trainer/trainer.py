@@ -3,7 +3,8 @@
     lease of groups -> optimizer batch -> one optimizer step -> publish a version -> commit the lease
 
 Only documented hooks are overridden: `get_train_dataloader`, `training_step`, `compute_loss`, `log`, `train`, and
-callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes.
+callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes, however many calls of
+`training_step` they are spread over (`gradient_accumulation_steps`), and on however many ranks.
 
 The policies in play: mu sampled (its log-probabilities are recorded, of versions that may lie behind), pi_old is the
 trainer's policy before the step, pi the one that is trained. With `old_logprobs="current"` and one update per lease
@@ -13,8 +14,10 @@ act, and what lies between mu and pi is the truncated importance weight min(sg[p
 Invariants:
     - Nothing non-finite reaches the weights: such a step changes nothing and is counted; `max_bad_steps` in a row end
       the run with `TrainingError`.
+    - A step that does not fit into memory is made again of smaller micro-batches, which changes no result.
     - A version is on disk completely before it is published, and versions only grow, also over restarts.
-    - A lease is committed after the update that it led to; a process killed before that trains it again.
+    - A lease is committed after the update that it led to. A saved state says which lease its weights contain, so that
+      a trainer that was killed at any moment repeats nothing that they contain and loses nothing that they do not.
 """
 
 from __future__ import annotations
@@ -23,11 +26,15 @@ import copy
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from accelerate.utils import release_memory
+from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import (
@@ -45,13 +52,16 @@ from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.metrics import MetricsLog
 from dart_train.trainer import checkpoint, losses
+from dart_train.trainer.adapters import add_adapter, base_model, is_adapted
 from dart_train.trainer.batch import OptimizerBatch, build_batch
-from dart_train.trainer.collate import Collator, ImageCache, MicroBatch
+from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.forward import ImageFeatures, base_model, features_pay, response_logprobs
-from dart_train.trainer.leases import Leased, LeaseDataset, LeaseHolder
+from dart_train.trainer.forward import ImageFeatures
+from dart_train.trainer.leases import Leased, LeaseDataset, LeaseHolder, Turn
+from dart_train.trainer.policy import Policy, Reference
 from dart_train.trainer.publisher import Publisher
+from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.scoring import needs_scoring, score_batch
 from dart_train.trainer.statistics import StepStatistics, merge_metrics
 
@@ -66,17 +76,37 @@ def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     return AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
 
 
+@dataclass(slots=True)
+class _Step:
+    """What one optimizer step has gathered so far.
+
+    Attributes:
+        total: loss of the micro-batches that have run.
+        statistics: of them.
+        features: of the batch's images under the policy; valid until the weights change.
+        reference_features: the same under the reference.
+    """
+
+    total: Tensor
+    statistics: StepStatistics
+    features: ImageFeatures | None = None
+    reference_features: ImageFeatures | None = None
+    prepared: bool = field(default=False)
+
+
 class DartGRPOTrainer(Trainer):
     """Trains on leases until `max_steps` or `stop`.
 
     Args:
         model: a model directory, or a loaded model together with `model_dir`.
         args: settings.
-        data: the run's data manager: leases, screenshots, published versions.
+        data: the run's data manager: leases, screenshots, published versions. Every rank opens its own.
         checkpoints: directory of the published versions; `<output_dir>/../checkpoints` by default.
         model_dir: directory of the tokenizer and processor files; `model` where that is a directory.
-        ref_model: model directory of the KL term's reference; by default the weights as they are given here. Only
-            with `beta`.
+        ref_model: model directory of the KL term's reference; by default the weights as they are given here, without
+            the adapter where there is one. Only with `beta`.
+        demonstrations: samples that are imitated beside, `supervised_rows` of them in each step; with
+            `supervised_coef`.
         metrics: where each report also goes as a JSON line.
         stop: asked between steps and while waiting for data; True ends training.
         holder: name under which leases are taken.
@@ -96,6 +126,7 @@ class DartGRPOTrainer(Trainer):
         checkpoints: str | Path | None = None,
         model_dir: str | Path | None = None,
         ref_model: str | Path | None = None,
+        demonstrations: Sequence[Sample] = (),
         metrics: MetricsLog | None = None,
         stop: Callable[[], bool] | None = None,
         holder: str = "trainer",
@@ -106,37 +137,49 @@ class DartGRPOTrainer(Trainer):
             disable_progress_bar()  # of reading and writing weights
         if args.torch_threads:
             torch.set_num_threads(args.torch_threads)
-        if isinstance(model, (str, Path)):
+        self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
+        if self._weights_dir is not None:
             model_dir = model_dir or model
             model = load_model(model)
         if model_dir is None:
             raise ValueError("model_dir is missing: a loaded model comes without its tokenizer and processor files")
+        if args.supervised_coef and not demonstrations:
+            raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
         self.model_dir = Path(model_dir)
         if args.freeze_vision:
-            model.model.visual.requires_grad_(False)
+            base_model(model).model.visual.requires_grad_(False)
+        if args.use_peft and not is_adapted(model):
+            model = add_adapter(model, args)
+        self.ranks = Ranks.current()
+        self._demonstrations = demonstrations if args.supervised_coef else ()
         self._output_dir = Path(str(args.output_dir))
         self._checkpoints = Path(checkpoints or self._output_dir.parent / "checkpoints")
         self.publisher = Publisher(
-            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published
-        )
+            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
+            ranks=self.ranks,
+        )  # fmt: skip
         self._objective = args.objective()
         self.skipped_steps = 0
         self._bad_in_a_row = 0
+        self.memory_retries = 0
+        self._micro_batch_tokens = args.micro_batch_tokens
         self.resumed: checkpoint.ResumePoint | None = None
+        self._leased: Leased | None = None
         self._batch: OptimizerBatch | None = None
+        self._step: _Step | None = None
         self._iteration = 0
+        self._save_due = False
+        self._saved_step = -1
+        self._recent: deque[float] = deque(maxlen=args.best_window)
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
         self._metrics = metrics
         tokens = ModelTokens.load(self.model_dir)
-        self._suppressed = tokens.suppressed_ids
-        images = ImageCache(data.load_image, args.image_cache_mb)
-        vision = VisionSpec.from_dir(self.model_dir)
         self._collator = Collator(
             tokens,
-            vision,
-            images,
+            VisionSpec.from_dir(self.model_dir),
+            ImageCache(data.load_image, args.image_cache_mb),
             share_prompts=args.share_prompts,
             merge_prefixes=args.merge_prefixes,
             max_length=model.config.text_config.max_position_embeddings,
@@ -148,8 +191,11 @@ class DartGRPOTrainer(Trainer):
             at_least=args.min_groups_per_step or args.groups_per_step,
             ttl_s=args.lease_ttl_s,
             stop=self._should_stop,
+            ranks=self.ranks,
         )
-        self._leases = LeaseDataset(self.leases, args.num_iterations, self._end_training)
+        self._leases = LeaseDataset(
+            self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
+        )
         super().__init__(
             model=model,
             args=args,
@@ -158,27 +204,39 @@ class DartGRPOTrainer(Trainer):
             optimizers=optimizers,
         )
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
-        self.ref_model = self._make_reference(ref_model) if args.beta > 0 else None
+        options: dict[str, Any] = {
+            "temperature": args.temperature,
+            "autocast": self.accelerator.autocast,
+            "cache_images": args.cache_image_features,
+        }
+        self._policy = Policy(self.model, tokens.suppressed_ids, **options)
+        self.ref_model, self._reference = None, None
+        if args.beta > 0:
+            adapter_off = is_adapted(self.model) and ref_model is None
+            self.ref_model = self.model if adapter_off else self._copy(ref_model)
+            self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
 
-    def _make_reference(self, path: str | Path | None) -> Any:
+    def _copy(self, path: str | Path | None) -> Any:
         reference = copy.deepcopy(self.model) if path is None else load_model(path)
         return reference.to(self.args.device).eval().requires_grad_(False)
 
     # --- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Any:
-        """Train; go on from the newest complete state in `output_dir` if there is one."""
-        checkpoint.remove_incomplete(self._output_dir, self._checkpoints)
-        point = checkpoint.resume_point(self._output_dir)
+        """Train; go on from the newest whole state in `output_dir` if there is one."""
+        if self.ranks.is_main:
+            checkpoint.remove_incomplete(self._output_dir, self._checkpoints)
+        self.ranks.wait()
+        point = self.ranks.share(checkpoint.resume_point(self._output_dir) if self.ranks.is_main else None)
         return self.train(resume_from_checkpoint=str(point.path) if point else None)
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """As `transformers.Trainer.train`; only complete states can be resumed from.
+        """As `transformers.Trainer.train`; only whole states can be resumed from.
 
         Raises:
-            TrainingError: the state is incomplete, or training met non-finite numbers again and again.
+            TrainingError: the state is incomplete or damaged, or training met non-finite numbers again and again.
         """
         if resume_from_checkpoint is True:
             point = checkpoint.resume_point(self._output_dir)
@@ -189,9 +247,14 @@ class DartGRPOTrainer(Trainer):
             resume_from_checkpoint = str(point.path)
         if resume_from_checkpoint:
             self.resumed = checkpoint.read_resume_point(resume_from_checkpoint)
-            # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ from
-            # those in memory: it would load nothing and say nothing. `from_pretrained` knows both.
-            self.model.load_state_dict(load_model(resume_from_checkpoint).state_dict())
+            self.skipped_steps, self.publisher.best = self.resumed.skipped, self.resumed.best
+            self.leases.contained = self.resumed.lease
+            if not is_adapted(self.model):
+                # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ
+                # from those in memory: it would load nothing and say nothing. `from_pretrained` knows both.
+                self.model.load_state_dict(load_model(resume_from_checkpoint).state_dict())
+        else:
+            self.leases.contained = self.publisher.contained(self._weights_dir)
         with self.leases:
             return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
 
@@ -202,8 +265,7 @@ class DartGRPOTrainer(Trainer):
         """Called by the data set once it was told to stop: end the loop, and keep the state."""
         self.control.should_training_stop = True
         step = self.state.global_step
-        saved = self._output_dir / f"checkpoint-{step}" / checkpoint.STATE_FILE
-        self.control.should_save = step > 0 and not saved.exists()
+        self.control.should_save = step > 0 and step != self._saved_step
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
@@ -212,34 +274,117 @@ class DartGRPOTrainer(Trainer):
     # --- one step -----------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Gradient of one optimizer batch; returns its loss."""
-        leased: Leased = inputs["leased"]
-        batch = self._next_batch(leased)
-        model.train()
-        features = self._image_features(model, batch)
-        score_batch(batch, self.args, lambda micro: self._forward(model, micro.to(self.args.device), features))
-        reference_features = self._image_features(self.ref_model, batch)
-        statistics = StepStatistics(self._objective)
-        total = torch.zeros((), device=self.args.device)
+        """Gradient of one optimizer batch, or of a part of it; returns its loss with the last part, before it 0."""
+        turn: Turn = inputs["turn"]
+        if turn.part == 0:
+            self._begin_step(turn.leased)
+        self.model.train()
+        parts = {turn.part}
+        while not self._fits(parts, turn.parts):
+            self._make_smaller()
+            parts = set(range(turn.part + 1))  # what ran before is made again: all gradients are gone
+        if turn.part < turn.parts - 1:
+            return torch.zeros((), device=self.args.device)
+        return self._finish_step(turn.leased)
+
+    def _begin_step(self, leased: Leased) -> None:
+        """Make the batch of a lease at its first iteration; it is the same afterwards."""
+        self._step_started, self._leased = time.perf_counter(), leased
+        if self._batch is None:
+            rng = random.Random(f"{self.args.seed}/{self.state.global_step}")
+            rows = min(self.args.supervised_rows, len(self._demonstrations))
+            self._batch = build_batch(
+                leased.groups,
+                self._collator,
+                self.args,
+                version=self.publisher.version,
+                rng=rng,
+                unpublished=self.publisher.unpublished,
+                supervised=rng.sample(self._demonstrations, rows) if rows else (),
+                max_tokens=self._micro_batch_tokens,
+                ranks=self.ranks,
+            )
+            self._iteration = 0
+        self._iteration += 1
+        self._step = self._fresh_step()
+
+    def _fresh_step(self) -> _Step:
+        return _Step(torch.zeros((), device=self.args.device), StepStatistics(self._objective))
+
+    def _fits(self, parts: set[int], of: int) -> bool:
+        """Run some parts of the step; False if some rank's memory did not suffice."""
+        failed = False
+        try:
+            self._accumulate(parts, of)
+        except RuntimeError as error:
+            if not should_reduce_batch_size(error):
+                raise
+            failed = True
+        return not any(self.ranks.gather(failed))
+
+    def _accumulate(self, parts: set[int], of: int) -> None:
+        """Add the gradients of the micro-batches whose number modulo `of` is in `parts`."""
+        batch, step = self._batch, self._step
+        assert batch is not None and step is not None  # made by `_begin_step`
+        if not step.prepared:
+            step.features = self._policy.features(batch.micro_batches, scoring_passes=int(needs_scoring(self.args)))
+            if self._reference is not None:
+                step.reference_features = self._reference.features(batch.micro_batches)
+            score_batch(batch, self.args, lambda micro: self._forward(micro, step.features), self.ranks)
+            step.prepared = True
         for number, micro in enumerate(batch.micro_batches):
-            micro_inputs = {
+            if number % of not in parts:
+                continue
+            inputs = {
                 "micro_batch": micro.to(self.args.device),
                 "normalizer": batch.normalizer,
                 "old_logprobs": batch.old_logprobs[number] if batch.old_logprobs else None,
                 "kept": batch.kept[number] if batch.kept else None,
-                "features": features,
-                "reference_features": reference_features,
-                "statistics": statistics,
+                "features": step.features,
+                "reference_features": step.reference_features,
+                "statistics": step.statistics,
             }
-            loss = self.compute_loss(model, micro_inputs)
+            loss = self.compute_loss(self.model, inputs)
             self.accelerator.backward(loss)
-            total += loss.detach()
-        if features is not None:
-            features.backward()
+            step.total += loss.detach()
+        if of - 1 in parts and step.features is not None:
+            step.features.backward()
+
+    def _make_smaller(self) -> None:
+        """Throw the step's gradients away and halve the micro-batches, now and from now on."""
+        batch = self._batch
+        assert batch is not None
+        longest = max(sample.length for sample in batch.samples)
+        before, half = self._micro_batch_tokens, batch.max_tokens // 2
+        if half < max(self.ranks.gather(longest)):
+            raise TrainingError(
+                f"out of memory with micro-batches of {batch.max_tokens} tokens, and steps are up to {longest} long: "
+                "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in the prompt, or take a "
+                "larger device"
+            )
+        self.model.zero_grad(set_to_none=True)
+        self._step = None
+        release_memory()
+        self._micro_batch_tokens = half
+        self.memory_retries += 1
+        _log.warning(
+            "out of memory in step %d: it is made again, micro_batch_tokens is %d from now on instead of %d",
+            self.state.global_step + 1, half, before,
+        )  # fmt: skip
+        batch.split(self._collator, half, self.ranks)
+        self._step = self._fresh_step()
+
+    def _finish_step(self, leased: Leased) -> Tensor:
+        """Put the ranks' gradients together, and see that they are finite."""
+        batch, step = self._batch, self._step
+        assert batch is not None and step is not None
+        self.ranks.average_gradients(self.model.parameters())
+        total = self.ranks.mean(step.total)
+        statistics = _together(self._objective, self.ranks.gather(step.statistics))
         wait_s = leased.wait_s if self._iteration == 1 else 0.0
         self._reports.append({**batch.metrics, **statistics.summary(), "perf/wait_s": wait_s})
-        if not bool(total.isfinite()) or not self._gradient_is_finite(model):
-            self._skip_step(model, batch)
+        if not bool(total.isfinite()) or not self._gradient_is_finite():
+            self._skip_step(batch)
             return torch.zeros_like(total)
         self._bad_in_a_row = 0
         self.publisher.unpublished += 1
@@ -248,13 +393,12 @@ class DartGRPOTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`."""
+        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.imitation`."""
         micro: MicroBatch = inputs["micro_batch"]
-        logprobs, entropies = self._forward(model, micro, inputs["features"])
+        logprobs, entropies = self._forward(micro, inputs["features"])
         reference = None
-        if self.ref_model is not None:
-            with torch.no_grad():
-                reference, _ = self._forward(self.ref_model, micro, inputs["reference_features"])
+        if self._reference is not None:
+            reference, _ = self._reference(micro, inputs["reference_features"])
         kept = inputs["kept"]
         by_token = self.args.entropy_mask_level == "token"
         scored = losses.Scored(
@@ -268,34 +412,19 @@ class DartGRPOTrainer(Trainer):
             reference_logprobs=reference,
             kept_steps=None if by_token else kept,
             kept_tokens=kept if by_token else None,
-            weights=micro.weights,
+            weights=micro.reinforced,
         )
         result = losses.objective(scored, self._objective, inputs["normalizer"])
         inputs["statistics"].add(micro, scored, result)
-        return (result.loss, {"logprobs": logprobs}) if return_outputs else result.loss
+        loss = result.loss
+        if bool(micro.supervised.any()):
+            imitated = losses.imitation(logprobs, micro.mask, micro.imitated, inputs["normalizer"])
+            inputs["statistics"].imitated(imitated.detach() / self.ranks.count)
+            loss = loss + self.args.supervised_coef * imitated
+        return (loss, {"logprobs": logprobs}) if return_outputs else loss
 
-    def _next_batch(self, leased: Leased) -> OptimizerBatch:
-        """The batch of a lease: made at its first iteration, the same afterwards."""
-        self._step_started = time.perf_counter()
-        if self._batch is None:
-            rng = random.Random(f"{self.args.seed}/{self.state.global_step}")
-            self._batch = build_batch(
-                leased.groups.groups,
-                self._collator,
-                self.args,
-                version=self.publisher.version,
-                rng=rng,
-                unpublished=self.publisher.unpublished,
-            )
-            self._iteration = 0
-        self._iteration += 1
-        return self._batch
-
-    def _forward(self, model: Any, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
-        with self.accelerator.autocast():
-            return response_logprobs(
-                model, micro, self._suppressed, temperature=self.args.temperature, features=features
-            )
+    def _forward(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
+        return self._policy(micro.to(self.args.device), features)
 
     def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, recomputed: Tensor | None) -> Tensor:
         """(S, T) log-probabilities that the ratio is taken against, without gradient."""
@@ -303,23 +432,13 @@ class DartGRPOTrainer(Trainer):
             return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
         return logprobs.detach() if recomputed is None else recomputed
 
-    def _image_features(self, model: Any, batch: OptimizerBatch) -> ImageFeatures | None:
-        """Features of the batch's images for one model with its weights as they are; None where it would not pay."""
-        if model is None or not self.args.cache_image_features:
-            return None
-        trainable = any(parameter.requires_grad for parameter in base_model(model).model.visual.parameters())
-        passes = int(needs_scoring(self.args) and model is not self.ref_model)
-        if not features_pay(batch.micro_batches, trainable=trainable, scoring_passes=passes):
-            return None
-        return ImageFeatures(model, trainable=trainable, autocast=self.accelerator.autocast)
-
-    def _gradient_is_finite(self, model: Any) -> bool:
-        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    def _gradient_is_finite(self) -> bool:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         return bool(torch.nn.utils.get_total_norm(gradients).isfinite())
 
-    def _skip_step(self, model: Any, batch: OptimizerBatch) -> None:
+    def _skip_step(self, batch: OptimizerBatch) -> None:
         """Leave the weights alone: without gradients the optimizer does nothing, not even decay."""
-        model.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         self.skipped_steps += 1
         self._bad_in_a_row += 1
         _log.warning(
@@ -335,49 +454,95 @@ class DartGRPOTrainer(Trainer):
 
     # --- between steps ------------------------------------------------------------------------------------------
 
-    def end_step(self) -> None:
+    def begin_training(self) -> None:
+        """Publish the weights if no version is equal to them."""
+        self.publisher.begin(self.model, self.resumed, self._weights_dir, self.leases.contained)
+
+    def end_step(self, control: TrainerControl) -> None:
         """Publish if it is time, and hand in the lease after its last iteration."""
-        batch = self._batch
-        if batch is None:
+        batch, leased = self._batch, self._leased
+        if batch is None or leased is None:
             return
         before = self.publisher.version
         started = time.perf_counter()
-        self.publisher.publish_if_due(self.model)
-        if self._iteration >= self.args.num_iterations:
-            self.leases.commit(before)
+        last = self._iteration >= self.args.num_iterations
+        contained = leased.serial if last else self.leases.contained
+        self.publisher.publish_if_due(self.model, contained, self.state.global_step)
+        if last:
+            self.leases.commit(leased, before)
             self.publisher.served = max(self.publisher.served, batch.newest_version)
             self._batch = None
         now = time.perf_counter()
         self._reports[-1] |= {
             "version": float(self.publisher.version),
             "skipped_steps": float(self.skipped_steps),
+            "memory_retries": float(self.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
         }
+        self._put_off_saving(control, last)
+        self._note_best(control)
+
+    def _put_off_saving(self, control: TrainerControl, last: bool) -> None:
+        """Save between leases only: a state in the middle of one could not say what its weights contain."""
+        if last:
+            control.should_save = control.should_save or self._save_due
+            self._save_due = False
+        elif control.should_save and not control.should_training_stop:
+            control.should_save, self._save_due = False, True
+
+    def _note_best(self, control: TrainerControl) -> None:
+        """Let the state that is about to be saved be the best, if its steps were."""
+        name = self.args.metric_for_best_model
+        value = self._reports[-1].get(name) if name else None
+        if value is None:
+            return
+        self._recent.append(value)
+        if not control.should_save or len(self._recent) < self.args.best_window:
+            return
+        mean, best = sum(self._recent) / len(self._recent), self.state.best_metric
+        if best is None or (mean > best if self.args.greater_is_better else mean < best):
+            self.state.best_metric, self.state.best_global_step = mean, self.state.global_step
+            self.publisher.best = self.publisher.version if not self.publisher.unpublished else self.publisher.best
 
     def save_complete(self) -> None:
-        """Declare the state that `transformers` has just written complete."""
-        step = self.state.global_step
-        checkpoint.mark_complete(
-            self._output_dir / f"checkpoint-{step}",
-            step=step,
-            version=self.publisher.version,
-            unpublished=self.publisher.unpublished,
-        )
+        """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""
+        step = self._saved_step = self.state.global_step
+        self.ranks.wait()
+        if self.ranks.is_main:
+            checkpoint.mark_complete(
+                checkpoint.ResumePoint(
+                    self._output_dir / f"checkpoint-{step}",
+                    step=step,
+                    version=self.publisher.version,
+                    unpublished=self.publisher.unpublished,
+                    lease=self.leases.contained,
+                    skipped=self.skipped_steps,
+                    best=self.publisher.best,
+                )
+            )
+
+    def end_training(self) -> None:
+        """Publish what was learned since the last version."""
+        self.publisher.publish_rest(self.model, self.leases.contained, self.state.global_step)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Report numbers to `report_to`, and as a JSON line."""
         if self._reports:
             logs = {**logs, **merge_metrics(self._reports)}
             self._reports = []
-            _log.info(
-                "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s",
-                self.state.global_step, self.publisher.version, logs.get("loss", 0.0), logs["reward"], logs["entropy"],
-                logs["perf/wait_s"], logs["perf/step_s"],
-            )  # fmt: skip
-            if self._metrics is not None:
-                self._metrics.write(step=self.state.global_step, **logs)
+            if self.ranks.is_main:
+                self._say(logs)
         super().log(logs, start_time)
+
+    def _say(self, logs: dict[str, float]) -> None:
+        _log.info(
+            "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s",
+            self.state.global_step, self.publisher.version, logs.get("loss", 0.0), logs["reward"],
+            logs.get("entropy", 0.0), logs["perf/wait_s"], logs["perf/step_s"],
+        )  # fmt: skip
+        if self._metrics is not None:
+            self._metrics.write(step=self.state.global_step, **logs)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: a step's inputs are a lease, not tensors."""
@@ -393,10 +558,10 @@ class _Hooks(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._trainer.publisher.begin(self._trainer.model, self._trainer.resumed)
+        self._trainer.begin_training()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._trainer.end_step()
+        self._trainer.end_step(control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._trainer.save_complete()
@@ -404,9 +569,16 @@ class _Hooks(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._trainer.publisher.publish_rest(self._trainer.model)
+        self._trainer.end_training()
 
 
-def _as_inputs(leased: Any) -> dict[str, Any]:
+def _as_inputs(turn: Any) -> dict[str, Any]:
     """What `transformers` hands to `training_step`: it insists on a mapping."""
-    return {"leased": leased}
+    return {"turn": turn}
+
+
+def _together(config: losses.ObjectiveConfig, parts: Sequence[StepStatistics]) -> StepStatistics:
+    whole = StepStatistics(config)
+    for part in parts:
+        whole.absorb(part)
+    return whole

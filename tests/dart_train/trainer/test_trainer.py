@@ -263,13 +263,13 @@ def test_what_an_earlier_life_held_comes_back_at_once(data, record_group, make_c
 def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, model_dir, caplog, monkeypatch):
     record_group("a"), record_group("b")
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1), data)
-    score = trainer._score
+    accumulate = trainer._accumulate
 
     def slow(*args):
         data.release_all("trainer")  # as a sweep does when heartbeats stop
-        score(*args)
+        accumulate(*args)
 
-    monkeypatch.setattr(trainer, "_score", slow)
+    monkeypatch.setattr(trainer, "_accumulate", slow)
     trainer.run()
     assert "lost meanwhile" in caplog.text
 

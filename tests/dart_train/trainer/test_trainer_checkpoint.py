@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dart_train.trainer import checkpoint
+from dart_train.trainer.errors import TrainingError
 from dart_train.trainer.trainer import DartGRPOTrainer, load_model
 
 SCRIPT = """
@@ -36,21 +37,46 @@ def directories(root: Path, *names: str) -> None:
 
 def test_prune_keeps_the_newest_and_what_may_be_loaded(tmp_path):
     directories(tmp_path, *(f"v{version:06d}" for version in range(8)), "v_other", ".tmp-v000009-1")
-    assert checkpoint.prune_versions(tmp_path, keep=4, served=2) == [0, 1]
-    assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == [2, 3]
-    assert sorted(path.name for path in tmp_path.glob("v0*")) == [f"v{version:06d}" for version in (4, 5, 6, 7)]
-    assert checkpoint.prune_versions(tmp_path, keep=4, served=7) == []
-    assert checkpoint.prune_versions(tmp_path, keep=2, served=7, first=5) == [5]
+    assert checkpoint.old_versions(tmp_path, keep=4, served=2) == [0, 1]
+    assert checkpoint.old_versions(tmp_path, keep=4, served=7) == [0, 1, 2, 3]
+    assert checkpoint.old_versions(tmp_path, keep=4, served=7, best=2) == [0, 1, 3]
+    assert checkpoint.old_versions(tmp_path, keep=2, served=7, first=5) == [5]
+    checkpoint.remove_version(tmp_path, 3)
+    checkpoint.remove_version(tmp_path, 3)
+    assert not (tmp_path / "v000003").exists() and not list(tmp_path.glob(".tmp-removed*"))
 
 
 def test_resume_point_is_the_newest_complete_state(tmp_path):
     assert checkpoint.resume_point(tmp_path / "nothing") is None
     directories(tmp_path, "checkpoint-9", "checkpoint-10", "checkpoint-11")
-    checkpoint.mark_complete(tmp_path / "checkpoint-9", step=9, version=5, unpublished=0)
-    checkpoint.mark_complete(tmp_path / "checkpoint-10", step=10, version=5, unpublished=1)
-    point = checkpoint.resume_point(tmp_path)
-    assert point == checkpoint.ResumePoint(tmp_path / "checkpoint-10", 10, 5, 1)
+    newest = checkpoint.ResumePoint(tmp_path / "checkpoint-10", 10, 5, 1, lease=7, skipped=2, best=3)
+    checkpoint.mark_complete(checkpoint.ResumePoint(tmp_path / "checkpoint-9", 9, 5, 0))
+    checkpoint.mark_complete(newest)
+    assert checkpoint.resume_point(tmp_path) == newest
     assert [path.name for path in checkpoint.remove_incomplete(tmp_path)] == ["checkpoint-11"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "state"])
+def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path, caplog, damage):
+    for step in (1, 2):
+        path = tmp_path / f"checkpoint-{step}"
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(b"x" * 100)
+        checkpoint.mark_complete(checkpoint.ResumePoint(path, step, step, 0, lease=step))
+    weights, state = path / "model.safetensors", path / checkpoint.STATE_FILE
+    if damage == "cut":
+        weights.write_bytes(b"x" * 60)
+    elif damage == "gone":
+        weights.unlink()
+    else:
+        state.write_text(state.read_text()[:20])
+    with pytest.raises(TrainingError, match=r"checkpoint-2 is damaged: .*resume from an older one"):
+        checkpoint.read_resume_point(path)
+    point = checkpoint.resume_point(tmp_path)
+    assert point is not None and point.step == 1
+    assert "checkpoint-2 is damaged" in caplog.text
+    assert checkpoint.remove_incomplete(tmp_path) == []
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["checkpoint-1", "damaged-checkpoint-2"]
 
 
 @pytest.mark.train
