@@ -359,7 +359,7 @@ class DartGRPOTrainer(Trainer):
         if half < max(self.ranks.gather(longest)):
             raise TrainingError(
                 f"out of memory with micro-batches of {batch.max_tokens} tokens, and steps are up to {longest} long: "
-                "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in the prompt, or take a "
+                "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in prompts, or take a "
                 "larger device"
             )
         self.model.zero_grad(set_to_none=True)

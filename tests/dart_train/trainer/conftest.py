@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -116,14 +117,18 @@ def make_trajectory(steps: tuple[Step, ...], reward: float, group: str, **values
     return Trajectory(**(fields | values))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def record_group(
-    data: DataManager, screens: dict[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
+@pytest.fixture(scope="session")
+def record_into(
+    screens: dict[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
 ) -> Callable[..., None]:
     """Record a group of one-step rollouts with the given rewards."""
 
     def record(
-        key: str, rewards: tuple[float, ...] = (1.0, 0.0, 0.0, 1.0), logprob: float = -1.0, version: int = 0
+        data: DataManager,
+        key: str,
+        rewards: tuple[float, ...] = (1.0, 0.0, 0.0, 1.0),
+        logprob: float = -1.0,
+        version: int = 0,
     ) -> None:
         image = next(iter(screens))
         for number, reward in enumerate(rewards):
@@ -133,6 +138,12 @@ def record_group(
             data.record(make_trajectory((step,), reward, key), {image: screens[image]})
 
     return record
+
+
+@pytest.fixture
+def record_group(data: DataManager, record_into: Callable[..., None]) -> Callable[..., None]:
+    """The same into the test's own run."""
+    return functools.partial(record_into, data)
 
 
 @pytest.fixture

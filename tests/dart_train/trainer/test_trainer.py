@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 
 import pytest
 import torch
@@ -279,7 +280,7 @@ def test_a_heartbeat_outlives_the_time_to_live(data, record_group, make_config):
     with leases.LeaseHolder(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
         assert holder.take() is not None
         for _ in range(8):
-            leases.threading.Event().wait(0.1)
+            threading.Event().wait(0.1)
             assert data.sweep().returned_leases == 0
     assert counted(data) == {"recorded": 4}
 

@@ -1,0 +1,135 @@
+"""Lives of a trainer: each is a process of its own, and may kill itself with SIGKILL at a named moment of a step."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+
+MOMENTS = ("forward", "optimizer", "publish", "published", "committed", "save", "saved")
+"""In a forward pass; after the optimizer's step; while weights are written; after their publication and before the
+commit; after the commit; while the optimizer's state is written; when all files are there, unmarked."""
+
+SETTINGS = {
+    "use_cpu": True, "beta": 0.0, "top_entropy_quantile": 1.0, "groups_per_step": 1, "learning_rate": 1e-3,
+    "weight_decay": 0.1, "lr_scheduler_type": "linear", "max_steps": 4, "save_steps": 2, "torch_threads": 1,
+    "report_to": "none", "save_total_limit": 2, "keep_published": 2,
+}  # fmt: skip
+
+
+DEADLINE_S = 200
+
+
+def live(
+    root: Path, model_dir: Path, moment: str | None = None, at: int = 0, *, ranks: int = 1, **settings: object
+) -> list[int]:
+    """Train in new processes and return how they ended: 0, or -9."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dart_train.trainer.trainer", "dart_train.data"])
+    group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
+    group["MASTER_PORT"] = str(_free_port())
+    processes = []
+    for rank in range(ranks):
+        own = group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+        process = context.Process(target=_train, args=(root, model_dir, moment, at, own, SETTINGS | settings))
+        process.start()
+        processes.append(process)
+    deadline = time.monotonic() + DEADLINE_S
+    for process in processes:
+        process.join(max(deadline - time.monotonic(), 0))
+    late = [process for process in processes if process.is_alive()]
+    for process in late:
+        process.kill()
+        process.join()
+    assert not late, f"{len(late)} of {ranks} processes did not end"
+    return [process.exitcode or 0 for process in processes]
+
+
+def _free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def _train(
+    root: Path, model_dir: Path, moment: str | None, at: int, ranks: dict[str, str], settings: dict[str, object]
+) -> None:
+    os.environ.update(ranks)
+    from dart_train.data.curation import CurationConfig
+    from dart_train.data.manager import DataManager
+    from dart_train.metrics import MetricsLog
+    from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
+
+    curation = CurationConfig(group_size=4, max_staleness=None)
+    with DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation) as data:
+        config = DartGRPOConfig(output_dir=str(root / "trainer"), **settings)
+        log = MetricsLog(root / "metrics.jsonl") if config.process_index == 0 else None
+        trainer = DartGRPOTrainer(model_dir, config, data, metrics=log)
+        if moment is not None:
+            _arm(trainer, moment, at)
+        trainer.run()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _arm(trainer, moment: str, at: int) -> None:
+    """Let the process die in the step after `at` steps, at a moment."""
+    from transformers import TrainerCallback
+
+    from dart_train.trainer import checkpoint
+
+    class Death(TrainerCallback):
+        def on_optimizer_step(self, args, state, control, **kwargs):
+            if moment == "optimizer" and state.global_step >= at:
+                _die()
+
+        def on_step_end(self, args, state, control, **kwargs):  # after the trainer's own
+            if moment == "committed" and state.global_step > at:
+                _die()
+
+    trainer.add_callback(Death())
+    calls = {
+        "forward": (trainer, "_forward", at),
+        "publish": (checkpoint, "companion_files", at + 1),  # the step is counted before it is published
+        "published": (trainer.leases, "commit", at + 1),
+        "saved": (checkpoint, "mark_complete", at + 1),
+    }
+    if moment in calls:
+        owner, name, step = calls[moment]
+        original = getattr(owner, name)
+
+        def dying(*args, **kwargs):
+            if trainer.state.global_step >= step:
+                _die()
+            return original(*args, **kwargs)
+
+        setattr(owner, name, dying)
+    if moment == "save":
+        _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
+
+
+def _cut_off_the_optimizer(when) -> None:
+    """Die with half of the optimizer's state written."""
+    import torch
+
+    save = torch.save
+
+    def half(value, path, *args, **kwargs):
+        save(value, path, *args, **kwargs)
+        if str(path).endswith("optimizer.pt") and when():
+            os.truncate(path, os.path.getsize(path) // 2)
+            _die()
+
+    torch.save = half
+
+
+def copy_run(source: Path, target: Path) -> Path:
+    """Another run with the same recorded groups."""
+    shutil.copytree(source / "data", target / "data")
+    return target
