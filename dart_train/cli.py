@@ -162,13 +162,19 @@ def rollout(
 
 @app.command()
 def learn(
-    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    trainer: Annotated[
+        str | None, typer.Option(metavar="MODULE:CLASS", help="another trainer, such as examples/reinforce.py")
+    ] = None,
 ) -> None:
     """Train on leased groups and publish versions."""
     from dart_train.commands import learn as command
 
     with _context(config, overrides, name, runs_dir) as context:
-        command.main(context)
+        command.main(context, trainer=trainer)
 
 
 @app.command()

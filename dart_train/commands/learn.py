@@ -1,10 +1,15 @@
-"""The trainer as a process: leases groups, trains, publishes, until the rollouts have ended and nothing is left."""
+"""The trainer as a process: leases groups, trains, publishes, until the rollouts have ended and nothing is left.
+
+`--trainer module:Class` puts another trainer in the place of `DartGRPOTrainer`: see `dart_train.trainer.pluggable`.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dart_gym.processes import STOPPED_STATUS
 from dart_train.commands.context import ModuleContext, published
@@ -12,6 +17,9 @@ from dart_train.config import ConfigError, RunConfig
 from dart_train.data.manager import DataManager
 from dart_train.metrics import MetricsLog
 from dart_train.rundir import RunDirectory
+
+if TYPE_CHECKING:
+    from dart_train.trainer.samples import Sample
 
 ROLLOUTS_ENDED = "rollouts_ended"
 """Fact of the run: the rollout service has spent its budget."""
@@ -65,30 +73,71 @@ class EndOfData:
         return self._ended
 
 
-def main(context: ModuleContext) -> None:
+def main(context: ModuleContext, *, trainer: str | None = None) -> None:
     """Train until the data ends; goes on from the newest state in `trainer/`.
+
+    Args:
+        context: of the module.
+        trainer: "module:Class" of another trainer.
 
     Raises:
         SystemExit: told to stop before that.
     """
+    context.catch_signals()
+    if trainer is None:
+        _learn(context)
+    else:
+        _learn_with(context, trainer)
+    if context.stop.is_set():
+        raise SystemExit(STOPPED_STATUS)
+
+
+def _learn(context: ModuleContext) -> None:
     from dart_train.trainer import DartGRPOTrainer
 
-    context.catch_signals()
     arguments = trainer_arguments(context.config, context.run)
     with context.open_data() as data:
         newest = published(data)
         started_from = max(
             (row for row in data.checkpoints() if row.source in START_SOURCES), key=lambda row: row.version
         )
-        trainer = DartGRPOTrainer(
-            newest.path,
+        demonstrations: Sequence[Sample] = ()
+        if arguments.supervised_coef:
+            from dart_train.commands.warmup import load_samples
+
+            demonstrations = load_samples(context.config, data, newest.path, wanted=1)
+        # An adapter belongs to the weights that it was begun on, which are the reference as well when it is off.
+        start, reference = (started_from.path, None) if arguments.use_peft else (newest.path, started_from.path)
+        main_rank = arguments.process_index == 0
+        DartGRPOTrainer(
+            start,
             arguments,
             data,
-            ref_model=started_from.path,  # of the KL term: the same one after every restart
+            ref_model=reference,  # of the KL term: the same one after every restart
+            demonstrations=demonstrations,
+            checkpoints=context.run.checkpoints,
+            metrics=MetricsLog(context.run.metrics("trainer")) if main_rank else None,
+            stop=EndOfData(context, data, arguments.groups_per_step),
+        ).run()
+
+
+def _learn_with(context: ModuleContext, name: str) -> None:
+    from dart_train.trainer.pluggable import LoopConfig, load_class, run_trainer
+
+    kind = load_class(name)
+    loop, options = LoopConfig.split(context.config.trainer)
+    with context.open_data() as data:
+        newest = published(data)
+        try:
+            trainer = kind(newest.path, data, **options)
+        except TypeError as error:
+            raise ConfigError(f"trainer: {name} does not take these settings: {error}") from error
+        run_trainer(
+            trainer,
+            data,
+            loop,
+            model_dir=Path(newest.path),
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")),
-            stop=EndOfData(context, data, arguments.groups_per_step),
+            stop=EndOfData(context, data, loop.groups_per_step),
         )
-        trainer.run()
-    if context.stop.is_set():
-        raise SystemExit(STOPPED_STATUS)

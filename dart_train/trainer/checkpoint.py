@@ -62,10 +62,35 @@ def write_model(
             "learning_rate or max_grad_norm"
         )
 
-    def fill(path: Path) -> None:
+    def save(path: Path) -> None:
         base_model(model).save_pretrained(path, state_dict=merged_weights(model))
+
+    return write_version(save, directory, source_dir, lease=lease, step=step)
+
+
+def write_version(
+    save: Callable[[Path], object],
+    directory: str | Path,
+    source_dir: str | Path,
+    *,
+    lease: int | None = None,
+    step: int = 0,
+) -> Path:
+    """Write what `save` writes as a published version, atomically; see `write_model`.
+
+    Args:
+        save: writes weights and model configuration into a directory.
+        directory: final name; replaced if it is there.
+        source_dir: tokenizer and processor files that `save` did not write are copied from there.
+        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
+        step: optimizer steps done.
+    """
+
+    def fill(path: Path) -> None:
+        save(path)
         for file in companion_files(source_dir):
-            shutil.copyfile(file, path / file.name)
+            if not (path / file.name).exists():
+                shutil.copyfile(file, path / file.name)
         if lease is not None:
             (path / STATE_FILE).write_text(json.dumps({"lease": lease, "step": step}))
 

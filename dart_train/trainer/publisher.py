@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class Publisher:
         every: optimizer updates between two versions.
         keep: versions kept on disk.
         ranks: who trains together.
+        save: writes a model into a new directory, by default `checkpoint.write_model`.
 
     Attributes:
         version: the newest version that the weights were published as.
@@ -42,7 +44,15 @@ class Publisher:
     """
 
     def __init__(
-        self, data: DataManager, root: Path, model_dir: Path, *, every: int, keep: int, ranks: Ranks | None = None
+        self,
+        data: DataManager,
+        root: Path,
+        model_dir: Path,
+        *,
+        every: int,
+        keep: int,
+        ranks: Ranks | None = None,
+        save: Callable[..., Path] = checkpoint.write_model,
     ) -> None:
         self._data = data
         self._root = root
@@ -50,6 +60,7 @@ class Publisher:
         self._every = every
         self._keep = keep
         self._ranks = ranks or Ranks()
+        self._save = save
         self.version = 0
         self.unpublished = 0
         self.served = -1
@@ -137,7 +148,7 @@ class Publisher:
         self._data.announce(version, path, source)
         try:
             self._data.begin_checkpoint(version)
-            checkpoint.write_model(model, path, self._model_dir, lease=lease, step=step)
+            self._save(model, path, self._model_dir, lease=lease, step=step)
         except Exception:
             self._data.fail_checkpoint(version)
             raise

@@ -1,4 +1,4 @@
-"""Several processes train as one: the same losses and weights, however unequal their shares, and none waits for ever."""
+"""Several processes train as one: the same losses and weights, however unequal their shares; none waits for ever."""
 
 from __future__ import annotations
 

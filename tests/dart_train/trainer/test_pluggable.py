@@ -1,0 +1,98 @@
+"""Another trainer in the place of `DartGRPOTrainer`, and the example of one, also as a script of its own."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dart_train.trainer import checkpoint
+from dart_train.trainer.pluggable import LoopConfig, PluginError, load_class, run_trainer
+from dart_train.trainer.trainer import load_model
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture
+def reinforce(monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
+    return load_class("reinforce:Reinforce")
+
+
+def test_the_example_is_short():
+    assert len((EXAMPLES / "reinforce.py").read_text().splitlines()) <= 60
+
+
+@pytest.mark.train
+def test_reinforce_in_the_trainers_place(reinforce, data, record_group, model_dir, tmp_path):
+    for key in "abcde":
+        record_group(key)
+    data.publish(0, model_dir, "initial")
+    config, options = LoopConfig.split(
+        {"groups_per_step": 1, "max_steps": 3, "publish_steps": 2, "learning_rate": 1e-3}
+    )
+    trainer = reinforce(model_dir, data, **options)
+    assert trainer.optimizer.param_groups[0]["lr"] == 1e-3
+    done = run_trainer(trainer, data, config, model_dir=model_dir, checkpoints=tmp_path / "checkpoints")
+    assert done == 3
+    assert {state: count for state, count in data.counts().items() if count} == {"trained": 12, "recorded": 8}
+    assert [(row.version, row.source) for row in data.checkpoints()][:2] == [(2, "training"), (1, "training")]
+    newest = data.newest_checkpoint()
+    assert checkpoint.contained_lease(newest.path) == 3
+    assert torch.equal(load_model(newest.path).lm_head.weight, trainer.model.lm_head.weight)
+
+
+@pytest.mark.train
+def test_what_only_lost_weights_contained_is_trained_again(reinforce, data, record_group, model_dir, tmp_path):
+    for key in "abcd":
+        record_group(key)
+    data.publish(0, model_dir, "initial")
+
+    class Failing(reinforce):
+        def train(self, groups):
+            if groups.serial == 4:
+                raise RuntimeError("the power is gone")
+            return super().train(groups)
+
+    config = LoopConfig(groups_per_step=1, publish_steps=2)
+    places = {"model_dir": model_dir, "checkpoints": tmp_path / "checkpoints"}
+    with pytest.raises(RuntimeError, match="power"):
+        run_trainer(Failing(model_dir, data), data, config, **places)
+    assert data.counts()["trained"] == 12 and data.ready()[0] == 1
+    newest = Path(data.newest_checkpoint().path)  # of the first two leases
+    places["model_dir"] = newest
+    done = run_trainer(reinforce(newest, data), data, config, **places, stop=lambda: data.ready()[0] == 0)
+    assert done == 2 and data.counts()["trained"] == 16
+    assert {row.trajectory_id: row for row in data.trajectories()} and not data.counts().get("leased")
+
+
+@pytest.mark.train
+@pytest.mark.process
+def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
+    for key in "abcd":
+        record_group(key)
+    root = tmp_path.rename(tmp_path.with_name("run"))
+    command = [sys.executable, str(EXAMPLES / "reinforce.py"), str(root), str(model_dir), str(root / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=EXAMPLES.parent)
+    assert done.returncode == 0, done.stderr
+    rows = [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    assert [row["samples"] for row in rows] == [8.0, 8.0]
+    assert not torch.equal(load_model(root / "out").lm_head.weight, load_model(model_dir).lm_head.weight)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reinforce", "not of the form module:Class"),
+        ("no_such_module:Trainer", "run from its directory or install"),
+        ("json:Trainer", "has no Trainer"),
+        ("json:JSONDecoder", "lacks train and save"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_explained(name, words):
+    with pytest.raises(PluginError, match=words):
+        load_class(name)
