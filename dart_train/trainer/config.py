@@ -327,6 +327,11 @@ def _check_parts_left_alone(config: DartGRPOConfig) -> None:
             f"save_total_limit={config.save_total_limit} leaves no room: with metric_for_best_model set it must be at "
             "least 3 (the best, the newest, and one before it while the newest is being written)"
         )
+    if config.fsdp or config.deepspeed:
+        raise ValueError(
+            "fsdp and deepspeed are not supported: a rank holds the whole model. Leave them empty and start "
+            "`torchrun --nproc-per-node N`; for less memory set use_peft, gradient_checkpointing and freeze_vision"
+        )
     if config.n_gpu > 1:
         raise ValueError(
             f"one process trains on one device, found {config.n_gpu}: start one per device with "

@@ -24,17 +24,13 @@ from __future__ import annotations
 
 import copy
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.utils import release_memory
-from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import (
@@ -53,17 +49,15 @@ from dart_agent.vision import VisionSpec
 from dart_train.metrics import MetricsLog
 from dart_train.trainer import checkpoint, losses
 from dart_train.trainer.adapters import add_adapter, base_model, is_adapted
-from dart_train.trainer.batch import OptimizerBatch, build_batch
 from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.forward import ImageFeatures
 from dart_train.trainer.leases import Leased, LeaseDataset, LeaseHolder, Turn
 from dart_train.trainer.policy import Policy, Reference
 from dart_train.trainer.publisher import Publisher
 from dart_train.trainer.ranks import Ranks
-from dart_train.trainer.scoring import needs_scoring, score_batch
-from dart_train.trainer.statistics import StepStatistics, merge_metrics
+from dart_train.trainer.statistics import merge_metrics
+from dart_train.trainer.steps import StepRunner
 
 if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
@@ -74,24 +68,6 @@ _log = logging.getLogger(__name__)
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
     """Load the model of a directory for training: PyTorch's attention, no dropout changes, no cache."""
     return AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
-
-
-@dataclass(slots=True)
-class _Step:
-    """What one optimizer step has gathered so far.
-
-    Attributes:
-        total: loss of the micro-batches that have run.
-        statistics: of them.
-        features: of the batch's images under the policy; valid until the weights change.
-        reference_features: the same under the reference.
-    """
-
-    total: Tensor
-    statistics: StepStatistics
-    features: ImageFeatures | None = None
-    reference_features: ImageFeatures | None = None
-    prepared: bool = field(default=False)
 
 
 class DartGRPOTrainer(Trainer):
@@ -151,7 +127,6 @@ class DartGRPOTrainer(Trainer):
         if args.use_peft and not is_adapted(model):
             model = add_adapter(model, args)
         self.ranks = Ranks.current()
-        self._demonstrations = demonstrations if args.supervised_coef else ()
         self._output_dir = Path(str(args.output_dir))
         self._checkpoints = Path(checkpoints or self._output_dir.parent / "checkpoints")
         self.publisher = Publisher(
@@ -161,13 +136,8 @@ class DartGRPOTrainer(Trainer):
         self._objective = args.objective()
         self.skipped_steps = 0
         self._bad_in_a_row = 0
-        self.memory_retries = 0
-        self._micro_batch_tokens = args.micro_batch_tokens
         self.resumed: checkpoint.ResumePoint | None = None
         self._leased: Leased | None = None
-        self._batch: OptimizerBatch | None = None
-        self._step: _Step | None = None
-        self._iteration = 0
         self._save_due = False
         self._saved_step = -1
         self._recent: deque[float] = deque(maxlen=args.best_window)
@@ -176,7 +146,7 @@ class DartGRPOTrainer(Trainer):
         self._stop = stop or (lambda: False)
         self._metrics = metrics
         tokens = ModelTokens.load(self.model_dir)
-        self._collator = Collator(
+        collator = Collator(
             tokens,
             VisionSpec.from_dir(self.model_dir),
             ImageCache(data.load_image, args.image_cache_mb),
@@ -215,6 +185,16 @@ class DartGRPOTrainer(Trainer):
             adapter_off = is_adapted(self.model) and ref_model is None
             self.ref_model = self.model if adapter_off else self._copy(ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
+        self.steps = StepRunner(
+            args,
+            collator,
+            self._policy,
+            self._reference,
+            demonstrations=demonstrations if args.supervised_coef else (),
+            ranks=self.ranks,
+            compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
+            backward=self.accelerator.backward,
+        )
 
     def _copy(self, path: str | Path | None) -> Any:
         reference = copy.deepcopy(self.model) if path is None else load_model(path)
@@ -276,126 +256,31 @@ class DartGRPOTrainer(Trainer):
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Gradient of one optimizer batch, or of a part of it; returns its loss with the last part, before it 0."""
         turn: Turn = inputs["turn"]
+        step = self.state.global_step
         if turn.part == 0:
-            self._begin_step(turn.leased)
+            self._step_started, self._leased = time.perf_counter(), turn.leased
+            self.steps.begin(
+                turn.leased, step=step, version=self.publisher.version, unpublished=self.publisher.unpublished
+            )
         self.model.train()
-        parts = {turn.part}
-        while not self._fits(parts, turn.parts):
-            self._make_smaller()
-            parts = set(range(turn.part + 1))  # what ran before is made again: all gradients are gone
+        self.steps.run(turn.part, turn.parts, step)
         if turn.part < turn.parts - 1:
             return torch.zeros((), device=self.args.device)
-        return self._finish_step(turn.leased)
-
-    def _begin_step(self, leased: Leased) -> None:
-        """Make the batch of a lease at its first iteration; it is the same afterwards."""
-        self._step_started, self._leased = time.perf_counter(), leased
-        if self._batch is None:
-            rng = random.Random(f"{self.args.seed}/{self.state.global_step}")
-            rows = min(self.args.supervised_rows, len(self._demonstrations))
-            self._batch = build_batch(
-                leased.groups,
-                self._collator,
-                self.args,
-                version=self.publisher.version,
-                rng=rng,
-                unpublished=self.publisher.unpublished,
-                supervised=rng.sample(self._demonstrations, rows) if rows else (),
-                max_tokens=self._micro_batch_tokens,
-                ranks=self.ranks,
-            )
-            self._iteration = 0
-        self._iteration += 1
-        self._step = self._fresh_step()
-
-    def _fresh_step(self) -> _Step:
-        return _Step(torch.zeros((), device=self.args.device), StepStatistics(self._objective))
-
-    def _fits(self, parts: set[int], of: int) -> bool:
-        """Run some parts of the step; False if some rank's memory did not suffice."""
-        failed = False
-        try:
-            self._accumulate(parts, of)
-        except RuntimeError as error:
-            if not should_reduce_batch_size(error):
-                raise
-            failed = True
-        return not any(self.ranks.gather(failed))
-
-    def _accumulate(self, parts: set[int], of: int) -> None:
-        """Add the gradients of the micro-batches whose number modulo `of` is in `parts`."""
-        batch, step = self._batch, self._step
-        assert batch is not None and step is not None  # made by `_begin_step`
-        if not step.prepared:
-            step.features = self._policy.features(batch.micro_batches, scoring_passes=int(needs_scoring(self.args)))
-            if self._reference is not None:
-                step.reference_features = self._reference.features(batch.micro_batches)
-            score_batch(batch, self.args, lambda micro: self._forward(micro, step.features), self.ranks)
-            step.prepared = True
-        for number, micro in enumerate(batch.micro_batches):
-            if number % of not in parts:
-                continue
-            inputs = {
-                "micro_batch": micro.to(self.args.device),
-                "normalizer": batch.normalizer,
-                "old_logprobs": batch.old_logprobs[number] if batch.old_logprobs else None,
-                "kept": batch.kept[number] if batch.kept else None,
-                "features": step.features,
-                "reference_features": step.reference_features,
-                "statistics": step.statistics,
-            }
-            loss = self.compute_loss(self.model, inputs)
-            self.accelerator.backward(loss)
-            step.total += loss.detach()
-        if of - 1 in parts and step.features is not None:
-            step.features.backward()
-
-    def _make_smaller(self) -> None:
-        """Throw the step's gradients away and halve the micro-batches, now and from now on."""
-        batch = self._batch
-        assert batch is not None
-        longest = max(sample.length for sample in batch.samples)
-        before, half = self._micro_batch_tokens, batch.max_tokens // 2
-        if half < max(self.ranks.gather(longest)):
-            raise TrainingError(
-                f"out of memory with micro-batches of {batch.max_tokens} tokens, and steps are up to {longest} long: "
-                "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in prompts, or take a "
-                "larger device"
-            )
-        self.model.zero_grad(set_to_none=True)
-        self._step = None
-        release_memory()
-        self._micro_batch_tokens = half
-        self.memory_retries += 1
-        _log.warning(
-            "out of memory in step %d: it is made again, micro_batch_tokens is %d from now on instead of %d",
-            self.state.global_step + 1, half, before,
-        )  # fmt: skip
-        batch.split(self._collator, half, self.ranks)
-        self._step = self._fresh_step()
-
-    def _finish_step(self, leased: Leased) -> Tensor:
-        """Put the ranks' gradients together, and see that they are finite."""
-        batch, step = self._batch, self._step
-        assert batch is not None and step is not None
-        self.ranks.average_gradients(self.model.parameters())
-        total = self.ranks.mean(step.total)
-        statistics = _together(self._objective, self.ranks.gather(step.statistics))
-        wait_s = leased.wait_s if self._iteration == 1 else 0.0
-        self._reports.append({**batch.metrics, **statistics.summary(), "perf/wait_s": wait_s})
-        if not bool(total.isfinite()) or not self._gradient_is_finite():
-            self._skip_step(batch)
-            return torch.zeros_like(total)
+        loss, report = self.steps.finish()
+        self._reports.append({**report, "perf/wait_s": turn.leased.wait_s if self.steps.iteration == 1 else 0.0})
+        if not bool(loss.isfinite()) or not self._gradient_is_finite():
+            self._skip_step()
+            return torch.zeros_like(loss)
         self._bad_in_a_row = 0
         self.publisher.unpublished += 1
-        return total
+        return loss
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.imitation`."""
         micro: MicroBatch = inputs["micro_batch"]
-        logprobs, entropies = self._forward(micro, inputs["features"])
+        logprobs, entropies = self._policy(micro, inputs["features"])
         reference = None
         if self._reference is not None:
             reference, _ = self._reference(micro, inputs["reference_features"])
@@ -423,9 +308,6 @@ class DartGRPOTrainer(Trainer):
             loss = loss + self.args.supervised_coef * imitated
         return (loss, {"logprobs": logprobs}) if return_outputs else loss
 
-    def _forward(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
-        return self._policy(micro.to(self.args.device), features)
-
     def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, recomputed: Tensor | None) -> Tensor:
         """(S, T) log-probabilities that the ratio is taken against, without gradient."""
         if self.args.old_logprobs == "behaviour":
@@ -436,14 +318,15 @@ class DartGRPOTrainer(Trainer):
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         return bool(torch.nn.utils.get_total_norm(gradients).isfinite())
 
-    def _skip_step(self, batch: OptimizerBatch) -> None:
+    def _skip_step(self) -> None:
         """Leave the weights alone: without gradients the optimizer does nothing, not even decay."""
         self.model.zero_grad(set_to_none=True)
         self.skipped_steps += 1
         self._bad_in_a_row += 1
+        made_of = self.steps.batch.trajectory_ids if self.steps.batch else ()
         _log.warning(
             "step %d is not finite and was skipped (%d in a row); it was made of %s",
-            self.state.global_step + 1, self._bad_in_a_row, ", ".join(batch.trajectory_ids[:8]),
+            self.state.global_step + 1, self._bad_in_a_row, ", ".join(made_of[:8]),
         )  # fmt: skip
         if self._bad_in_a_row >= self.args.max_bad_steps:
             raise TrainingError(
@@ -460,23 +343,23 @@ class DartGRPOTrainer(Trainer):
 
     def end_step(self, control: TrainerControl) -> None:
         """Publish if it is time, and hand in the lease after its last iteration."""
-        batch, leased = self._batch, self._leased
+        batch, leased = self.steps.batch, self._leased
         if batch is None or leased is None:
             return
         before = self.publisher.version
         started = time.perf_counter()
-        last = self._iteration >= self.args.num_iterations
+        last = self.steps.iteration >= self.args.num_iterations
         contained = leased.serial if last else self.leases.contained
         self.publisher.publish_if_due(self.model, contained, self.state.global_step)
         if last:
             self.leases.commit(leased, before)
             self.publisher.served = max(self.publisher.served, batch.newest_version)
-            self._batch = None
+            self.steps.end()
         now = time.perf_counter()
         self._reports[-1] |= {
             "version": float(self.publisher.version),
             "skipped_steps": float(self.skipped_steps),
-            "memory_retries": float(self.memory_retries),
+            "memory_retries": float(self.steps.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
         }
@@ -575,10 +458,3 @@ class _Hooks(TrainerCallback):
 def _as_inputs(turn: Any) -> dict[str, Any]:
     """What `transformers` hands to `training_step`: it insists on a mapping."""
     return {"turn": turn}
-
-
-def _together(config: losses.ObjectiveConfig, parts: Sequence[StepStatistics]) -> StepStatistics:
-    whole = StepStatistics(config)
-    for part in parts:
-        whole.absorb(part)
-    return whole

@@ -264,13 +264,13 @@ def test_what_an_earlier_life_held_comes_back_at_once(data, record_group, make_c
 def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, model_dir, caplog, monkeypatch):
     record_group("a"), record_group("b")
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1), data)
-    accumulate = trainer._accumulate
+    finish = trainer.steps.finish
 
     def slow(*args):
         data.release_all("trainer")  # as a sweep does when heartbeats stop
-        accumulate(*args)
+        return finish(*args)
 
-    monkeypatch.setattr(trainer, "_accumulate", slow)
+    monkeypatch.setattr(trainer.steps, "finish", slow)
     trainer.run()
     assert "lost meanwhile" in caplog.text
 
