@@ -91,6 +91,9 @@ class WarmupConfig(_Model):
     """Supervised training on the demonstrations, before the reinforcement learning."""
 
     max_steps: int = Field(0, ge=0, description="optimizer steps; 0 for no warm-up")
+    pool_sources: tuple[str, ...] = Field(
+        (), description="imitate recorded successes of these sources as well, such as human or another policy's"
+    )
     learning_rate: float = Field(2e-3, gt=0)
     batch_size: int = Field(16, ge=1)
     warmup_steps: int = Field(50, ge=0)

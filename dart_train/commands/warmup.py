@@ -15,7 +15,7 @@ from dart_train.config import RunConfig
 from dart_train.data.manager import DataManager
 from dart_train.errors import DartTrainError
 from dart_train.trainer.collate import Sample
-from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
+from dart_train.trainer.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.warmup import Progress, SupervisedConfig, train_supervised
 
 MAX_PASSES = 20
@@ -75,7 +75,9 @@ def _teller(context: ModuleContext, settings: SupervisedConfig) -> Callable[[Pro
 
 
 def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *, wanted: int) -> list[Sample]:
-    """The run's demonstrations as training samples, imperfect as configured. Equal for equal seeds.
+    """The run's demonstrations as training samples, imperfect as configured, and successes of other sources.
+
+    Equal for equal seeds.
 
     Every pass over the demonstrations draws anew which of them carry a wrong instruction: a fixed choice would be
     learned by heart.
@@ -94,7 +96,9 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
     passes = MAX_PASSES if share or any(share_of.values()) else 1
     rng = random.Random(config.seed)
     samples: list[Sample] = []
-    for _ in range(passes):
+    for source in config.warmup.pool_sources:
+        samples += recorded(data.trajectories(source=source))
+    for _ in range(passes if demonstrations else 0):
         samples += encode(corrupt(demonstrations, share, rng, share_of), conversation, tokens, data.load_image)
         if len(samples) >= wanted:
             break

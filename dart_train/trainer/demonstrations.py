@@ -59,6 +59,24 @@ class Demonstration:
         )
 
 
+def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
+    """Samples of recorded successes by the very ids that were sampled: from the experience pool, or another run.
+
+    Args:
+        trajectories: those without a reward above 0, and steps without sampled ids, are left out.
+
+    Returns:
+        one sample per step; the steps of a trajectory may share a row.
+    """
+    samples: list[Sample] = []
+    for number, trajectory in enumerate(trajectories):
+        if not trajectory.reward or trajectory.reward <= 0.0:
+            continue
+        steps = (step for step in trajectory.steps if step.sampled_ids and step.prompt_ids)
+        samples += [replace(Sample.from_step(step, trajectory=number), logprobs=()) for step in steps]
+    return samples
+
+
 def corrupt(
     demonstrations: Sequence[Demonstration],
     share: float,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dart_agent.conversation import Conversation, ConversationConfig
 from dart_gym.outcomes import TerminalState
-from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
+from dart_train.trainer.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.errors import TrainingError
 from dart_train.trajectory import Step, Trajectory
 
@@ -86,3 +86,14 @@ def test_taken_from_a_recorded_trajectory():
     )
     with pytest.raises(TrainingError, match="without screenshot or text"):
         Demonstration.from_trajectory(replace(trajectory, steps=(replace(step, text=""),)))
+
+
+def test_recorded_successes_keep_their_ids():
+    step = Step((1, 2, 3), ("h",), (4, 5), (-0.1, -0.2), (3, 3))
+    told = Step((), ("h",), (), (), text="Action: wait()")  # an oracle's: no ids
+    won = Trajectory("t", "run", "task", "0", "Click", 0, "g", TerminalState.DONE, 1.0, (step, told), "human")
+    samples = recorded([replace(won, reward=0.0), won, replace(won, reward=None), won])
+    assert [(sample.prompt_ids, sample.response_ids, sample.trajectory) for sample in samples] == [
+        ((1, 2, 3), (4, 5), 1), ((1, 2, 3), (4, 5), 3),
+    ]  # fmt: skip
+    assert all(sample.logprobs == () for sample in samples)  # what they were sampled from is not the policy

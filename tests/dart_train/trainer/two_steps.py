@@ -193,7 +193,7 @@ def warm_up(model_dir: Path, target: Path, *, right: float, seed: int = 0, never
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     screens: dict[str, NDArray[np.uint8]] = {}
     samples = asyncio.run(_demonstrations(tokens, vision, screens, right, random.Random(seed), never))
-    config = SupervisedConfig(max_steps=160, learning_rate=5e-3, warmup_steps=5, threads=1, seed=seed)
+    config = SupervisedConfig(max_steps=300, learning_rate=5e-3, warmup_steps=5, threads=1, seed=seed)
     train_supervised(model_dir, samples, screens.__getitem__, target, config)
 
 
