@@ -88,8 +88,8 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
         model_dir: of tokenizer and image processing.
         wanted: samples that the training will take; so many passes are made, at most `MAX_PASSES`.
     """
-    recorded = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
-    demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in recorded]
+    oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
+    demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]
     tokens = ModelTokens.load(model_dir)
     conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), conversation_config(config.agent))
     share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
