@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -114,8 +114,9 @@ class MicroBatch:
         """The same on another device."""
         if self.input_ids.device == device:
             return self
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, **{name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)})
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return MicroBatch(**values)
 
 
 class Collator:
