@@ -87,7 +87,8 @@ def test_every_correction_and_selection_at_once(data, record_group, make_config,
     config = make_config(
         max_steps=1, top_entropy_quantile=0.4, entropy_mask_level="token", entropy_coef=0.01, tis_mode="token_mask",
         tis_clip_min=1e-6, tis_clip_max=2.0, geometric_clip_min=0.0, geometric_clip_max=1.0, kl_estimator="k2",
-        beta=0.1, advantage_level="rloo", balance_trajectories=True, loss_type="cispo", epsilon_high=5.0, temperature=2.0,
+        beta=0.1, advantage_level="rloo", balance_trajectories=True, loss_type="cispo", epsilon_high=5.0,
+        temperature=2.0,
     )  # fmt: skip
     DartGRPOTrainer(model_dir, config, data, metrics=log).run()
     (row,) = read_metrics(log.path)
