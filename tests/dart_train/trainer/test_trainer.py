@@ -120,7 +120,8 @@ def test_images_run_once_a_lease_and_nothing_changes(
         found.append((weights(trainer.model), sum(images)))
     (cached_weights, cached_images), (plain_weights, plain_images) = found
     torch.testing.assert_close(cached_weights, plain_weights, atol=1e-5, rtol=1e-4)
-    assert cached_images < plain_images / 4
+    # Two leases of one image: once for all passes and rows, and once more for a gradient; else in four rows, twice.
+    assert (cached_images, plain_images) == (2 if options.get("freeze_vision") else 4, 16)
 
 
 def test_first_iteration_of_a_recomputed_policy_equals_the_current_one(
