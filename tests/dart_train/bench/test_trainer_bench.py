@@ -9,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from dart_agent.tokens import ModelTokens
+from dart_train.bench import models
 from dart_train.bench import trainer as bench
 from dart_train.bench.cli import app
 from dart_train.bench.models import Cost, peak_flops, qwen_config, with_lora
@@ -89,3 +90,22 @@ def test_published_shapes(size, billions, model_dir):
 def test_peak_of_known_devices():
     assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989e12
     assert peak_flops("Some GPU") is None
+
+
+@pytest.mark.parametrize(("size", "adapters"), [("3b", False), ("7b", True)])
+def test_large_models_take_the_same_way(size, adapters, monkeypatch, tmp_path):
+    """bfloat16, checkpointing, adapters, a frozen tower: all of it with fewer and narrower layers."""
+    small = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 128}
+    monkeypatch.setitem(models._TEXT, size, {**small, "hidden_size": 256, "vocab_size": 2000})
+    vision = {"hidden_size": 64, "depth": 2, "num_heads": 4, "intermediate_size": 96, "fullatt_block_indexes": [1]}
+    monkeypatch.setattr(models, "_VISION", models._VISION | vision)
+    options = bench.Options(model=size, steps=7, screen=(84, 56), response=4, micro_batch_tokens=64)
+    own = bench._Workbench(options, tmp_path)
+    assert own.trained_tower is not adapters
+    assert next(own.model.parameters()).dtype is torch.bfloat16
+    samples = own.samples(bench.WINDOWS["window5"])
+    separate, merged = (own.run(samples, merged=merged) for merged in (False, True))
+    bench._check_equal("window5", separate.loss, merged.loss, bench.TOLERANCE[torch.bfloat16])
+    assert merged.flops < separate.flops
+    trained = [name for name, item in own.model.named_parameters() if item.grad is not None and item.grad.any()]
+    assert all("lora" in name for name in trained) if adapters else any("visual" in name for name in trained)
