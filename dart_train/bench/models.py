@@ -28,6 +28,11 @@ _TEXT = {
     "7b": {"hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
            "intermediate_size": 18944, "vocab_size": 152064},
 }  # fmt: skip
+_VISION = {
+    "hidden_size": 1280, "depth": 32, "num_heads": 16, "intermediate_size": 3420, "patch_size": 14,
+    "spatial_merge_size": 2, "temporal_patch_size": 2, "tokens_per_second": 2, "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}  # fmt: skip
 MODELS = ("tiny", *_TEXT)
 
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
@@ -48,16 +53,11 @@ def qwen_config(size: str, tokens: ModelTokens) -> Any:
             "tie_word_embeddings": size == "3b",
             "use_sliding_window": False,
         },
-        vision_config={
-            "hidden_size": 1280, "depth": 32, "num_heads": 16, "intermediate_size": 3420,
-            "out_hidden_size": text["hidden_size"], "patch_size": 14, "spatial_merge_size": 2,
-            "temporal_patch_size": 2, "tokens_per_second": 2, "window_size": 112,
-            "fullatt_block_indexes": [7, 15, 23, 31],
-        },
+        vision_config={**_VISION, "out_hidden_size": text["hidden_size"]},
         image_token_id=tokens.image_pad_id,
         vision_start_token_id=tokens.vision_start_id,
         tie_word_embeddings=size == "3b",
-    )  # fmt: skip
+    )
 
 
 def prepare(size: str, directory: Path, device: torch.device) -> tuple[Any, Path]:

@@ -126,9 +126,9 @@ class MicroBatch:
         """The same on another device."""
         if self.input_ids.device == device:
             return self
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        moved: dict[str, Any] = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return MicroBatch(**values)
 
 
 class Collator:
