@@ -1,0 +1,221 @@
+"""How a run's data stands, as one snapshot: what is queued, in the making, stale, pooled and dropped, and why.
+
+Invariants:
+    - One read transaction gives all numbers, so they agree with one another.
+    - The same numbers are shown by `dart-train data status` and written to the metrics (`figures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from dart_train.data import checkpoints, pool, statistics
+from dart_train.data.curation import Census, oldest_allowed
+from dart_train.data.pool import PoolCount
+from dart_train.data.schema import (
+    CheckpointStatus,
+    GroupState,
+    LeaseState,
+    Reason,
+    RolloutState,
+    curation_decision,
+    lease,
+    rollout_group,
+    rollout_meta,
+)
+from dart_train.data.statistics import TaskStats
+from dart_train.data.why import Evidence, explain
+
+if TYPE_CHECKING:
+    from dart_train.data.reader import RunReader
+
+_meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
+_WAITING = (GroupState.OPEN.value, GroupState.READY.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that a trainer holds: who, how many groups, and the seconds until it runs out."""
+
+    holder: str
+    groups: int
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a run's data stands.
+
+    Attributes:
+        run_id: the run.
+        newest_version: newest checkpoint; None before the first.
+        census: where every trajectory stands.
+        evidence: the values behind what cannot be leased.
+        ready_by_task: groups that could be leased now, by task.
+        making: unfinished groups by (members, expected).
+        waiting_staleness: trajectories that wait in groups, by versions behind the newest checkpoint.
+        trained_staleness: trained trajectories by versions that they were behind.
+        tasks: every task's record.
+        pool: what the experience pool holds.
+        dropped: trajectories by the rule that dropped them.
+        dropped_groups: groups by the rule that dropped them.
+        decisions: decisions of curation by "rule: verdict".
+        leases: those held now.
+    """
+
+    run_id: str
+    newest_version: int | None
+    census: Census
+    evidence: Evidence
+    ready_by_task: Mapping[str, int] = field(default_factory=dict)
+    making: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    waiting_staleness: Mapping[int, int] = field(default_factory=dict)
+    trained_staleness: Mapping[int, int] = field(default_factory=dict)
+    tasks: tuple[TaskStats, ...] = ()
+    pool: tuple[PoolCount, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped_groups: Mapping[str, int] = field(default_factory=dict)
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    leases: tuple[Held, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Why not more can be leased, in words."""
+        return explain(self.census, self.evidence)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what a line of metrics has beyond the census."""
+        return {
+            "groups_making": sum(self.making.values()),
+            "groups_ready_by_task": dict(self.ready_by_task),
+            "staleness_waiting": {str(age): count for age, count in self.waiting_staleness.items()},
+            "staleness_trained": {str(age): count for age, count in self.trained_staleness.items()},
+            "pool": sum(item.trajectories for item in self.pool),
+            "pool_uses": sum(item.uses for item in self.pool),
+            "dropped": dict(self.dropped),
+            "dropped_groups": dict(self.dropped_groups),
+        }
+
+
+def read_status(data: RunReader) -> Status:
+    """Return how a run's data stands now."""
+    now = data._clock()
+    return data.store.read(lambda c: _status(c, data.run_id, data.config.max_staleness, data.config.success_window, now))
+
+
+def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
+    """Return the values behind what cannot be leased now.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        oldest: oldest version that may be trained on; None: any.
+        asked: groups that the waiting lease asks for.
+    """
+    completed = CheckpointStatus.COMPLETED
+    published = [row.version for row in checkpoints.list_checkpoints(connection, run_id, completed, limit=64)]
+    mine = _group.run_id == run_id
+    is_dry = mine & (_group.state == GroupState.REJECTED.value) & (_group.reason == Reason.NO_SIGNAL.value)
+    dry = sa.select(_group.reward_max, sa.func.count()).where(is_dry).group_by(_group.reward_max)
+    broken = (_meta.run_id == run_id) & (_meta.state == RolloutState.REJECTED.value)
+    terminals = (
+        sa.select(_meta.terminal, sa.func.count())
+        .where(broken, _meta.reason == Reason.UNTRAINABLE.value)
+        .group_by(_meta.terminal)
+    )
+    holders = (
+        sa.select(lease.c.holder, sa.func.sum(_group.members))
+        .join(rollout_group, _group.lease_id == lease.c.lease_id)
+        .where(mine, _group.state == GroupState.LEASED.value)
+        .group_by(lease.c.holder)
+    )
+    return Evidence(
+        allowed=tuple(version for version in published if oldest is None or version >= oldest),
+        stale=_stale_versions(connection, run_id, oldest),
+        making=_making(connection, run_id, oldest),
+        no_signal={float(reward): count for reward, count in connection.execute(dry)},
+        terminals=dict(connection.execute(terminals).tuples().all()),
+        asked=asked,
+        holders={holder: int(count) for holder, count in connection.execute(holders)},
+    )
+
+
+def _stale_versions(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[int, int]:
+    expired = (_meta.run_id == run_id) & (_meta.state == RolloutState.EXPIRED.value)
+    counts: dict[int, int] = {}
+    queries = [sa.select(_meta.oldest_version, sa.func.count()).where(expired).group_by(_meta.oldest_version)]
+    if oldest is not None:  # groups that no sweep has expired yet
+        waiting = (_group.run_id == run_id) & _group.state.in_(_WAITING) & (_group.oldest_version < oldest)
+        by_version = sa.select(_group.oldest_version, sa.func.sum(_group.members)).where(waiting)
+        queries.append(by_version.group_by(_group.oldest_version))
+    for query in queries:
+        for version, count in connection.execute(query):
+            counts[version] = counts.get(version, 0) + int(count)
+    return dict(sorted(counts.items()))
+
+
+def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[tuple[int, int], int]:
+    open_groups = (_group.run_id == run_id) & (_group.state == GroupState.OPEN.value)
+    if oldest is not None:
+        open_groups &= _group.oldest_version >= oldest
+    query = sa.select(_group.members, _group.expected, sa.func.count()).where(open_groups)
+    rows = connection.execute(query.group_by(_group.members, _group.expected).order_by(_group.members))
+    return {(members, expected): count for members, expected, count in rows}
+
+
+def _status(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int, now: float) -> Status:
+    newest = checkpoints.newest_version(connection, run_id)
+    oldest = oldest_allowed(newest, max_staleness)
+    decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)
+    evidence = gather_evidence(connection, run_id, oldest)
+    return Status(
+        run_id=run_id,
+        newest_version=newest,
+        census=statistics.census(connection, run_id, oldest),
+        evidence=evidence,
+        ready_by_task=_ready_by_task(connection, run_id, oldest),
+        making=evidence.making,
+        waiting_staleness=_waiting_staleness(connection, run_id, newest),
+        trained_staleness=statistics.staleness_histogram(connection, run_id),
+        tasks=tuple(statistics.task_stats(connection, run_id, window)),
+        pool=tuple(pool.counts(connection, run_id)),
+        dropped=_by_reason(connection, _meta, run_id),
+        dropped_groups=_by_reason(connection, _group, run_id),
+        decisions={
+            f"{rule}: {verdict}": count
+            for rule, verdict, count in connection.execute(decided.group_by(_decision.rule, _decision.verdict))
+        },
+        leases=_leases(connection, run_id, now),
+    )
+
+
+def _ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[str, int]:
+    ready = (_group.run_id == run_id) & (_group.state == GroupState.READY.value)
+    if oldest is not None:
+        ready &= _group.oldest_version >= oldest
+    query = sa.select(_group.task_id, sa.func.count()).where(ready).group_by(_group.task_id).order_by(_group.task_id)
+    return dict(connection.execute(query).tuples().all())
+
+
+def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | None) -> dict[int, int]:
+    if newest is None:
+        return {}
+    age = sa.literal(newest) - _group.oldest_version
+    waiting = (_group.run_id == run_id) & _group.state.in_(_WAITING)
+    query = sa.select(age.label("age"), sa.func.sum(_group.members)).where(waiting)
+    return {int(behind): int(count) for behind, count in connection.execute(query.group_by("age").order_by("age"))}
+
+
+def _by_reason(connection: sa.Connection, columns: Any, run_id: str) -> dict[str, int]:
+    query = sa.select(columns.reason, sa.func.count()).where(columns.run_id == run_id, columns.reason != "")
+    return dict(connection.execute(query.group_by(columns.reason).order_by(columns.reason)).tuples().all())
+
+
+def _leases(connection: sa.Connection, run_id: str, now: float) -> tuple[Held, ...]:
+    held = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.HELD.value)
+    query = sa.select(lease.c.holder, lease.c.num_groups, lease.c.expires_at).where(held).order_by(lease.c.created_at)
+    return tuple(Held(holder, groups, expires - now) for holder, groups, expires in connection.execute(query))
