@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dart_train.data.curation import CurationConfig
+from dart_train.data.retention import RetentionConfig
 from dart_train.errors import DartTrainError
 from dart_train.rollout.config import RolloutConfig
 
@@ -101,6 +102,11 @@ class DataConfig(_Model):
     """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
 
     url: str | None = Field(None, description="SQLAlchemy URL; None for a SQLite file in the run directory")
+    files: str | None = Field(
+        None, description="directory or fsspec URL (s3://bucket/prefix) of trajectories; None for the run directory"
+    )
+    image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
+    retention: RetentionConfig = RetentionConfig()
     sweep_interval_s: float = Field(0.5, gt=0)
     curation: CurationConfig = CurationConfig()
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from dart_agent.tokens import ModelTokens
 from dart_train.commands.context import ModuleContext
 from dart_train.data.check import HARMLESS, CheckReport, check_run
-from dart_train.data.pool_import import ImportReport, import_successes, read_successes
+from dart_train.data.pool_import import ImportReport, fill_pool, import_successes, read_successes
 from dart_train.data.retention import Collection, collect
 from dart_train.data.schema import Provenance
 from dart_train.data.status import Status, read_status
@@ -191,7 +191,7 @@ def pool(
     """Import successes of another run into the pool, and show what it holds."""
     report = None
     with context.open_data() as data:
-        data.fill_pool()
+        fill_pool(data)
         if source is not None:
             tokens = ModelTokens.load(context.run.checkpoint(0)) if hint_marker else None
             found = read_successes(source, tasks=tuple(tasks))

@@ -67,7 +67,9 @@ class CurationConfig(BaseModel):
         sampling_floor: least share of a task, relative to its configured weight; above 0, so that none is forgotten.
         curriculum_bands: success rates that divide the tasks into bands, falling: easy, ..., hard.
         curriculum_opens_at: a band opens once the mean success of all easier tasks is so high.
-        replay_leftovers: make new groups of trajectories that came too late for theirs or were left out of it.
+        replay_leftovers: make new groups, within the staleness window, of trajectories that came too late for theirs,
+            were left out of it, or whose group never filled.
+        leftover_after_s: a group that got no member for so long will not fill.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -95,6 +97,7 @@ class CurationConfig(BaseModel):
     curriculum_bands: tuple[float, ...] = (0.7, 0.3)
     curriculum_opens_at: float = Field(default=0.6, gt=0.0, le=1.0)
     replay_leftovers: bool = False
+    leftover_after_s: float = Field(default=600.0, gt=0.0)
 
     @field_validator("curriculum_bands")
     @classmethod

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from dart_train.data.curation import PoolSampling
-from dart_train.data.schema import Provenance, experience_pool, rollout_meta
+from dart_train.data.schema import Provenance, experience_pool, rollout_meta, rollout_run
 from dart_train.trajectory import Trajectory
 
 _pool, _meta = experience_pool.c, rollout_meta.c
 
 COLLECTED_SOURCE = "collected"
 """`Trajectory.source` of successes that the policy made in another run."""
+
+ORIGIN_LENGTH = 512
 
 PROVENANCES = {
     "rollout": Provenance.ROLLOUT,
@@ -112,16 +114,32 @@ def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Tra
     return True
 
 
-def missing(connection: sa.Connection, run_id: str, sources: Iterable[Provenance]) -> list[str]:
-    """Return the ids of recorded successes that could be in the pool and are not, such as older demonstrations."""
+def has(connection: sa.Connection, run_id: str, trajectory_id: str) -> bool:
+    """Whether a trajectory is in the pool, retired or not."""
+    mine = (_pool.run_id == run_id) & (_pool.trajectory_id == trajectory_id)
+    return connection.execute(sa.select(_pool.rollout_id).where(mine)).first() is not None
+
+
+def set_origin(connection: sa.Connection, run_id: str, trajectory_id: str, origin: str) -> None:
+    """Write down where a trajectory of the pool came from."""
+    mine = (_pool.run_id == run_id) & (_pool.trajectory_id == trajectory_id)
+    connection.execute(experience_pool.update().where(mine).values(origin=origin[:ORIGIN_LENGTH]))
+
+
+def missing(connection: sa.Connection, run_id: str, sources: Iterable[Provenance]) -> list[tuple[int, str]]:
+    """Return (row id, trajectory id) of recorded successes that could be in the pool and are not."""
     wanted = [source for source, provenance in PROVENANCES.items() if provenance in set(sources)]
     known = sa.select(_pool.rollout_id).where(_pool.run_id == run_id)
+    has_files = sa.select(rollout_run.c.id).where(
+        rollout_run.c.id == _meta.rollout_id, rollout_run.c.split_dir.is_not(None)
+    )
     query = (
-        sa.select(_meta.trajectory_id)
-        .where(_meta.run_id == run_id, _meta.source.in_(wanted), _meta.reward > 0.0, _meta.rollout_id.not_in(known))
+        sa.select(_meta.rollout_id, _meta.trajectory_id)
+        .where(_meta.run_id == run_id, _meta.source.in_(wanted), _meta.reward > 0.0, has_files.exists())
+        .where(_meta.rollout_id.not_in(known))
         .order_by(_meta.rollout_id)
     )
-    return list(connection.execute(query).scalars())
+    return [(row[0], row[1]) for row in connection.execute(query)]
 
 
 def successes(

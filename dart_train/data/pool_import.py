@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ from dart_train.trajectory import Step, Trajectory
 if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
 
+_log = logging.getLogger(__name__)
 _SOURCES = {
     Provenance.ROLLOUT: pool.COLLECTED_SOURCE,
     Provenance.ORACLE: "oracle",
@@ -110,7 +113,7 @@ def import_successes(
             if provenance is Provenance.HINTED and encode is not None and hint_marker:
                 trajectory = strip_hint(trajectory, encode, hint_marker)
             new = as_pooled(trajectory, data.run_id, provenance)
-            added = data.add_to_pool(new, images, origin=origin)
+            added = add_to_pool(data, new, images, origin=origin)
         except (InvalidTrajectoryError, CorruptDataError) as error:
             report.refused += 1
             report.problems.append(str(error))
@@ -119,6 +122,41 @@ def import_successes(
         report.known += not added
         report.without_logprobs += added and any(len(step.logprobs) != len(step.sampled_ids) for step in new.steps)
     return report
+
+
+def add_to_pool(
+    data: DataManager, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]], *, origin: str = ""
+) -> bool:
+    """Record a success of elsewhere and put it into the pool; False if it was there.
+
+    Raises:
+        DataError: it cannot be recorded.
+    """
+    name = trajectory.trajectory_id
+    if data.store.read(lambda c: pool.has(c, data.run_id, name)):
+        return False
+    data.record(trajectory, images)
+    data.store.write(lambda c: pool.set_origin(c, data.run_id, name, origin))
+    return True
+
+
+def fill_pool(data: DataManager) -> int:
+    """Put recorded successes into the pool that are not in it, such as demonstrations of an older version's run.
+
+    Returns:
+        how many were put in.
+    """
+    rows = data.store.read(lambda c: pool.missing(c, data.run_id, data.config.pool_sources))
+    count = 0
+    for rollout_id, name in rows:
+        try:
+            trajectory = data.load_trajectory(name)
+        except CorruptDataError as error:
+            _log.warning("not put into the pool: %s", error)
+            continue
+        now = time.time()
+        count += data.store.write(lambda c, row=rollout_id, what=trajectory: pool.add(c, data.run_id, row, what, now))
+    return count
 
 
 def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:

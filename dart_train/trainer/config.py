@@ -87,6 +87,9 @@ class DartGRPOConfig(TrainingArguments):
         default=0.8,
         metadata={"help": "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."},
     )
+    top_entropy_over: str = field(
+        default="group", metadata={"help": 'Whose steps the quantile is of: "group", as in the paper, or "batch".'}
+    )
     entropy_coef: float = field(default=0.0, metadata={"help": "Weight of an entropy bonus."})
 
     scale_rewards: str = field(

@@ -309,6 +309,8 @@ class DartGRPOTrainer(Trainer):
                 for micro, (_, entropies) in zip(micros, scored, strict=True)
             ]
             groups = torch.cat([micro.groups for micro in micros])
+            if args.top_entropy_over == "batch":
+                groups = torch.zeros_like(groups)
             kept = losses.high_entropy_steps(torch.cat(means), groups, args.top_entropy_quantile)
             batch.kept = list(kept.split([len(mean) for mean in means]))
 
