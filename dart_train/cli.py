@@ -184,6 +184,7 @@ def data(
             manager,
             context.run.metrics("data"),
             slots=context.config.rollout.slots,
+            retention=context.config.data.retention,
             sweep_interval_s=context.config.data.sweep_interval_s,
         )
 

@@ -86,6 +86,10 @@ class InvalidTrajectoryError(DataError):
     """A trajectory that breaks an invariant of `dart_train.trajectory` was offered for recording."""
 
 
+class DuplicateTrajectoryError(InvalidTrajectoryError):
+    """Two different trajectories of one run have the same id."""
+
+
 class LeaseError(DataError):
     """The lease cannot be used any more: it expired, was given back, or never existed."""
 

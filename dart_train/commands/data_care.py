@@ -20,7 +20,7 @@ from dart_train.data.check import HARMLESS, CheckReport, check_run
 from dart_train.data.pool_import import ImportReport, fill_pool, import_successes, read_successes
 from dart_train.data.retention import Collection, collect
 from dart_train.data.schema import Provenance
-from dart_train.data.status import Status, read_status
+from dart_train.data.status import Status
 from dart_train.errors import CorruptDataError
 
 FINDINGS_SHOWN = 30
@@ -31,7 +31,7 @@ MEGABYTE = 1e6
 def status(context: ModuleContext, console: Console, *, as_json: bool = False) -> None:
     """Show queue, groups in the making, staleness, success by task, pool and what was dropped."""
     with context.open_data() as data:
-        now = read_status(data)
+        now = data.status()
     if as_json:
         figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures(), "why": now.why}
         console.print_json(json.dumps(figures))
@@ -46,7 +46,9 @@ def show_status(now: Status, console: Console) -> None:
     console.print(
         Columns(
             [
-                _counts("trajectories", {name: n for name, n in now.census.parts().items() if name != "eligible_groups"}),
+                _counts(
+                    "trajectories", {name: n for name, n in now.census.parts().items() if name != "eligible_groups"}
+                ),
                 _counts("groups ready, by task", now.ready_by_task),
                 _counts("groups in the making", {f"{have} of {want}": n for (have, want), n in now.making.items()}),
                 _histogram("versions behind: waiting", now.waiting_staleness),
@@ -54,7 +56,10 @@ def show_status(now: Status, console: Console) -> None:
                 _counts("trajectories dropped, by rule", now.dropped),
                 _counts("groups dropped, by rule", now.dropped_groups),
                 _counts("decisions", now.decisions),
-                _counts("leases held", {f"{held.holder} ({held.expires_in_s:.0f} s left)": held.groups for held in now.leases}),
+                _counts(
+                    "leases held",
+                    {f"{held.holder} ({held.expires_in_s:.0f} s left)": held.groups for held in now.leases},
+                ),
             ],
             padding=(0, 2),
         )
@@ -208,6 +213,6 @@ def pool(
             console.print(_counts(f"from {source}", counts))
             for problem in problems:
                 console.print(Text(problem, "yellow"))
-        now = read_status(data)
+        now = data.status()
     console.print(_pool(now) if now.pool else Text("the pool is empty", "dim"))
     return report

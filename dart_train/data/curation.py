@@ -1,13 +1,14 @@
 """Which data is made and trained on: the switches, and the decisions on single trajectories, groups and episodes.
 
 Sources: the DART paper (arXiv 2509.23866) for dynamic rollout number, dynamic trajectory length and the experience
-pool; AReaL's staleness manager (arXiv 2505.24298) for the admission by count.
+pool.
 
 Invariants:
     - Pure: nothing here touches a database, a file, a clock or a random state.
     - Each idea has its own switch; `CurationConfig.plain()` has all of them off.
 
-Beside it: `grouping` settles complete groups, `sampling` shares the rollouts among tasks, `pool` keeps successes.
+Beside it: `admission` says how much may be started, `grouping` settles complete groups, `sampling` shares the rollouts
+among tasks, `pool` keeps successes, `leftovers` makes new groups of what was left over.
 The selection of steps by entropy is the trainer's (`top_entropy_quantile`, `top_entropy_over`): only it has entropies.
 """
 
@@ -51,6 +52,7 @@ class CurationConfig(BaseModel):
         select_rollouts: train on at most so many members of a group, positives and negatives balanced; None: on all.
         batch_groups: groups in a batch, for back-pressure.
         batches_ahead: how many batches of rollouts may wait or run before new ones are refused; None: no limit.
+        task_groups_ahead: groups of one task that may wait for the trainer; None: no limit.
         success_window: how many of a task's latest rollouts make its success rate.
         dynamic_rollouts: fewer rollouts for tasks that mostly succeed.
         dynamic_rollouts_threshold: success rate up to which a group keeps its full size.
@@ -81,6 +83,7 @@ class CurationConfig(BaseModel):
     select_rollouts: int | None = Field(default=None, ge=2)
     batch_groups: int = Field(default=12, ge=1)
     batches_ahead: float | None = Field(default=2.0, ge=1.0)
+    task_groups_ahead: int | None = Field(default=None, ge=1)
     success_window: int = Field(default=32, ge=1)
     dynamic_rollouts: bool = False
     dynamic_rollouts_threshold: float = Field(default=0.6, gt=0.0, le=1.0)
@@ -155,25 +158,6 @@ def oldest_allowed(newest_version: int | None, max_staleness: int | None) -> int
     if newest_version is None or max_staleness is None:
         return None
     return newest_version - max_staleness
-
-
-def capacity(waiting: int, running: int, *, batch_size: int, batches_ahead: float | None) -> int | None:
-    """Return how many more rollouts may start; negative when there are too many already, None: any number.
-
-    AReaL admits `(max_staleness + version + 1) * batch - (accepted + running)` where `accepted` counts from the start
-    of the run; with what was trained taken off both sides that is a bound on what waits and runs, which needs no
-    counter and stays right when data is dropped. Unfinished groups do not count, or groups that never finish would
-    block all.
-
-    Args:
-        waiting: trajectories in groups that could be leased now.
-        running: episodes that have begun.
-        batch_size: trajectories in a batch.
-        batches_ahead: how many batches may wait or run; 1 + staleness in AReaL's formula.
-    """
-    if batches_ahead is None:
-        return None
-    return int(batches_ahead * batch_size) - waiting - running
 
 
 def rollouts_for(success_rate: float | None, maximum: int, *, threshold: float = 0.6, minimum: int = 2) -> int:

@@ -116,9 +116,7 @@ class TrajectoryFiles:
         options: of the fsspec file system, see `storage.open_storage`.
     """
 
-    def __init__(
-        self, root: str | Path, *, image_format: str = "png", options: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, root: str | Path, *, image_format: str = "png", options: dict[str, Any] | None = None) -> None:
         if image_format not in ENCODERS:
             raise DataError(f"no image format {image_format!r}: use one of {', '.join(ENCODERS)}")
         self.storage = open_storage(root, options)

@@ -68,7 +68,9 @@ class Settlement:
     rewards: tuple[float, ...]
 
 
-def settle_group(members: Sequence[Member], config: CurationConfig, successes: Sequence[Success], key: str) -> Settlement:
+def settle_group(
+    members: Sequence[Member], config: CurationConfig, successes: Sequence[Success], key: str
+) -> Settlement:
     """Decide on a complete group.
 
     Args:
@@ -124,9 +126,7 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
     return {*newest_better, *newest_worse}
 
 
-def settle(
-    connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float
-) -> Settlement:
+def settle(connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float) -> Settlement:
     """Decide on a group that got its last member, and write that down.
 
     Args:

@@ -109,9 +109,7 @@ def _leftovers(
     return found
 
 
-def _make_group(
-    connection: sa.Connection, run_id: str, task_id: str, members: Sequence[Leftover], now: float
-) -> None:
+def _make_group(connection: sa.Connection, run_id: str, task_id: str, members: Sequence[Leftover], now: float) -> None:
     rewards = [item.reward for item in members]
     first = members[0].rollout_id
     key = connection.execute(

@@ -142,9 +142,7 @@ def missing(connection: sa.Connection, run_id: str, sources: Iterable[Provenance
     return [(row[0], row[1]) for row in connection.execute(query)]
 
 
-def successes(
-    connection: sa.Connection, run_id: str, task_id: str, sources: Iterable[Provenance]
-) -> list[Success]:
+def successes(connection: sa.Connection, run_id: str, task_id: str, sources: Iterable[Provenance]) -> list[Success]:
     """Return the pool's trajectories of a task, by provenance."""
     mine = (_pool.run_id == run_id) & (_pool.task_id == task_id) & _pool.retired_at.is_(None)
     columns = _pool.rollout_id, _pool.trajectory_id, _pool.reward, _pool.added_at, _pool.uses

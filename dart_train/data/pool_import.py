@@ -106,7 +106,9 @@ def import_successes(
         DataError: the run's database or disk failed, or hinted trajectories come without a way to strip the hint.
     """
     if provenance is Provenance.HINTED and (encode is None or not hint_marker):
-        raise DataError("trajectories made with a hint need its marker, so that the hint can be stripped: --hint-marker")
+        raise DataError(
+            "trajectories made with a hint need its marker, so that the hint can be stripped: --hint-marker"
+        )
     report = ImportReport()
     for trajectory, images in found:
         try:

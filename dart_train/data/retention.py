@@ -244,9 +244,7 @@ def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajector
             continue
         images = frozenset(name for step in trajectory.steps for name in step.image_hashes)
         removable = bool(row.done) and not row.pooled
-        found.append(
-            StoredTrajectory(row.trajectory_id, row.created_at, sizes[row.trajectory_id], images, removable)
-        )
+        found.append(StoredTrajectory(row.trajectory_id, row.created_at, sizes[row.trajectory_id], images, removable))
     return found, known
 
 
@@ -259,9 +257,9 @@ def _is_pooled() -> sa.ColumnElement[bool]:
 
 def _candidates(run_id: str) -> sa.Select:
     done = _meta.state.in_([state.value for state in DONE_STATES])
-    return sa.select(
-        _meta.trajectory_id, _meta.created_at, done.label("done"), _is_pooled().label("pooled")
-    ).where(_meta.run_id == run_id)
+    return sa.select(_meta.trajectory_id, _meta.created_at, done.label("done"), _is_pooled().label("pooled")).where(
+        _meta.run_id == run_id
+    )
 
 
 def _remove_trajectory(data: DataManager, trajectory_id: str) -> bool:

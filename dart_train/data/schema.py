@@ -4,8 +4,7 @@ Invariants:
     - `rollout_run` and `checkpoint` have exactly the published columns, nullability and unique keys.
     - Own facts live in own tables, joined by id: `rollout_meta`, `rollout_group`, `checkpoint_meta`, ...
     - Everything compiles for SQLite and MySQL; `sql/*.sql` is generated from here (`python -m dart_train.data.ddl`).
-    - A change here comes with a migration (`dart_train/data/migrations`), and new columns stand at a table's end, where a
-      migration puts them.
+    - A change here comes with a migration (`dart_train/data/migrations`), and new columns stand at a table's end.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -29,9 +29,6 @@ from dart_train.data.schema import (
 )
 from dart_train.data.statistics import TaskStats
 from dart_train.data.why import Evidence, explain
-
-if TYPE_CHECKING:
-    from dart_train.data.reader import RunReader
 
 _meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
@@ -101,12 +98,6 @@ class Status:
         }
 
 
-def read_status(data: RunReader) -> Status:
-    """Return how a run's data stands now."""
-    now = data._clock()
-    return data.store.read(lambda c: _status(c, data.run_id, data.config.max_staleness, data.config.success_window, now))
-
-
 def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
     """Return the values behind what cannot be leased now.
 
@@ -167,7 +158,16 @@ def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[
     return {(members, expected): count for members, expected, count in rows}
 
 
-def _status(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int, now: float) -> Status:
+def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int, now: float) -> Status:
+    """Return how a run's data stands.
+
+    Args:
+        connection: in a transaction, whose snapshot it is.
+        run_id: the run.
+        max_staleness: of the staleness window.
+        window: latest rollouts that make a task's success rate.
+        now: Unix time by the database's clock.
+    """
     newest = checkpoints.newest_version(connection, run_id)
     oldest = oldest_allowed(newest, max_staleness)
     decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)

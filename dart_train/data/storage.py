@@ -64,7 +64,9 @@ def open_storage(root: str | Path, options: dict[str, Any] | None = None) -> Sto
         system, path = fsspec.core.url_to_fs(text, **{"use_listings_cache": False, **(options or {})})
     except ImportError as error:
         protocol = text.partition(":")[0]
-        raise DataError(f"{text}: {error}; `pip install 'dart-gui[s3]'` brings what s3:// needs ({protocol})") from error
+        raise DataError(
+            f"{text}: {error}; `pip install 'dart-gui[s3]'` brings what s3:// needs ({protocol})"
+        ) from error
     except ValueError as error:
         raise DataError(f"{text}: {error}; use a directory, or a URL of a protocol that fsspec knows") from error
     return ObjectStore(system, path, text.rstrip("/"))
@@ -141,9 +143,11 @@ class Directory(Storage):
                 (self._root / folder).mkdir(parents=True, exist_ok=True)
 
     def read(self, key: str) -> bytes:
+        """See `Storage`."""
         return (self._root / key).read_bytes()
 
     def write(self, key: str, data: bytes) -> None:
+        """See `Storage`."""
         path = self._root / key
         temporary = self._temporary(path.parent)
         with self._explained(path):
@@ -159,6 +163,7 @@ class Directory(Storage):
                 raise
 
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
+        """See `Storage`."""
         path = self._root / key
         folder = path.parent
         temporary = self._temporary(folder.parent)
@@ -177,6 +182,7 @@ class Directory(Storage):
         return True
 
     def entry(self, key: str) -> Entry | None:
+        """See `Storage`."""
         with self._explained(self._root / key):
             try:
                 found = (self._root / key).stat()
@@ -185,10 +191,12 @@ class Directory(Storage):
         return Entry(key, found.st_size, found.st_mtime)
 
     def touch(self, entry: Entry) -> None:
+        """See `Storage`."""
         with self._explained(self._root / entry.key):
             os.utime(self._root / entry.key)
 
     def entries(self, folder: str) -> Iterator[Entry]:
+        """See `Storage`."""
         for parent, folders, names in os.walk(self._root / folder):
             folders[:] = [name for name in folders if not name.startswith(_TEMPORARY)]
             inside = Path(parent).relative_to(self._root).as_posix()
@@ -198,6 +206,7 @@ class Directory(Storage):
                     yield entry
 
     def remove(self, key: str) -> bool:
+        """See `Storage`."""
         path = self._root / key
         with self._explained(path):
             try:
@@ -212,6 +221,7 @@ class Directory(Storage):
         return True
 
     def remove_leftovers(self, older_than_s: float) -> int:
+        """See `Storage`."""
         count, before = 0, time.time() - older_than_s
         with self._explained(self._root):
             for parent, folders, names in os.walk(self._root):
@@ -266,14 +276,17 @@ class ObjectStore(Storage):
         self._failures = _failures_of(url)
 
     def read(self, key: str) -> bytes:
+        """See `Storage`."""
         with self._explained(key):
             return self._system.cat_file(self._full(key))
 
     def write(self, key: str, data: bytes) -> None:
+        """See `Storage`."""
         with self._explained(key, bucket_missing=True):
             self._system.pipe_file(self._full(key), data)
 
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
+        """See `Storage`."""
         with self._explained(key, bucket_missing=True):
             try:
                 self._system.pipe_file(self._full(key), data, mode="overwrite" if replace else "create")
@@ -282,6 +295,7 @@ class ObjectStore(Storage):
         return True
 
     def entry(self, key: str) -> Entry | None:
+        """See `Storage`."""
         with self._explained(key):
             try:
                 return self._entry(self._system.info(self._full(key)))
@@ -289,9 +303,11 @@ class ObjectStore(Storage):
                 return None
 
     def touch(self, entry: Entry) -> None:
+        """See `Storage`."""
         self.write(entry.key, self.read(entry.key))  # the same bytes again: stores have no other way that all know
 
     def entries(self, folder: str) -> Iterator[Entry]:
+        """See `Storage`."""
         with self._explained(folder):
             try:
                 found = self._system.find(self._full(folder), detail=True)
@@ -300,6 +316,7 @@ class ObjectStore(Storage):
         yield from (self._entry(info) for info in found.values() if info["type"] == "file")
 
     def remove(self, key: str) -> bool:
+        """See `Storage`."""
         with self._explained(key):
             if self.entry(key) is None:
                 return False
@@ -307,6 +324,7 @@ class ObjectStore(Storage):
         return True
 
     def remove_leftovers(self, older_than_s: float) -> int:
+        """See `Storage`."""
         return 0  # an object that was not stored whole is not there
 
     def _full(self, key: str) -> str:

@@ -9,10 +9,10 @@ Invariants:
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
       v(task) = groups dealt / weight (a member counts as its share of the group, divided by the share that curation gave
-      the task when it was dealt), a new group is opened, or a member is
-      dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
-      most `stay_groups` full groups ahead, counted in rollouts: a slot that changes its task pays for a new page, so
-      small groups must not make it change more often. Finishing what is open, when no new group is admitted, is exempt.
+      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v or
+      for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot that
+      changes its task pays for a new page, so small groups must not make it change more often. Finishing what is open,
+      when no new group is admitted, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
 """

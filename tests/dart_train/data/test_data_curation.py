@@ -10,7 +10,6 @@ from dart_gym.outcomes import TerminalState
 from dart_train.data.curation import (
     CurationConfig,
     Plan,
-    capacity,
     judge_group,
     length_cap,
     oldest_allowed,
@@ -109,21 +108,6 @@ def test_groups_are_judged_when_complete():
 )
 def test_errors_are_never_trained_on(fields, why):
     assert untrainable(make_trajectory("t", **fields)) == why
-
-
-def test_capacity_is_areals_formula_without_what_was_consumed():
-    batch, version, staleness = 96, 7, 1
-    accepted, running = version * batch + 30, 12  # seven batches trained, 30 waiting
-    areal = (staleness + version + 1) * batch - (accepted + running)
-    assert capacity(30, running, batch_size=batch, batches_ahead=staleness + 1) == areal
-    assert capacity(10**6, 10**6, batch_size=batch, batches_ahead=None) is None
-
-
-@given(st.integers(0, 500), st.integers(0, 64), st.integers(1, 100), st.floats(1, 4))
-def test_a_full_batch_always_fits(waiting, running, batch, ahead):
-    room = capacity(waiting, running, batch_size=batch, batches_ahead=ahead)
-    if room <= 0 and running == 0:
-        assert waiting >= batch  # a refusal never starves the trainer
 
 
 def test_switches_are_off_by_default_and_unknown_ones_are_errors():

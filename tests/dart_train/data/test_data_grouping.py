@@ -12,7 +12,11 @@ from dart_train.data.pool import Success, choose
 from dart_train.data.schema import GroupState, Reason
 
 POOLING = CurationConfig(experience_pool=True)
-SUCCESSES = [Success(101, "old", 1.0, 5.0, uses=0), Success(102, "new", 1.0, 9.0, uses=4), Success(103, "mid", 0.5, 7.0)]
+SUCCESSES = [
+    Success(101, "old", 1.0, 5.0, uses=0),
+    Success(102, "new", 1.0, 9.0, uses=4),
+    Success(103, "mid", 0.5, 7.0),
+]
 
 
 def members(*rewards: float) -> list[Member]:

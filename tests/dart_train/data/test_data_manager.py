@@ -24,6 +24,8 @@ from dart_train.data import CheckpointStatus, RolloutState, image_hash
 from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run
 from dart_train.errors import CheckpointError, CorruptDataError, InvalidTrajectoryError, LeaseError
 
+pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
+
 
 def rows(data, table) -> list[sa.Row]:
     return data.store.read(lambda c: list(c.execute(sa.select(table))))

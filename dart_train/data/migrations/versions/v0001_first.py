@@ -1,4 +1,4 @@
-"""The first version: runs, groups, leases, checkpoints, records of tasks. Its statements are frozen beside this file."""
+"""The first version: runs, groups, leases, checkpoints, records of tasks. Its statements stand beside this file."""
 
 from __future__ import annotations
 

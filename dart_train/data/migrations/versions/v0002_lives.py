@@ -1,6 +1,8 @@
-"""Steps, the groups of each lease, who serves which version, the experience pool, decisions, digests of trajectories."""
+"""Steps, the groups of each lease, who serves which version, the experience pool, decisions, digests."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +12,7 @@ from dart_train.data.migrations.steps import add_column, add_index
 revision = "0002"
 down_revision = "0001"
 
-_OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+_OPTIONS: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
 _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 _NAME = sa.String(191)
 
