@@ -20,7 +20,7 @@ from dart_train.data.check import HARMLESS, CheckReport, check_run
 from dart_train.data.pool_import import ImportReport, fill_pool, import_successes, read_successes
 from dart_train.data.retention import Collection, collect
 from dart_train.data.schema import Provenance
-from dart_train.data.status import Status
+from dart_train.data.status import Held, Status
 from dart_train.errors import CorruptDataError
 
 FINDINGS_SHOWN = 30
@@ -46,9 +46,7 @@ def show_status(now: Status, console: Console) -> None:
     console.print(
         Columns(
             [
-                _counts(
-                    "trajectories", {name: n for name, n in now.census.parts().items() if name != "eligible_groups"}
-                ),
+                _counts("trajectories", _trajectories(now)),
                 _counts("groups ready, by task", now.ready_by_task),
                 _counts("groups in the making", {f"{have} of {want}": n for (have, want), n in now.making.items()}),
                 _histogram("versions behind: waiting", now.waiting_staleness),
@@ -56,10 +54,7 @@ def show_status(now: Status, console: Console) -> None:
                 _counts("trajectories dropped, by rule", now.dropped),
                 _counts("groups dropped, by rule", now.dropped_groups),
                 _counts("decisions", now.decisions),
-                _counts(
-                    "leases held",
-                    {f"{held.holder} ({held.expires_in_s:.0f} s left)": held.groups for held in now.leases},
-                ),
+                _counts("groups on lease", {_holder(held): held.groups for held in now.leases}),
             ],
             padding=(0, 2),
         )
@@ -68,6 +63,14 @@ def show_status(now: Status, console: Console) -> None:
         console.print(_tasks(now))
     if now.pool:
         console.print(_pool(now))
+
+
+def _trajectories(now: Status) -> dict[str, int]:
+    return {name: count for name, count in now.census.parts().items() if name != "eligible_groups"}
+
+
+def _holder(held: Held) -> str:
+    return f"{held.holder} ({held.expires_in_s:.0f} s left)"
 
 
 def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:

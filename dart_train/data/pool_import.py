@@ -3,13 +3,14 @@
 Invariants:
     - What is stored is what a policy without the hint would have been asked: the hint's tokens leave every prompt, the
       rest stays token by token. A prompt in which the hint is not found exactly is not imported.
-    - Behaviour log-probabilities stay only where the prompt stays: a hinted policy's say nothing about the plain prompt.
+    - Behaviour log-probabilities stay only where the prompt stays: a hinted policy's are those of another prompt.
     - Importing twice stores once: the new id is a digest of the content.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import logging
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from dart_train.data import pool
@@ -106,9 +108,7 @@ def import_successes(
         DataError: the run's database or disk failed, or hinted trajectories come without a way to strip the hint.
     """
     if provenance is Provenance.HINTED and (encode is None or not hint_marker):
-        raise DataError(
-            "trajectories made with a hint need its marker, so that the hint can be stripped: --hint-marker"
-        )
+        raise DataError("trajectories made with a hint need its marker, so that it can be stripped: --hint-marker")
     report = ImportReport()
     for trajectory, images in found:
         try:
@@ -156,9 +156,12 @@ def fill_pool(data: DataManager) -> int:
         except CorruptDataError as error:
             _log.warning("not put into the pool: %s", error)
             continue
-        now = time.time()
-        count += data.store.write(lambda c, row=rollout_id, what=trajectory: pool.add(c, data.run_id, row, what, now))
+        count += data.store.write(functools.partial(_add, data.run_id, rollout_id, trajectory))
     return count
+
+
+def _add(run_id: str, rollout_id: int, trajectory: Trajectory, connection: sa.Connection) -> bool:
+    return pool.add(connection, run_id, rollout_id, trajectory, time.time())
 
 
 def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:
@@ -218,8 +221,8 @@ def as_pooled(trajectory: Trajectory, run_id: str, provenance: Provenance) -> Tr
     """
     if not pool.belongs(trajectory):
         raise InvalidTrajectoryError(
-            f"trajectory {trajectory.trajectory_id} is no success to learn from (ended in {trajectory.terminal}, reward "
-            f"{trajectory.reward}, {len(trajectory.steps)} steps)"
+            f"trajectory {trajectory.trajectory_id} is no success to learn from (ended in {trajectory.terminal}, "
+            f"reward {trajectory.reward}, {len(trajectory.steps)} steps)"
         )
     new = dataclasses.replace(
         trajectory,

@@ -63,10 +63,7 @@ def open_storage(root: str | Path, options: dict[str, Any] | None = None) -> Sto
     try:
         system, path = fsspec.core.url_to_fs(text, **{"use_listings_cache": False, **(options or {})})
     except ImportError as error:
-        protocol = text.partition(":")[0]
-        raise DataError(
-            f"{text}: {error}; `pip install 'dart-gui[s3]'` brings what s3:// needs ({protocol})"
-        ) from error
+        raise DataError(f"{text}: {error} (`pip install 'dart-gui[s3]'` brings what s3:// needs)") from error
     except ValueError as error:
         raise DataError(f"{text}: {error}; use a directory, or a URL of a protocol that fsspec knows") from error
     return ObjectStore(system, path, text.rstrip("/"))

@@ -8,11 +8,11 @@ Invariants:
       times), so every opened group terminates: each member ends as completed or given up.
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
-      v(task) = groups dealt / weight (a member counts as its share of the group, divided by the share that curation gave
-      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v or
-      for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot that
-      changes its task pays for a new page, so small groups must not make it change more often. Finishing what is open,
-      when no new group is admitted, is exempt.
+      v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
+      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
+      or for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot
+      that changes its task pays for a new page, so small groups must not make it change more often. Finishing what is
+      open, when no new group is admitted, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
 """

@@ -13,7 +13,7 @@ from dart_train.data.schema import GroupState, Reason
 
 POOLING = CurationConfig(experience_pool=True)
 SUCCESSES = [
-    Success(101, "old", 1.0, 5.0, uses=0),
+    Success(101, "old", 1.0, 5.0),
     Success(102, "new", 1.0, 9.0, uses=4),
     Success(103, "mid", 0.5, 7.0),
 ]
