@@ -104,8 +104,8 @@ class DataConfig(_Model):
     url: str | None = Field(None, description="SQLAlchemy URL; None for a SQLite file in the run directory")
     files: str | None = Field(
         None,
-        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under the "
-        "run's name; None for the run directory",
+        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under "
+        "the run's name; None for the run directory",
     )
     image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
     retention: RetentionConfig = RetentionConfig()

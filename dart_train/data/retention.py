@@ -225,7 +225,7 @@ def _settle_orphans(data: DataManager, result: Collection, before: float, dry_ru
 
 def _split_dirs(connection: sa.Connection, run_id: str) -> dict[str, str | None]:
     query = sa.select(_run.trajectory_id, _run.split_dir).where(_run.run_id == run_id)
-    return dict(connection.execute(query).tuples().all())
+    return {name: split_dir for name, split_dir in connection.execute(query)}
 
 
 def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajectory], int]:

@@ -129,7 +129,7 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
         stale=_stale_versions(connection, run_id, oldest),
         making=_making(connection, run_id, oldest),
         no_signal={float(reward): count for reward, count in connection.execute(dry)},
-        terminals=dict(connection.execute(terminals).tuples().all()),
+        terminals={name: count for name, count in connection.execute(terminals)},
         asked=asked,
         holders={holder: int(count) for holder, count in connection.execute(holders)},
     )
@@ -198,7 +198,7 @@ def _ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -
     if oldest is not None:
         ready &= _group.oldest_version >= oldest
     query = sa.select(_group.task_id, sa.func.count()).where(ready).group_by(_group.task_id).order_by(_group.task_id)
-    return dict(connection.execute(query).tuples().all())
+    return {name: count for name, count in connection.execute(query)}
 
 
 def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | None) -> dict[int, int]:
@@ -212,7 +212,7 @@ def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | Non
 
 def _by_reason(connection: sa.Connection, columns: Any, run_id: str) -> dict[str, int]:
     query = sa.select(columns.reason, sa.func.count()).where(columns.run_id == run_id, columns.reason != "")
-    return dict(connection.execute(query.group_by(columns.reason).order_by(columns.reason)).tuples().all())
+    return {name: count for name, count in connection.execute(query.group_by(columns.reason).order_by(columns.reason))}
 
 
 def _leases(connection: sa.Connection, run_id: str, now: float) -> tuple[Held, ...]:
