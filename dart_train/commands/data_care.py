@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Annotated
 
+import typer
 from rich.bar import Bar
 from rich.columns import Columns
 from rich.console import Console, RenderableType
@@ -15,28 +16,41 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_agent.tokens import ModelTokens
-from dart_train.commands.context import ModuleContext
-from dart_train.data.check import HARMLESS, CheckReport, check_run
-from dart_train.data.pool_import import ImportReport, fill_pool, import_successes, read_successes
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
+from dart_train.data.check import HARMLESS, CheckReport, check_run, unopened
+from dart_train.data.pool_import import fill_pool, import_successes, read_successes
 from dart_train.data.retention import Collection, collect
 from dart_train.data.schema import Provenance
 from dart_train.data.status import Held, Status
-from dart_train.errors import CorruptDataError
+from dart_train.errors import DataError
 
 FINDINGS_SHOWN = 30
 BAR_WIDTH = 24
+DAMAGED = 3
 MEGABYTE = 1e6
 
 
-def status(context: ModuleContext, console: Console, *, as_json: bool = False) -> None:
-    """Show queue, groups in the making, staleness, success by task, pool and what was dropped."""
-    with context.open_data() as data:
+def register(app: typer.Typer) -> None:
+    """Add the commands to those of `dart-train data`."""
+    for command in (status, gc, check, pool):
+        app.command()(command)
+
+
+def status(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
+) -> None:
+    """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
         now = data.status()
     if as_json:
         figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures(), "why": now.why}
-        console.print_json(json.dumps(figures))
-        return
-    show_status(now, console)
+        typer.echo(json.dumps(figures))
+    else:
+        show_status(now, Console())
 
 
 def show_status(now: Status, console: Console) -> None:
@@ -129,10 +143,21 @@ def _pool(now: Status) -> Table:
     return table
 
 
-def gc(context: ModuleContext, console: Console, *, dry_run: bool = False) -> Collection:
-    """Clear away what crashes left and what retention gives up."""
-    with context.open_data() as data:
+def gc(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+) -> None:
+    """Clear away what crashes left and what `data.retention` gives up."""
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
         result = collect(data, context.config.data.retention, dry_run=dry_run)
+    show_collection(result, Console(), dry_run=dry_run)
+
+
+def show_collection(result: Collection, console: Console, *, dry_run: bool = False) -> None:
+    """Print what a collection did."""
     table = Table(title="would be done" if dry_run else "done", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -151,31 +176,34 @@ def gc(context: ModuleContext, console: Console, *, dry_run: bool = False) -> Co
     console.print(table)
     for problem in result.problems:
         console.print(Text(problem, "yellow"))
-    return result
 
 
-def check(context: ModuleContext, console: Console, *, pixels: bool = True, repair: bool = False) -> CheckReport:
-    """See whether database and files are whole and agree.
-
-    Raises:
-        CorruptDataError: they do not, and were not to be repaired.
-    """
-    with context.open_data() as data:
-        report = check_run(data, pixels=pixels, repair=repair)
-        where = data.files.storage.where
-    show_findings(report, console)
+def check(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
+) -> None:
+    """See whether database and files are whole and agree; exit status 3 if they do not."""
+    with module_context(config, overrides, name, runs_dir) as context:
+        try:
+            with context.open_data() as data:
+                report = check_run(data, pixels=not quick, repair=repair)
+        except DataError as error:
+            report = unopened(error, str(context.run.root))
+    show_findings(report, Console())
     if not report.whole and not repair:
-        kinds = ", ".join(f"{count} {problem}" for problem, count in report.counts().items())
-        raise CorruptDataError(where, f"{kinds}; `dart-train data check --repair` gives up what cannot be mended")
-    return report
+        raise typer.Exit(DAMAGED)
 
 
 def show_findings(report: CheckReport, console: Console) -> None:
     """Print what a check found."""
     if report.findings:
         table = Table(title="findings", title_justify="left")
-        for name in ("problem", "where", "detail"):
-            table.add_column(name, overflow="fold")
+        for title in ("problem", "where", "detail"):
+            table.add_column(title, overflow="fold")
         for finding in report.findings[:FINDINGS_SHOWN]:
             style = "yellow" if finding.problem in HARMLESS else "red"
             table.add_row(Text(finding.problem.value, style), Text(finding.where), Text(finding.detail))
@@ -188,26 +216,30 @@ def show_findings(report: CheckReport, console: Console) -> None:
 
 
 def pool(
-    context: ModuleContext,
-    console: Console,
-    *,
-    source: Path | None = None,
-    provenance: Provenance = Provenance.HINTED,
-    hint_marker: str | None = None,
-    tasks: Iterable[str] = (),
-) -> ImportReport | None:
-    """Import successes of another run into the pool, and show what it holds."""
-    report = None
-    with context.open_data() as data:
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="RUN", help="a run's directory or URL, for its successes")
+    ] = None,
+    provenance: Annotated[Provenance, typer.Option("--as", help="who made them")] = Provenance.HINTED,
+    hint_marker: Annotated[
+        str | None, typer.Option(help="text with which the hint begins in the instruction of hinted ones")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="only of this task; may be repeated")] = None,
+) -> None:
+    """Show what the experience pool holds, after importing the successes of another run into it."""
+    console = Console()
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
         fill_pool(data)
         if source is not None:
             tokens = ModelTokens.load(context.run.checkpoint(0)) if hint_marker else None
-            found = read_successes(source, tasks=tuple(tasks))
             report = import_successes(
                 data,
-                found,
+                read_successes(source, tasks=task or ()),
                 provenance=provenance,
-                origin=str(source),
+                origin=source,
                 encode=tokens.encode if tokens else None,
                 hint_marker=hint_marker,
             )
@@ -218,4 +250,3 @@ def pool(
                 console.print(Text(problem, "yellow"))
         now = data.status()
     console.print(_pool(now) if now.pool else Text("the pool is empty", "dim"))
-    return report

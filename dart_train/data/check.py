@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from dart_train.data import retention
-from dart_train.data.files import IMAGE_GRACE_S, image_key
+from dart_train.data import records, retention
+from dart_train.data.files import IMAGE_GRACE_S, image_key, pack_trajectory
 from dart_train.data.retention import ORPHAN_GRACE_S
 from dart_train.data.schema import (
     GroupState,
@@ -34,7 +34,16 @@ from dart_train.data.schema import (
     rollout_meta,
     rollout_run,
 )
-from dart_train.errors import CorruptDataError, DataError, DiskFullError
+from dart_train.errors import (
+    CorruptDataError,
+    DatabaseBusyError,
+    DatabaseGoneError,
+    DataError,
+    DiskFullError,
+    ReadOnlyError,
+    SchemaError,
+    StorageGoneError,
+)
 from dart_train.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -55,6 +64,8 @@ class Problem(StrEnum):
     FILES_WITHOUT_ROW = "files without row"
     CORRUPT_TRAJECTORY = "damaged trajectory"
     ROW_DIFFERS = "row and file differ"
+    WRONG_SCHEMA = "schema of another version"
+    UNREACHABLE = "cannot be reached"
     IMAGE_MISSING = "screenshot missing"
     CORRUPT_IMAGE = "damaged screenshot"
     UNUSED_IMAGE = "screenshot that nothing shows"
@@ -104,6 +115,30 @@ class CheckReport:
     def add(self, problem: Problem, where: str, detail: object) -> None:
         """Write a finding down."""
         self.findings.append(Finding(problem, where, str(detail)))
+
+
+_PROBLEM_OF: tuple[tuple[type[DataError], Problem], ...] = (
+    (ReadOnlyError, Problem.UNWRITABLE),
+    (DiskFullError, Problem.LOW_SPACE),
+    (SchemaError, Problem.WRONG_SCHEMA),
+    (DatabaseGoneError, Problem.UNREACHABLE),
+    (DatabaseBusyError, Problem.UNREACHABLE),
+    (StorageGoneError, Problem.UNREACHABLE),
+)
+
+
+def unopened(error: DataError, where: str) -> CheckReport:
+    """Return the report of a run that cannot even be opened.
+
+    Args:
+        error: what opening it said.
+        where: the run.
+    """
+    report = CheckReport()
+    report.add(
+        next((problem for kind, problem in _PROBLEM_OF if isinstance(error, kind)), Problem.DATABASE), where, error
+    )
+    return report
 
 
 def check_run(
@@ -198,8 +233,8 @@ def _check_database(data: DataManager, report: CheckReport) -> None:
 
 
 def _rows(run_id: str) -> sa.Select:
-    columns = _meta.rollout_id, _meta.trajectory_id, _meta.task_id, _meta.reward, _meta.num_steps, _run.split_dir
-    joined = sa.select(*columns).join_from(rollout_meta, rollout_run, _run.id == _meta.rollout_id)
+    columns = _meta.rollout_id, _meta.trajectory_id, _meta.task_id, _meta.reward, _meta.num_steps, _meta.digest
+    joined = sa.select(*columns, _run.split_dir).join_from(rollout_meta, rollout_run, _run.id == _meta.rollout_id)
     return joined.where(_meta.run_id == run_id).order_by(_meta.rollout_id)
 
 
@@ -241,6 +276,9 @@ def _check_trajectory(data: DataManager, report: CheckReport, row: sa.Row, *, ha
     ):
         if stored != said:
             report.add(Problem.ROW_DIFFERS, name, f"the file's {label} is {stored!r}, the row's {said!r}")
+            return trajectory
+    if row.digest and records.digest(pack_trajectory(trajectory)) != row.digest:
+        report.add(Problem.ROW_DIFFERS, name, "the file is that of another rollout with the same id")
     return trajectory
 
 

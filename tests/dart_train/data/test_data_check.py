@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from data_builders import make_step, make_trajectory, open_manager, picture, record_group
+from data_builders import RUN, make_step, make_trajectory, open_manager, picture, record_group
 
 from dart_train.data import DataManager, image_hash
-from dart_train.data.check import Problem, check_run
+from dart_train.data.check import Problem, check_run, unopened
 from dart_train.data.files import pack_trajectory
-from dart_train.data.schema import GroupState, rollout_group, rollout_meta
+from dart_train.data.schema import GroupState, rollout_group, rollout_run
+from dart_train.errors import DatabaseGoneError, DataError, DiskFullError, ReadOnlyError, SchemaError
 
 
 @pytest.fixture
@@ -80,13 +81,15 @@ def exchange_image(data: DataManager) -> None:
 
 def miscount(data: DataManager) -> None:
     record_group(data, "g")
-    data.store.write(lambda c: c.execute(rollout_group.update().values(members=5)))
+    wrong = rollout_group.update().where(rollout_group.c.group_key == "g").values(members=5)
+    data.store.write(lambda c: c.execute(wrong))
 
 
 def lease_to_nobody(data: DataManager) -> None:
     record_group(data, "g")
     state = {"state": GroupState.LEASED.value, "lease_id": "0" * 32}
-    data.store.write(lambda c: c.execute(rollout_group.update().values(state)))
+    taken = rollout_group.update().where(rollout_group.c.group_key == "g").values(state)
+    data.store.write(lambda c: c.execute(taken))
 
 
 DAMAGE: list[tuple[Callable[[DataManager], None], Problem]] = [
@@ -155,46 +158,43 @@ def test_a_disk_that_is_nearly_full_is_told(run):
 
 def test_what_retention_gave_up_is_no_damage(run):
     record_group(run, "g")
-    gone = rollout_meta.c.trajectory_id == "g-0"
-    from dart_train.data.schema import rollout_run
-
     run.store.write(lambda c: c.execute(rollout_run.update().values(split_dir=None)))
     for name in ("g-0", "g-1"):
         run.files.remove_trajectory(name)
     assert problems(run) == {}
-    assert gone is not None
 
 
 CHECK = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from data_builders import open_manager
-    from dart_train.data.check import check_run
+    from data_builders import RUN
+    from dart_train.data import DataManager
+    from dart_train.data.check import check_run, unopened
+    from dart_train.errors import DataError
 
-    report = check_run(open_manager(Path(sys.argv[1])), least_free_bytes=0)
+    database, files = sys.argv[1].split(":")
+    try:
+        report = check_run(DataManager.open(f"sqlite:///{database}/dart.sqlite", files, RUN), least_free_bytes=0)
+    except DataError as error:
+        report = unopened(error, database)
     for finding in report.findings:
-        print(finding.problem.value, "|", finding.detail)
+        print(finding.problem.value, "|", finding.where, "|", finding.detail)
     """
 )
 
 
 @pytest.mark.process
-def test_a_read_only_disk_is_found(sandboxed, tmp_path):
-    with open_manager(tmp_path) as data:
+@pytest.mark.parametrize("place", ["database", "files"])
+def test_a_read_only_disk_is_found(sandboxed, tmp_path, place):
+    for name in ("database", "files"):
+        (tmp_path / name).mkdir()
+    with DataManager.open(f"sqlite:///{tmp_path}/database/dart.sqlite", tmp_path / "files", RUN) as data:
         record_group(data, "g")
-    folder = tmp_path / "data" / "images"
-    output = sandboxed(
-        CHECK,
-        "--ro-bind",
-        str(folder.parent / "trajectories"),
-        str(folder.parent / "trajectories"),
-        argument=str(tmp_path),
-    )
-    assert output == ""  # the probe lies beside: only a disk that cannot be written at all is a finding
-    output = sandboxed(CHECK, "--ro-bind", str(tmp_path), str(tmp_path), argument=str(tmp_path))
-    assert output.count("cannot be written |") == 2, output
-    assert "check owner, rights and mount" in output
+    where = str(tmp_path / place)
+    output = sandboxed(CHECK, "--ro-bind", where, where, argument=f"{tmp_path}/database:{tmp_path}/files")
+    assert output.startswith(f"cannot be written | {where}"), output
+    assert "owner, rights and mount" in output
 
 
 FULL = textwrap.dedent(
@@ -207,13 +207,12 @@ FULL = textwrap.dedent(
     root = Path(sys.argv[1])
     data = open_manager(root)
     record_group(data, "g")
-    with open(root / "ballast", "wb") as file:
-        try:
-            while True:
-                file.write(os.urandom(1 << 12))
-                file.flush()
-        except OSError:
-            pass
+    ballast = os.open(root / "ballast", os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(ballast, os.urandom(1 << 12))
+    except OSError:
+        pass
     for finding in check_run(data, least_free_bytes=0).findings:
         print(finding.problem.value, "|", finding.detail)
     """
@@ -224,3 +223,17 @@ FULL = textwrap.dedent(
 def test_a_full_disk_is_found(sandboxed):
     output = sandboxed(FULL, "--size", str(4 << 20), "--tmpfs", "/mnt", argument="/mnt")
     assert "disk nearly full | no space left on the device" in output, output
+
+
+def test_a_database_that_cannot_be_opened_is_found(tmp_path):
+    (tmp_path / "dart.sqlite").write_bytes(b"no database " * 1000)
+    with pytest.raises(DataError) as caught:
+        DataManager.open(f"sqlite:///{tmp_path}/dart.sqlite", tmp_path / "files", RUN)
+    assert unopened(caught.value, "here").counts() == {"database damaged": 1}
+    for error, problem in (
+        (SchemaError("other"), Problem.WRONG_SCHEMA),
+        (DatabaseGoneError("gone"), Problem.UNREACHABLE),
+        (ReadOnlyError("no"), Problem.UNWRITABLE),
+        (DiskFullError("full"), Problem.LOW_SPACE),
+    ):
+        assert unopened(error, "here").findings[0].problem is problem
