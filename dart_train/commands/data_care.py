@@ -47,7 +47,7 @@ def status(
     with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
         now = data.status()
     if as_json:
-        figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures(), "why": now.why}
+        figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures, "why": now.why}
         typer.echo(json.dumps(figures))
     else:
         show_status(now, Console())

@@ -181,6 +181,17 @@ class RunReader:
 
         return self.store.read(work)
 
+    def figures(self) -> tuple[Census, dict[str, Any]]:
+        """Return where every trajectory stands, and what else a line of metrics has, of one snapshot."""
+
+        def work(connection: sa.Connection) -> tuple[Census, dict[str, Any]]:
+            newest = checkpoints.newest_version(connection, self.run_id)
+            oldest, now = self._oldest_allowed(connection), self._now(connection)
+            census = statistics.census(connection, self.run_id, oldest)
+            return census, status.figures_of(connection, self.run_id, census, newest, oldest, now)
+
+        return self.store.read(work)
+
     def status(self) -> Status:
         """Return how everything stands, as one snapshot."""
         config = self.config

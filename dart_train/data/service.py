@@ -78,8 +78,7 @@ class DataService:
 
     def figures(self) -> dict[str, object]:
         """Return the figures of a line: where every trajectory stands, throughput, success and version."""
-        status, now = self._data.status(), self._clock()
-        census = status.census
+        (census, figures), now = self._data.figures(), self._clock()
         self._recorded.append((now, census.total))
         while now - self._recorded[0][0] > THROUGHPUT_WINDOW_S:
             self._recorded.popleft()
@@ -91,7 +90,7 @@ class DataService:
         rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
         return {
             **census.parts(),
-            **status.figures(),
+            **figures,
             "total": census.total,
             "newest_version": newest.version if newest else None,
             "returned_leases": self._swept.returned_leases,

@@ -10,7 +10,15 @@ import sqlalchemy as sa
 from dart_gym.outcomes import TerminalState
 from dart_train.data.curation import Census
 from dart_train.data.records import POLICY_SOURCE
-from dart_train.data.schema import GroupState, Reason, RolloutState, rollout_group, rollout_meta, task_state
+from dart_train.data.schema import (
+    GroupState,
+    Reason,
+    RolloutState,
+    group_injection,
+    rollout_group,
+    rollout_meta,
+    task_state,
+)
 
 _meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
 
@@ -232,6 +240,14 @@ def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census
         name = "stale" if is_stale else "eligible" if state == GroupState.READY else "unfinished"
         groups += number if name == "eligible" else 0
         counts[name] = counts.get(name, 0) + int(size)
+    joined = (
+        sa.select(_group.state, stale.label("is_stale"), sa.func.count())
+        .join_from(group_injection, rollout_group, _group.id == group_injection.c.group_id)
+        .where(waiting)
+        .group_by(_group.state, sa.text("is_stale"))
+    )
+    for _, is_stale, number in connection.execute(joined):  # of the pool: counted there
+        counts["stale" if is_stale else "eligible"] -= number
     return Census(**counts, eligible_groups=groups, oldest_allowed=oldest)
 
 

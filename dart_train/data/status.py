@@ -2,7 +2,7 @@
 
 Invariants:
     - One read transaction gives all numbers, so they agree with one another.
-    - The same numbers are shown by `dart-train data status` and written to the metrics (`figures`).
+    - What is written to the metrics (`figures_of`) is shown by `dart-train data status` as well.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ from dart_train.data.statistics import TaskStats
 from dart_train.data.why import Evidence, explain
 
 _meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
+RECENT_S = 600.0
+"""How long ago a lease was taken whose staleness the metrics show."""
+DROPPING = ("stale", "no_signal", "too_easy", "untrainable", "surplus", "corrupt", "replaced", "unselected")
+"""Counts of a census that say that a rule dropped trajectories."""
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
 
 
@@ -62,6 +66,7 @@ class Status:
         dropped_groups: groups by the rule that dropped them.
         decisions: decisions of curation by "rule: verdict".
         leases: those held now.
+        figures: what a line of metrics has beyond the census.
     """
 
     run_id: str
@@ -78,24 +83,42 @@ class Status:
     dropped_groups: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     leases: tuple[Held, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def why(self) -> str:
         """Why not more can be leased, in words."""
         return explain(self.census, self.evidence)
 
-    def figures(self) -> dict[str, Any]:
-        """Return what a line of metrics has beyond the census."""
-        return {
-            "groups_making": sum(self.making.values()),
-            "groups_ready_by_task": dict(self.ready_by_task),
-            "staleness_waiting": {str(age): count for age, count in self.waiting_staleness.items()},
-            "staleness_trained": {str(age): count for age, count in self.trained_staleness.items()},
-            "pool": sum(item.trajectories for item in self.pool),
-            "pool_uses": sum(item.uses for item in self.pool),
-            "dropped": dict(self.dropped),
-            "dropped_groups": dict(self.dropped_groups),
-        }
+
+def figures_of(
+    connection: sa.Connection, run_id: str, census: Census, newest: int | None, oldest: int | None, now: float
+) -> dict[str, Any]:
+    """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        census: of the same snapshot.
+        newest: newest version.
+        oldest: oldest version that may be trained on.
+        now: Unix time by the database's clock.
+    """
+    held = pool.counts(connection, run_id)
+    return {
+        "groups_making": sum(_making(connection, run_id, oldest).values()),
+        "groups_ready_by_task": _ready_by_task(connection, run_id, oldest),
+        "staleness_waiting": _waiting_staleness(connection, run_id, newest),
+        "staleness_trained": _trained_lately(connection, run_id, now - RECENT_S),
+        "pool": sum(item.trajectories for item in held),
+        "pool_uses": sum(item.uses for item in held),
+        "dropped": dropped_by_rule(census),
+    }
+
+
+def dropped_by_rule(census: Census) -> dict[str, int]:
+    """Return how many trajectories each rule dropped; rules that dropped none are left out."""
+    return {name: count for name, count in census.parts().items() if name in DROPPING and count}
 
 
 def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
@@ -172,10 +195,11 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
     oldest = oldest_allowed(newest, max_staleness)
     decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)
     evidence = gather_evidence(connection, run_id, oldest)
+    census = statistics.census(connection, run_id, oldest)
     return Status(
         run_id=run_id,
         newest_version=newest,
-        census=statistics.census(connection, run_id, oldest),
+        census=census,
         evidence=evidence,
         ready_by_task=_ready_by_task(connection, run_id, oldest),
         making=evidence.making,
@@ -183,13 +207,14 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
         trained_staleness=statistics.staleness_histogram(connection, run_id),
         tasks=tuple(statistics.task_stats(connection, run_id, window)),
         pool=tuple(pool.counts(connection, run_id)),
-        dropped=_by_reason(connection, _meta, run_id),
-        dropped_groups=_by_reason(connection, _group, run_id),
+        dropped=dropped_by_rule(census),
+        dropped_groups=_dropped_groups(connection, run_id),
         decisions={
             f"{rule}: {verdict}": count
             for rule, verdict, count in connection.execute(decided.group_by(_decision.rule, _decision.verdict))
         },
         leases=_leases(connection, run_id, now),
+        figures=figures_of(connection, run_id, census, newest, oldest, now),
     )
 
 
@@ -210,9 +235,24 @@ def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | Non
     return {int(behind): int(count) for behind, count in connection.execute(query.group_by("age").order_by("age"))}
 
 
-def _by_reason(connection: sa.Connection, columns: Any, run_id: str) -> dict[str, int]:
-    query = sa.select(columns.reason, sa.func.count()).where(columns.run_id == run_id, columns.reason != "")
-    return {name: count for name, count in connection.execute(query.group_by(columns.reason).order_by(columns.reason))}
+def _trained_lately(connection: sa.Connection, run_id: str, since: float) -> dict[int, int]:
+    """Return trajectories that were trained on leases of late, by versions that they were behind."""
+    behind = (lease.c.version - _group.oldest_version).label("behind")
+    committed = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.COMMITTED.value)
+    query = (
+        sa.select(behind, sa.func.sum(_group.members))
+        .join_from(lease, rollout_group, _group.lease_id == lease.c.lease_id)
+        .where(committed, lease.c.created_at >= since)
+        .group_by("behind")
+        .order_by("behind")
+    )
+    return {int(age): int(count) for age, count in connection.execute(query)}
+
+
+def _dropped_groups(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    dropped = (_group.run_id == run_id) & (_group.reason != "")
+    query = sa.select(_group.reason, sa.func.count()).where(dropped).group_by(_group.reason).order_by(_group.reason)
+    return {reason: count for reason, count in connection.execute(query)}
 
 
 def _leases(connection: sa.Connection, run_id: str, now: float) -> tuple[Held, ...]:

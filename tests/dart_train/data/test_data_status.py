@@ -48,6 +48,7 @@ def test_one_snapshot_tells_everything(busy):
     assert status.making == {(1, 2): 1}
     assert status.trained_staleness == {}
     assert status.dropped == {"no_signal": 2, "replaced": 1, "stale": 4, "untrainable": 1}
+    assert status.dropped_groups == {"no_signal": 1, "stale": 2}
     assert status.waiting_staleness == {0: 3, 1: 2}
     [held] = status.leases
     assert (held.holder, held.groups) == ("trainer-0", 1)
@@ -112,5 +113,5 @@ def test_findings_are_shown_and_many_are_cut_short():
 
 def test_figures_are_plain_json(busy):
     started = time.monotonic()
-    assert json.loads(json.dumps(busy.status().figures()))["pool"] == 1
+    assert json.loads(json.dumps(busy.status().figures))["pool"] == 1
     assert time.monotonic() - started < 5
