@@ -210,7 +210,8 @@ def show_findings(report: CheckReport, console: Console) -> None:
         console.print(table)
         if len(report.findings) > FINDINGS_SHOWN:
             console.print(f"... and {len(report.findings) - FINDINGS_SHOWN} more")
-    verdict = "whole" if report.whole else f"{len(report.findings)} findings"
+    count = len(report.findings)
+    verdict = "whole" if report.whole else f"{count} finding{'s' if count != 1 else ''}"
     mended = f", {report.repaired} repaired" if report.repaired else ""
     console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
 

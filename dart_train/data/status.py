@@ -159,9 +159,13 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
 
 
 def _stale_versions(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[int, int]:
+    """Return trajectories by the oldest version of their group: it is what takes the others out with it."""
     expired = (_meta.run_id == run_id) & (_meta.state == RolloutState.EXPIRED.value)
     counts: dict[int, int] = {}
-    queries = [sa.select(_meta.oldest_version, sa.func.count()).where(expired).group_by(_meta.oldest_version)]
+    by_group = sa.select(_group.oldest_version, sa.func.count()).join_from(
+        rollout_meta, rollout_group, _group.id == _meta.group_id
+    )
+    queries = [by_group.where(expired).group_by(_group.oldest_version)]
     if oldest is not None:  # groups that no sweep has expired yet
         waiting = (_group.run_id == run_id) & _group.state.in_(_WAITING) & (_group.oldest_version < oldest)
         by_version = sa.select(_group.oldest_version, sa.func.sum(_group.members)).where(waiting)

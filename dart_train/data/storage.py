@@ -270,7 +270,7 @@ class ObjectStore(Storage):
     def __init__(self, system: fsspec.AbstractFileSystem, path: str, url: str) -> None:
         self.where, self.directory = url, None
         self._system, self._path = system, path.rstrip("/")
-        self._failures = _failures_of(url)
+        self._failures: tuple[type[Exception], ...] = (OSError, *_failures_of(url))
 
     def read(self, key: str) -> bytes:
         """See `Storage`."""
@@ -347,7 +347,7 @@ class ObjectStore(Storage):
             raise ReadOnlyError(
                 f"{self.name(key)}: the store refuses ({error}): check its credentials and the bucket's policy"
             ) from error
-        except (OSError, *self._failures) as error:
+        except self._failures as error:
             raise StorageGoneError(
                 f"{self.name(key)}: the store cannot be reached ({error}): check its address, the network and the "
                 "credentials; what was stored before is not lost"

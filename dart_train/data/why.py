@@ -14,7 +14,7 @@ class Evidence:
 
     Attributes:
         allowed: versions that may be trained on, as published: what the engines serve or served last.
-        stale: trajectories by oldest version, of those that are too old.
+        stale: trajectories by the oldest version of their group, of those that are too old.
         making: unfinished groups by (members, expected).
         no_signal: groups without variance by their common reward.
         terminals: trajectories by terminal state, of those that must not be trained on.

@@ -26,7 +26,8 @@ class DartGRPOConfig(TrainingArguments):
     `per_device_train_batch_size` and `gradient_accumulation_steps` stay 1.
 
     Parameters that control the loss: `epsilon`, `epsilon_high`, `delta`, `beta`, `loss_type`,
-    `importance_sampling_level`, `old_logprobs`, `tis_clip_max`, `top_entropy_quantile`, `entropy_coef`.
+    `importance_sampling_level`, `old_logprobs`, `tis_clip_max`, `top_entropy_quantile`, `top_entropy_over`,
+    `entropy_coef`.
 
     Parameters that control advantages: `scale_rewards`, `advantage_level`, `shuffle_rewards`. The size of groups is
     the rollout service's business (`group_size`), the age of trajectories the data manager's (`max_staleness`).
@@ -143,6 +144,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "advantage_level": get_args(AdvantageLevel),
     "importance_sampling_level": ("token", "sequence"),
     "old_logprobs": OLD_LOGPROBS,
+    "top_entropy_over": ("group", "batch"),
 }
 _RANGES: tuple[tuple[str, float, float], ...] = (
     ("epsilon", 0.0, 1.0),
