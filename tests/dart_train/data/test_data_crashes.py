@@ -23,7 +23,7 @@ from data_builders import make_step, make_trajectory, open_manager, picture, pub
 from dart_train.data import DataManager, RolloutState, image_hash
 from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process]
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process, pytest.mark.timeout(600)]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["data_builders"])  # so that a process costs a fork, not the imports
 MOST_BOUNDARIES = 200
