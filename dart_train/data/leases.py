@@ -386,15 +386,14 @@ def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_k
     reject_group(connection, group_id, reason)
 
 
-def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float, groups: int = SWEEP_GROUPS) -> Sweep:
-    """Give back the leases that ran out, and expire some groups that left the staleness window.
+def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float) -> Sweep:
+    """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
 
     Args:
         connection: in a write transaction.
         run_id: the run.
         oldest: the oldest version that may be trained on; None: any.
         now: by the database's clock.
-        groups: expire so many at most; another sweep expires more.
     """
     dead = list(connection.execute(_dead(run_id, now)).scalars())
     for lease_id in dead:
@@ -402,7 +401,7 @@ def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float
     if oldest is None:
         return Sweep(returned_leases=len(dead))
     waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
-    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(groups)
+    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(SWEEP_GROUPS)
     stale = list(connection.execute(query.with_for_update(skip_locked=True)).scalars())
     _change_groups(connection, stale, {"state": GroupState.EXPIRED.value, "reason": Reason.STALE.value})
     values: dict[str, object] = {"state": RolloutState.EXPIRED.value, "reason": Reason.STALE.value}

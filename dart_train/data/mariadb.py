@@ -2,8 +2,8 @@
 
 Invariants:
     - It listens on a Unix socket inside its directory only, and belongs to whoever starts it; root is not needed.
-    - It ends with its owner: `stop` (or leaving the context) ends it, and so does the death of the thread that started it
-      (the kernel's `PR_SET_PDEATHSIG` goes by threads), such as by SIGKILL of its process.
+    - It ends with its owner: `stop` (or leaving the context) ends it, and so does the end of the thread that started
+      it (the kernel's `PR_SET_PDEATHSIG` goes by threads), such as by SIGKILL of its process.
 """
 
 from __future__ import annotations
