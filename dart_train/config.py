@@ -277,6 +277,8 @@ def _explain(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         return f"{where}: unknown key{_suggest(str(item['loc'][-1]), _known_keys(item['loc'][:-1]))}"
+    if "password" in item["msg"]:
+        return f"{where}: {item['msg']}"  # what was given is not to be shown
     return f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
 
 

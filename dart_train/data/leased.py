@@ -13,8 +13,9 @@ with DataManager.open(url, root, run_id) as data:
 Invariants:
     - A group is in one trainer's lease at a time. It is marked trained by `commit` only.
     - A trainer that dies stops sending heartbeats: its groups come back to the others after `ttl_s`.
-    - Serials count a holder's leases. A trainer that writes the last one into its checkpoint and hands it to
-      `DataManager.resume` trains each group exactly once, whenever it was killed.
+    - Serials count a holder's leases. A trainer that settles each lease, by `commit` or `release`, before the next one,
+      writes the last one it trained on into its checkpoint, and hands that to `DataManager.resume`, trains each group
+      exactly once, whenever it was killed.
 """
 
 from __future__ import annotations

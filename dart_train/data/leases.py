@@ -321,8 +321,10 @@ def _change_members(
 
 
 def release(connection: sa.Connection, run_id: str, lease_id: str, state: LeaseState = LeaseState.RELEASED) -> int:
-    """Give a lease's groups back and return their number; nothing happens to one that is over already."""
+    """Give a lease's groups back and return their number; one that ran out has none left, and none by a late commit."""
     row = _find(connection, run_id, lease_id)
+    if row.state == LeaseState.EXPIRED:
+        connection.execute(lease.update().where(_lease.lease_id == lease_id).values(state=state.value))
     if row.state != LeaseState.HELD:
         return 0
     group_ids, _ = _groups_of(connection, row)
@@ -345,7 +347,7 @@ def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:
     mine = (_group.lease_id == lease_id) & (_group.state == GroupState.TRAINED.value)
     group_ids = list(connection.execute(sa.select(_group.id).where(mine)).scalars())
     _give_back(connection, group_ids, RolloutState.TRAINED, uses=-1)
-    values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None}
+    values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None, "surplus": 0}
     connection.execute(lease.update().where(_lease.lease_id == lease_id).values(**values))
     return len(group_ids)
 
@@ -361,7 +363,7 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
         version: written down for what is committed now.
     """
     mine = (_lease.run_id == run_id) & (_lease.holder == holder)
-    unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]
+    unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]  # each was trained on, or released, before the next
     query = sa.select(_lease.lease_id, _lease.serial, _lease.state).where(mine)
     if last is None:
         query = query.where(_lease.state == LeaseState.HELD.value)
@@ -373,7 +375,7 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
             surplus = commit(connection, run_id, lease_id, version)
             size = sa.select(sa.func.count()).where(_group.lease_id == lease_id)
             done += Resumed(committed=connection.execute(size).scalar_one(), surplus=surplus)
-        elif state == LeaseState.HELD:
+        elif state in unsettled:
             done += Resumed(released=release(connection, run_id, lease_id))
         elif state == LeaseState.COMMITTED:
             done += Resumed(undone=undo(connection, run_id, lease_id))
@@ -402,15 +404,14 @@ def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_k
     reject_group(connection, group_id, reason)
 
 
-def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float, groups: int = SWEEP_GROUPS) -> Sweep:
-    """Give back the leases that ran out, and expire some groups that left the staleness window.
+def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float) -> Sweep:
+    """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
 
     Args:
         connection: in a write transaction.
         run_id: the run.
         oldest: the oldest version that may be trained on; None: any.
         now: by the database's clock.
-        groups: expire so many at most; another sweep expires more.
     """
     dead = list(connection.execute(_dead(run_id, now)).scalars())
     for lease_id in dead:
@@ -418,7 +419,7 @@ def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float
     if oldest is None:
         return Sweep(returned_leases=len(dead))
     waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
-    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(groups)
+    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(SWEEP_GROUPS)
     stale = list(connection.execute(query.with_for_update(skip_locked=True)).scalars())
     _change_groups(connection, stale, {"state": GroupState.EXPIRED.value, "reason": Reason.STALE.value})
     values: dict[str, object] = {"state": RolloutState.EXPIRED.value, "reason": Reason.STALE.value}

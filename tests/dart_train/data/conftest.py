@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from data_builders import URL_FILE, Clock, open_manager
+from data_builders import URL_FILE, Clock, empty, open_manager
 
 from dart_train.data import DataManager
 from dart_train.data.mariadb import MariaDB
-from dart_train.data.schema import metadata
 from dart_train.data.store import Store
 
 
@@ -39,9 +38,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     url = request.getfixturevalue("mysql_url")
     (tmp_path / URL_FILE).write_text(url)
     yield "mysql"
-    store = Store(url)
-    store.write(lambda connection: [connection.execute(table.delete()) for table in metadata.tables.values()])
-    store.close()
+    empty(url)
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import numpy as np
 
 from dart_gym.outcomes import TerminalState
 from dart_train.data import CurationConfig, DataManager, image_hash
+from dart_train.data.schema import metadata
+from dart_train.data.store import Store
 from dart_train.trajectory import Step, Trajectory
 
 RUN = "run"
@@ -62,6 +64,13 @@ def url_of(folder: Path) -> str:
     """The database of a test's directory: the one that the fixture `database` named, or a file in it."""
     named = folder / URL_FILE
     return named.read_text() if named.exists() else f"sqlite:///{folder}/data/dart.sqlite"
+
+
+def empty(url: str) -> None:
+    """Remove all rows."""
+    store = Store(url)
+    store.write(lambda connection: [connection.execute(table.delete()) for table in metadata.tables.values()])
+    store.close()
 
 
 def open_manager(folder: Path, clock=None, config: CurationConfig = SMALL) -> DataManager:
