@@ -27,6 +27,7 @@ from dart_train.data.schema import (
     rollout_group,
     rollout_meta,
 )
+from dart_train.data.serving import serving_now
 from dart_train.data.statistics import TaskStats
 from dart_train.data.why import Evidence, explain
 
@@ -130,8 +131,6 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
         oldest: oldest version that may be trained on; None: any.
         asked: groups that the waiting lease asks for.
     """
-    completed = CheckpointStatus.COMPLETED
-    published = [row.version for row in checkpoints.list_checkpoints(connection, run_id, completed, limit=64)]
     mine = _group.run_id == run_id
     is_dry = mine & (_group.state == GroupState.REJECTED.value) & (_group.reason == Reason.NO_SIGNAL.value)
     dry = sa.select(_group.reward_max, sa.func.count()).where(is_dry).group_by(_group.reward_max)
@@ -148,7 +147,7 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
         .group_by(lease.c.holder)
     )
     return Evidence(
-        allowed=tuple(version for version in published if oldest is None or version >= oldest),
+        serving=tuple(serving_now(connection, run_id).values()) or _in_window(connection, run_id, oldest),
         stale=_stale_versions(connection, run_id, oldest),
         making=_making(connection, run_id, oldest),
         no_signal={float(reward): count for reward, count in connection.execute(dry)},
@@ -156,6 +155,11 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
         asked=asked,
         holders={holder: int(count) for holder, count in connection.execute(holders)},
     )
+
+
+def _in_window(connection: sa.Connection, run_id: str, oldest: int | None) -> tuple[int, ...]:
+    published = checkpoints.list_checkpoints(connection, run_id, CheckpointStatus.COMPLETED, limit=64)
+    return tuple(row.version for row in published if oldest is None or row.version >= oldest)
 
 
 def _stale_versions(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[int, int]:

@@ -13,7 +13,7 @@ class Evidence:
     """What was seen where a rule said no.
 
     Attributes:
-        allowed: versions that may be trained on, as published: what the engines serve or served last.
+        serving: versions that the engines serve; where none said so, the published ones that may be trained on.
         stale: trajectories by the oldest version of their group, of those that are too old.
         making: unfinished groups by (members, expected).
         no_signal: groups without variance by their common reward.
@@ -22,7 +22,7 @@ class Evidence:
         holders: trajectories on lease by holder.
     """
 
-    allowed: tuple[int, ...] = ()
+    serving: tuple[int, ...] = ()
     stale: Mapping[int, int] = field(default_factory=dict)
     making: Mapping[tuple[int, int], int] = field(default_factory=dict)
     no_signal: Mapping[float, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def as_set(values: Iterable[int], most: int = 6) -> str:
 def _versions(seen: Evidence) -> str:
     if not seen.stale:
         return ""
-    return f" (serving versions {as_set(seen.allowed)}; rows carry {as_set(seen.stale)})"
+    return f" (serving versions {as_set(seen.serving)}; rows carry {as_set(seen.stale)})"
 
 
 def _rewards(seen: Evidence) -> str:

@@ -74,6 +74,12 @@ def test_groups_that_no_sweep_has_expired_count_as_stale(run):
     assert "2 older than version 6 (serving versions {7}; rows carry {1})" in run.why()
 
 
+def test_why_names_what_the_engines_really_serve(busy):
+    busy.serve("r0", 7)
+    busy.serve("r1", 5)  # one that missed an update: its rollouts will be stale as well
+    assert "(serving versions {5,7}; rows carry {3,4})" in busy.why()
+
+
 def test_the_same_numbers_go_to_the_metrics(busy, tmp_path):
     log = MetricsLog(tmp_path / "data.jsonl")
     DataService(busy, log).turn()

@@ -20,7 +20,7 @@ def test_the_explanation_names_every_obstacle():
 def test_the_explanation_shows_the_values_seen():
     census = Census(stale=640, no_signal=24, unfinished=12, leased=16, untrainable=3, oldest_allowed=6)
     evidence = Evidence(
-        allowed=(7, 6),
+        serving=(7, 6),
         stale={3: 600, 4: 40},
         making={(3, 8): 1, (5, 8): 1, (4, 8): 1},
         no_signal={0.0: 2, 1.0: 1},
