@@ -149,16 +149,24 @@ class TrajectoryFiles:
 
     def write_images(self, images: Mapping[str, NDArray[np.uint8]]) -> None:
         """Store images under their hashes; those that are there already cost next to nothing."""
-        for image_id, image in images.items():
-            if self._refresh(image_id):
-                continue
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image_hash(image) != image_id:
-                raise InvalidTrajectoryError(
-                    f"image {image_id} of shape {image.shape}, {image.dtype} is not what its hash says: "
-                    "screenshots are (H, W, 3) uint8, named by data.image_hash(image), and not changed afterwards"
-                )
-            self.storage.write(image_key(image_id, self._image_format), ENCODERS[self._image_format](image))
-            self._remember(image_id)
+        unseen = {name: image for name, image in images.items() if not self._is_fresh(name)}
+        if self.storage.directory is None and len(unseen) > 1:
+            with ThreadPoolExecutor(REQUESTS) as threads:  # each is two or three requests
+                list(threads.map(self._write_image, unseen.keys(), unseen.values()))
+        else:
+            for name, image in unseen.items():
+                self._write_image(name, image)
+
+    def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
+        if self._refresh(image_id):
+            return
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image_hash(image) != image_id:
+            raise InvalidTrajectoryError(
+                f"image {image_id} of shape {image.shape}, {image.dtype} is not what its hash says: "
+                "screenshots are (H, W, 3) uint8, named by data.image_hash(image), and not changed afterwards"
+            )
+        self.storage.write(image_key(image_id, self._image_format), ENCODERS[self._image_format](image))
+        self._remember(image_id)
 
     def has_image(self, image_id: str) -> bool:
         """Whether an image is stored, and stays so for as long as recording a trajectory takes."""
