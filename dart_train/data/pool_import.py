@@ -173,7 +173,8 @@ def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], m
         marker: where the hint begins.
 
     Raises:
-        InvalidTrajectoryError: the instruction has no hint, or a prompt does not hold the instruction token by token.
+        InvalidTrajectoryError: the instruction has no hint, a prompt does not hold the instruction token by token, or a
+            response repeats the hint, which would teach the policy to make one up.
     """
     plain, found, _ = trajectory.instruction.partition(marker)
     plain = plain.rstrip()
@@ -182,6 +183,9 @@ def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], m
             f"trajectory {trajectory.trajectory_id}: its instruction has no {marker!r} behind a text: give the marker "
             "with which its hint begins"
         )
+    hint = trajectory.instruction[len(plain) :].strip()
+    if any(hint in step.text for step in trajectory.steps):
+        raise InvalidTrajectoryError(f"trajectory {trajectory.trajectory_id}: a response repeats the hint word by word")
     hinted_ids, plain_ids = tuple(encode(trajectory.instruction)), tuple(encode(plain))
     steps = []
     for index, step in enumerate(trajectory.steps):
@@ -196,21 +200,12 @@ def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], m
 
 
 def replace_ids(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
-    """Return token ids with every occurrence of a run of ids replaced by another; None if there is none."""
+    """Return token ids with the first occurrence of a run of ids replaced by another; None if there is none."""
     ids, old = tuple(ids), tuple(old)
-    if not old:
-        return None
-    result: list[int] = []
-    position, found = 0, False
-    while position < len(ids):
-        if ids[position : position + len(old)] == old:
-            result += new
-            position += len(old)
-            found = True
-        else:
-            result.append(ids[position])
-            position += 1
-    return tuple(result) if found else None
+    for start in range(len(ids) - len(old) + 1) if old else ():
+        if ids[start : start + len(old)] == old:
+            return (*ids[:start], *new, *ids[start + len(old) :])
+    return None
 
 
 def as_pooled(trajectory: Trajectory, run_id: str, provenance: Provenance) -> Trajectory:

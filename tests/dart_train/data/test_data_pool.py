@@ -118,14 +118,14 @@ def test_demonstrations_of_an_older_database_are_put_into_the_pool(pooling):
 @pytest.mark.parametrize(
     ("old", "new", "result"),
     [
-        ((2, 3), (9,), (1, 9, 4, 9)),
+        ((2, 3), (9,), (1, 9, 4, 2, 3)),
         ((1,), (), (2, 3, 4, 2, 3)),
         ((5,), (9,), None),
         ((), (9,), None),
         ((1, 2, 3, 4, 2, 3), (7,), (7,)),
     ],
 )
-def test_runs_of_ids_are_replaced_everywhere_or_refused(old, new, result):
+def test_the_first_run_of_ids_is_replaced_or_none(old, new, result):
     assert replace_ids((1, 2, 3, 4, 2, 3), old, new) == result
 
 
@@ -157,6 +157,11 @@ def test_a_hint_leaves_every_prompt_token_by_token():
 def test_without_a_hint_behind_an_instruction_nothing_is_stripped(marker):
     with pytest.raises(InvalidTrajectoryError, match="marker"):
         strip_hint(hinted(), encode, marker)
+
+
+def test_a_response_that_repeats_the_hint_is_refused():
+    with pytest.raises(InvalidTrajectoryError, match="word by word"):
+        strip_hint(hinted(text="Thought: Hint: press the red one, so I do"), encode, "Hint:")
 
 
 def test_a_prompt_of_another_tokenizer_is_refused():
