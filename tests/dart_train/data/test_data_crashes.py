@@ -103,7 +103,7 @@ def _killed(folder: Path, action: str, argument: str, boundary: int) -> bool:
     """Run an action in a process that dies at a boundary; False if it came to its end before."""
     process = CONTEXT.Process(target=_run, args=(folder, action, argument, boundary), daemon=True)
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
     return process.exitcode != 0
 
