@@ -27,7 +27,6 @@ from dart_train.metrics import MetricsLog
 _log = logging.getLogger(__name__)
 THROUGHPUT_WINDOW_S = 60.0
 LEFTOVER_AGE_S = 600.0
-LINE_COST_RATIO = 20.0  # a line counts every row of the run: at most this part of the time goes into lines
 
 
 class DataService:
@@ -63,11 +62,9 @@ class DataService:
         if sweep.returned_leases:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
         self._data.refresh_task_stats()
-        began = self._clock()
-        if began >= self._next_line:
+        if self._clock() >= self._next_line:
+            self._next_line = max(self._next_line + self._interval_s, self._clock())
             self._write_line()
-            cost = self._clock() - began
-            self._next_line = max(self._next_line + self._interval_s, began, began + LINE_COST_RATIO * cost)
 
     def figures(self) -> dict[str, object]:
         """Return the figures of a line: where every trajectory stands, throughput, success and version."""
