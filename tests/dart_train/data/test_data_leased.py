@@ -183,6 +183,19 @@ def test_stale_groups_beyond_one_sweeps_share_are_expired_too(data, monkeypatch)
     assert data.counts()["expired"] == 14
 
 
+def test_what_was_trained_is_not_looked_at_again(database, data):
+    """A lease reads the waiting groups off their index, however long the run is."""
+    engine = data.store.engine
+    for oldest in (None, 3):
+        query = leases._in_order("run", oldest).limit(8)
+        text = str(query.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True}))
+        explain = "EXPLAIN QUERY PLAN " if database == "sqlite" else "EXPLAIN "
+        plan = str(data.store.read(lambda c: list(c.exec_driver_sql(explain + text))))  # noqa: B023 - called at once
+        assert "idx_rollout_group_state" in plan
+        assert "TEMP B-TREE" not in plan
+        assert "filesort" not in plan
+
+
 def test_a_group_may_be_refused_for_its_task(tmp_path):
     with open_manager(tmp_path, config=SMALL.model_copy(update={"task_groups_ahead": 1})) as data:
         assert isinstance(data, DataManager)
