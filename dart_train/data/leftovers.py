@@ -100,6 +100,7 @@ def _leftovers(
         .join(rollout_run, rollout_run.c.id == _meta.rollout_id)
         .where(_meta.run_id == run_id, rejected | stranded, rollout_run.c.split_dir.is_not(None))
         .order_by(_meta.rollout_id)
+        .with_for_update()  # so that nobody else groups them
     )
     if oldest is not None:
         query = query.where(_meta.oldest_version >= oldest)
