@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -194,3 +195,32 @@ def test_a_dry_run_changes_nothing(run):
     assert (done.removed, done.images, done.reencoded) == (2, 1, 1)
     assert len(list(run.files.stored_trajectories())) == 2
     assert len(list(run.files.stored_images())) == 1
+
+
+def test_collecting_while_others_record_and_train_takes_nothing_from_them(run):
+    """A collector without any grace runs all the time; screenshots are shared by all groups."""
+    images = {image_hash(image): image for image in (picture(1), picture(2))}
+    shown = (make_step(0, tuple(images)),)
+    stop, collected = threading.Event(), []
+
+    def clean() -> None:
+        with open_manager(run.files.root.parent) as own:
+            while not stop.is_set():
+                collected.append(collect(own, EVERYTHING, orphan_grace_s=3600.0))
+
+    collector = threading.Thread(target=clean)
+    collector.start()
+    try:
+        for number in range(12):
+            for member, reward in enumerate((0.0, 1.0)):
+                run.record(make_trajectory(f"{number}-{member}", f"g{number}", reward, steps=shown), images)
+            leased = run.lease(1, "trainer")
+            assert leased is not None
+            assert all((run.files.read_image(name) == image).all() for name, image in images.items())
+            leased.commit(0)
+    finally:
+        stop.set()
+        collector.join()
+    assert run.census().corrupt == 0
+    assert run.counts()["trained"] == 24
+    assert sum(done.removed for done in collected) + collect(run, EVERYTHING).removed == 24
