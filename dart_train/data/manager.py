@@ -23,11 +23,12 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, leases, leftovers, records, serving, statistics
+from dart_train.data import checkpoints, leases, leftovers, records, resuming, serving, statistics
 from dart_train.data.files import image_hash, pack_trajectory
 from dart_train.data.leased import Group, LeasedGroups
-from dart_train.data.leases import Resumed, Sweep, Taken, TakenGroup
+from dart_train.data.leases import Sweep, Taken, TakenGroup
 from dart_train.data.reader import RunReader
+from dart_train.data.resuming import Resumed
 from dart_train.data.schema import Reason, RolloutState, run_state
 from dart_train.errors import CorruptDataError, InvalidTrajectoryError, LeaseError
 from dart_train.trajectory import Trajectory
@@ -227,7 +228,7 @@ class DataManager(RunReader):
         def work(connection: sa.Connection) -> Resumed:
             newest = checkpoints.newest_version(connection, self.run_id) or 0
             chosen = newest if version is None else version
-            return leases.resume(connection, self.run_id, holder, contained, chosen)
+            return resuming.resume(connection, self.run_id, holder, contained, chosen)
 
         return self.store.write(work)
 
