@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dart_train.data.curation import CurationConfig
+from dart_train.data.retention import RetentionConfig
 from dart_train.errors import DartTrainError
 from dart_train.rollout.config import RolloutConfig
 
@@ -108,6 +109,13 @@ class DataConfig(_Model):
         None, description="SQLAlchemy URL without a password; None for a SQLite file in the run directory"
     )
     url_env: str | None = Field(None, description="environment variable that holds the URL, password and all")
+    files: str | None = Field(
+        None,
+        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under "
+        "the run's name; None for the run directory",
+    )
+    image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
+    retention: RetentionConfig = RetentionConfig()
     sweep_interval_s: float = Field(0.5, gt=0)
     curation: CurationConfig = CurationConfig()
 
@@ -278,6 +286,8 @@ def _explain(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         return f"{where}: unknown key{_suggest(str(item['loc'][-1]), _known_keys(item['loc'][:-1]))}"
+    if "password" in item["msg"]:
+        return f"{where}: {item['msg']}"  # what was given is not to be shown
     return f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
 
 

@@ -131,7 +131,8 @@ def open_data(config: RunConfig, run: RunDirectory) -> DataManager:
     """Open a run's data manager with the run's settings."""
     return DataManager.open(
         url=config.data.database_url() or run.database_url,
-        root=Path(run.data),
+        root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
         run_id=config.name,
         config=config.curation,
+        image_format=config.data.image_format,
     )

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from dart_train.commands import data_care
 from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
 from dart_train.config import ConfigError
 from dart_train.data.schema import REVISION
@@ -48,6 +49,7 @@ def serve(
             manager,
             context.run.metrics("data"),
             slots=context.config.rollout.slots,
+            retention=context.config.data.retention,
             sweep_interval_s=context.config.data.sweep_interval_s,
         )
 
@@ -105,6 +107,9 @@ def import_(
     with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
         done = import_run(manager, file)
     say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
+
+
+data_care.register(app)
 
 
 def say(text: str) -> None:

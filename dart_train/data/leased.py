@@ -43,12 +43,15 @@ class Group:
     Attributes:
         key: their common `group_key`.
         task_id: their task.
-        trajectories: in the order of their recording.
+        trajectories: in the order of their recording; those of the experience pool last.
+        injected: ids of those that come from the pool. Where such a one has no behaviour log-probabilities, its
+            importance weight is 1.
     """
 
     key: str
     task_id: str
     trajectories: tuple[Trajectory, ...]
+    injected: frozenset[str] = frozenset()
 
     @property
     def rewards(self) -> tuple[float, ...]:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from dart_train.data import checkpoints
+from dart_train.data.grouping import injected_into
 from dart_train.data.schema import (
     GroupState,
     LeaseState,
     Reason,
     RolloutState,
+    group_injection,
     lease,
     lease_item,
     rollout_group,
@@ -58,12 +60,21 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class TakenGroup:
-    """A leased group: its row's id, key, task, and its trajectories in the order of their recording."""
+    """A leased group.
+
+    Attributes:
+        group_id: its row.
+        key: its `group_key`.
+        task_id: its task.
+        trajectory_ids: its own members, in the order of their recording.
+        injected: those of the experience pool that joined it.
+    """
 
     group_id: int
     key: str
     task_id: str
     trajectory_ids: tuple[str, ...]
+    injected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,31 +84,6 @@ class Taken:
     lease_id: str
     serial: int
     groups: tuple[TakenGroup, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What became of a holder's leases when it began again.
-
-    Attributes:
-        committed: groups that its weights contain although it had not said so: marked trained now.
-        released: groups of leases that it had not trained on: they can be leased again.
-        undone: groups that were marked trained, but into weights that are lost: they can be leased again.
-        surplus: groups that its weights contain and that others had meanwhile: trained twice.
-    """
-
-    committed: int = 0
-    released: int = 0
-    undone: int = 0
-    surplus: int = 0
-
-    def __add__(self, other: Resumed) -> Resumed:
-        return Resumed(
-            self.committed + other.committed,
-            self.released + other.released,
-            self.undone + other.undone,
-            self.surplus + other.surplus,
-        )
 
 
 def _ready(run_id: str, oldest: int | None) -> sa.ColumnElement[bool]:
@@ -110,7 +96,8 @@ def _in_order(run_id: str, oldest: int | None) -> sa.Select:
     query = sa.select(rollout_group).where(_group.run_id == run_id, _group.state == GroupState.READY.value)
     if oldest is not None:
         query = query.where(_group.oldest_version + 0 >= oldest)  # + 0: no other index may take its place
-    return query.order_by(_group.id)
+    # MariaDB would rather follow the primary key, through everything that was ever trained.
+    return query.with_hint(rollout_group, "FORCE INDEX (idx_rollout_group_state)", "mysql").order_by(_group.id)
 
 
 def _dead(run_id: str, now: float) -> sa.Select:
@@ -195,16 +182,21 @@ def take(
         .where(_meta.group_id.in_(ids), _meta.state == RolloutState.RECORDED.value)
         .values(state=RolloutState.LEASED.value, lease_id=lease_id)
     )
-    names = _members(connection, ids)
-    found = tuple(TakenGroup(row.id, row.group_key, row.task_id, tuple(names[row.id])) for row in rows)
-    return Taken(lease_id, serial, found)
+    return Taken(lease_id, serial, _groups_taken(connection, rows))
 
 
 def _taken(connection: sa.Connection, lease_id: str, serial: int) -> Taken:
     rows = list(connection.execute(sa.select(rollout_group).where(_group.lease_id == lease_id).order_by(_group.id)))
-    names = _members(connection, [row.id for row in rows])
-    found = tuple(TakenGroup(row.id, row.group_key, row.task_id, tuple(names[row.id])) for row in rows)
-    return Taken(lease_id, serial, found)
+    return Taken(lease_id, serial, _groups_taken(connection, rows))
+
+
+def _groups_taken(connection: sa.Connection, rows: Sequence[sa.Row]) -> tuple[TakenGroup, ...]:
+    ids = [row.id for row in rows]
+    own, joined = _members(connection, ids), injected_into(connection, ids)
+    return tuple(
+        TakenGroup(row.id, row.group_key, row.task_id, tuple(own[row.id]), tuple(joined.get(row.id, ())))
+        for row in rows
+    )
 
 
 def _members(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
@@ -230,7 +222,7 @@ def commit(connection: sa.Connection, run_id: str, lease_id: str, version: int) 
 
     Of a lease that ran out, the groups that nobody else has taken are marked; the others are counted as surplus.
     """
-    row = _find(connection, run_id, lease_id)
+    row = find(connection, run_id, lease_id)
     if row.state == LeaseState.COMMITTED:
         return row.surplus
     if row.state not in (LeaseState.HELD, LeaseState.EXPIRED):
@@ -295,6 +287,8 @@ def _change_members(
         mine = _meta.group_id.in_(part) & _meta.state.in_(states)
         if uses:
             ids = list(connection.execute(sa.select(_meta.rollout_id).where(mine)).scalars())
+            joined = sa.select(group_injection.c.rollout_id).where(group_injection.c.group_id.in_(part))
+            ids += connection.execute(joined).scalars()
             for begin in range(0, len(ids), _PARAMETERS):
                 used = rollout_run.c.id.in_(ids[begin : begin + _PARAMETERS])
                 connection.execute(rollout_run.update().where(used).values(used=rollout_run.c.used + uses))
@@ -304,64 +298,22 @@ def _change_members(
 
 def release(connection: sa.Connection, run_id: str, lease_id: str, state: LeaseState = LeaseState.RELEASED) -> int:
     """Give a lease's groups back and return their number; one that ran out has none left, and none by a late commit."""
-    row = _find(connection, run_id, lease_id)
+    row = find(connection, run_id, lease_id)
     if row.state == LeaseState.EXPIRED:
         connection.execute(lease.update().where(_lease.lease_id == lease_id).values(state=state.value))
     if row.state != LeaseState.HELD:
         return 0
     group_ids, _ = _groups_of(connection, row)
-    _give_back(connection, group_ids, RolloutState.LEASED)
+    give_back(connection, group_ids, RolloutState.LEASED)
     connection.execute(lease.update().where(_lease.lease_id == lease_id).values(state=state.value))
     return len(group_ids)
 
 
-def _give_back(connection: sa.Connection, group_ids: Sequence[int], was: RolloutState, *, uses: int = 0) -> None:
+def give_back(connection: sa.Connection, group_ids: Sequence[int], was: RolloutState, *, uses: int = 0) -> None:
+    """Make groups whose members are in one state leasable again, and change how often those count as used."""
     values: dict[str, object] = {"state": RolloutState.RECORDED.value, "lease_id": None, "trained_version": None}
     _change_members(connection, group_ids, [was.value], values, uses=uses)
     _change_groups(connection, group_ids, {"state": GroupState.READY.value, "lease_id": None})
-
-
-def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:
-    """Take a commit back, because the weights that were trained on it are lost; return how many groups it had."""
-    row = _find(connection, run_id, lease_id)
-    if row.state != LeaseState.COMMITTED:
-        return 0
-    mine = (_group.lease_id == lease_id) & (_group.state == GroupState.TRAINED.value)
-    group_ids = list(connection.execute(sa.select(_group.id).where(mine)).scalars())
-    _give_back(connection, group_ids, RolloutState.TRAINED, uses=-1)
-    values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None, "surplus": 0}
-    connection.execute(lease.update().where(_lease.lease_id == lease_id).values(**values))
-    return len(group_ids)
-
-
-def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None, version: int) -> Resumed:
-    """Settle all leases of a holder's earlier life by what its weights contain: everything up to serial `last`.
-
-    Args:
-        connection: in a write transaction.
-        run_id: the run.
-        holder: who begins again.
-        last: serial of the last lease that its weights contain; None: unknown, what was committed stays so.
-        version: written down for what is committed now.
-    """
-    mine = (_lease.run_id == run_id) & (_lease.holder == holder)
-    unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]  # each was trained on, or released, before the next
-    query = sa.select(_lease.lease_id, _lease.serial, _lease.state).where(mine)
-    if last is None:
-        query = query.where(_lease.state == LeaseState.HELD.value)
-    else:
-        query = query.where(_lease.state.in_(unsettled) | (_lease.serial > last))
-    done = Resumed()
-    for lease_id, serial, state in list(connection.execute(query.order_by(_lease.serial))):
-        if last is not None and serial <= last:
-            surplus = commit(connection, run_id, lease_id, version)
-            size = sa.select(sa.func.count()).where(_group.lease_id == lease_id)
-            done += Resumed(committed=connection.execute(size).scalar_one(), surplus=surplus)
-        elif state in unsettled:
-            done += Resumed(released=release(connection, run_id, lease_id))
-        elif state == LeaseState.COMMITTED:
-            done += Resumed(undone=undo(connection, run_id, lease_id))
-    return done
 
 
 # Groups that leave
@@ -386,15 +338,14 @@ def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_k
     reject_group(connection, group_id, reason)
 
 
-def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float, groups: int = SWEEP_GROUPS) -> Sweep:
-    """Give back the leases that ran out, and expire some groups that left the staleness window.
+def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float) -> Sweep:
+    """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
 
     Args:
         connection: in a write transaction.
         run_id: the run.
         oldest: the oldest version that may be trained on; None: any.
         now: by the database's clock.
-        groups: expire so many at most; another sweep expires more.
     """
     dead = list(connection.execute(_dead(run_id, now)).scalars())
     for lease_id in dead:
@@ -402,7 +353,7 @@ def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float
     if oldest is None:
         return Sweep(returned_leases=len(dead))
     waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
-    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(groups)
+    query = sa.select(_group.id).where(waiting, _group.oldest_version < oldest).limit(SWEEP_GROUPS)
     stale = list(connection.execute(query.with_for_update(skip_locked=True)).scalars())
     _change_groups(connection, stale, {"state": GroupState.EXPIRED.value, "reason": Reason.STALE.value})
     values: dict[str, object] = {"state": RolloutState.EXPIRED.value, "reason": Reason.STALE.value}
@@ -421,7 +372,8 @@ def count_surplus(connection: sa.Connection, run_id: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def _find(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
+def find(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
+    """Return a lease's row, which nobody else changes until the transaction ends. Raises `LeaseError`."""
     query = sa.select(lease).where(_lease.lease_id == lease_id, _lease.run_id == run_id).with_for_update()
     row = connection.execute(query).first()
     if row is None:
@@ -430,7 +382,7 @@ def _find(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
 
 
 def _held(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
-    row = _find(connection, run_id, lease_id)
+    row = find(connection, run_id, lease_id)
     if row.state != LeaseState.HELD:
         raise _over(row)
     return row

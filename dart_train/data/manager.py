@@ -23,11 +23,12 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, leases, records, serving, statistics
+from dart_train.data import checkpoints, leases, leftovers, records, resuming, serving, statistics
 from dart_train.data.files import image_hash, pack_trajectory
 from dart_train.data.leased import Group, LeasedGroups
-from dart_train.data.leases import Resumed, Sweep, Taken, TakenGroup
+from dart_train.data.leases import Sweep, Taken, TakenGroup
 from dart_train.data.reader import RunReader
+from dart_train.data.resuming import Resumed
 from dart_train.data.schema import Reason, RolloutState, run_state
 from dart_train.errors import CorruptDataError, InvalidTrajectoryError, LeaseError
 from dart_train.trajectory import Trajectory
@@ -227,7 +228,7 @@ class DataManager(RunReader):
         def work(connection: sa.Connection) -> Resumed:
             newest = checkpoints.newest_version(connection, self.run_id) or 0
             chosen = newest if version is None else version
-            return leases.resume(connection, self.run_id, holder, contained, chosen)
+            return resuming.resume(connection, self.run_id, holder, contained, chosen)
 
         return self.store.write(work)
 
@@ -291,6 +292,22 @@ class DataManager(RunReader):
         """Bring the saved records of tasks up to date; return how many tasks had news."""
         window = self.config.success_window
         return self.store.write(lambda c: statistics.refresh_task_stats(c, self.run_id, window, self._now(c)))
+
+    def replay_leftovers(self) -> int:
+        """Make groups of trajectories that no group can use as it is; return how many. See `data.leftovers`."""
+        config = self.config
+        plans = self.plans(dict.fromkeys(self.saved_task_stats()))
+        full = config.select_rollouts or config.group_size
+
+        def size_of(task_id: str) -> int:
+            return min(full, plans[task_id].group_size) if task_id in plans else full
+
+        def work(connection: sa.Connection) -> int:
+            oldest, now = self._oldest_allowed(connection), self._now(connection)
+            since = now - config.leftover_after_s
+            return leftovers.replay(connection, self.run_id, size_of, oldest=oldest, waited_since=since, now=now)
+
+        return self.store.write(work)
 
     def set_fact(self, name: str, value: Any) -> None:
         """Keep a JSON value under a name, over restarts."""
@@ -357,7 +374,7 @@ class DataManager(RunReader):
 
     def _load_group(self, row: TakenGroup) -> Group | None:
         try:
-            trajectories = tuple(self.load_trajectory(name) for name in row.trajectory_ids)
+            trajectories = tuple(self.load_trajectory(name) for name in (*row.trajectory_ids, *row.injected))
             for trajectory in trajectories:
                 for step in trajectory.steps:
                     self.files.check_images(step.image_hashes)
@@ -365,7 +382,7 @@ class DataManager(RunReader):
             _log.error("group %s is left out: %s", row.key, error)
             self.store.write(lambda c: leases.reject_group(c, row.group_id, Reason.CORRUPT))
             return None
-        return Group(row.key, row.task_id, trajectories)
+        return Group(row.key, row.task_id, trajectories, frozenset(row.injected))
 
 
 def _absolute(path: str | Path) -> str:

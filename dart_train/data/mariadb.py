@@ -2,7 +2,8 @@
 
 Invariants:
     - It listens on a Unix socket inside its directory only, and belongs to whoever starts it; root is not needed.
-    - It ends with its owner: `stop` (or leaving the context) ends it, and so does the death of the owning process.
+    - It ends with its owner: `stop` (or leaving the context) ends it, and so does the end of the thread that started
+      it (the kernel's `PR_SET_PDEATHSIG` goes by threads), such as by SIGKILL of its process.
 """
 
 from __future__ import annotations
@@ -135,15 +136,21 @@ class MariaDB:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while True:
-            try:
-                return self.execute("SELECT 1")
-            except pymysql.err.OperationalError as error:
-                ended = self._process is None or self._process.poll() is not None
-                if ended or time.monotonic() > deadline:
-                    words = _tail((self.folder / "log").read_text(errors="replace"))
-                    raise DatabaseGoneError(f"the server in {self.folder} did not start ({error}): {words}") from error
+        while not self._answers():
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                words = _tail((self.folder / "log").read_text(errors="replace"))
+                raise DatabaseGoneError(f"the server in {self.folder} did not start: {words}")
             threading.Event().wait(POLL_S)
+
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            self.execute("SELECT 1")
+        except pymysql.err.OperationalError:
+            return False
+        return True
 
 
 def installed() -> bool:

@@ -52,7 +52,7 @@ def upgrade(connection: sa.Connection, to: str = REVISION) -> str | None:
 
     before = revision(connection)
     config = Config()
-    config.set_main_option("script_location", str(_SCRIPTS))
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     if before == FIRST and not sa.inspect(connection).has_table(alembic_version.name):
         command.stamp(config, FIRST)

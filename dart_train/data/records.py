@@ -15,10 +15,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dart_train.data import grouping, pool
 from dart_train.data.curation import CurationConfig, judge_group, untrainable
 from dart_train.data.schema import (
     INSTRUCTION_LENGTH,
     GroupState,
+    Provenance,
     Reason,
     RolloutState,
     rollout_group,
@@ -43,6 +45,7 @@ class _Place:
     reason: str = ""
     group_id: int | None = None
     group_rejected: Reason | None = None
+    complete: bool = False
 
 
 _INSERT_RUN = rollout_run.insert()
@@ -121,9 +124,15 @@ def insert_trajectory(
     connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], digest, place, expected, now))
     if trajectory.steps:
         connection.execute(_INSERT_STEP, _step_rows(trajectory, key[0]))
+    if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
+        pool.add(connection, run_id, key[0], trajectory, now)
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
         connection.execute(_REJECT_MEMBERS, {"group": place.group_id, "was": RolloutState.RECORDED.value, **rejected})
+    if place.complete and config.settles_groups and place.group_id is not None:
+        grouping.settle(connection, run_id, place.group_id, config, now)
+        state = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory.trajectory_id}).one().state
+        return RolloutState(state)
     return place.state
 
 
@@ -163,7 +172,8 @@ def _place(
         expected = group.expected
         members, oldest = group.members + 1, min(group.oldest_version, version)
         low, high = min(group.reward_min, reward), max(group.reward_max, reward)
-    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=config.drop_no_signal)
+    drop = config.drop_no_signal and not config.settles_groups  # else `grouping.settle` decides, pool and all
+    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=drop)
     values: dict[str, Any] = {
         "members": members,
         "reward_min": low,
@@ -182,7 +192,7 @@ def _place(
         connection.execute(_UPDATE_GROUP, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)
-    return _Place(RolloutState.RECORDED, "", group_id)
+    return _Place(RolloutState.RECORDED, "", group_id, complete=verdict is GroupState.READY)
 
 
 def _meta_row(

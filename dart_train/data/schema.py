@@ -52,6 +52,10 @@ class Reason(StrEnum):
     UNTRAINABLE = "untrainable"  # environment, engine or evaluation error
     SURPLUS = "surplus"  # came when its group was complete already
     CORRUPT = "corrupt"
+    TOO_EASY = "too_easy"  # its group's mean reward reached `drop_above`
+    REPLACED = "replaced"  # a failure whose place a success of the pool took
+    UNSELECTED = "unselected"  # a balanced selection of its group left it out
+    INCOMPLETE = "incomplete"  # a group that never filled, whose members joined another one
 
 
 class LeaseState(StrEnum):

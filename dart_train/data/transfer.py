@@ -105,8 +105,13 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
 
 
 def _trajectory_ids(data: RunReader) -> list[str]:
-    meta = metadata.tables["rollout_meta"].c
-    query = sa.select(meta.trajectory_id).where(meta.run_id == data.run_id).order_by(meta.rollout_id)
+    meta, run = metadata.tables["rollout_meta"].c, metadata.tables["rollout_run"].c
+    query = (
+        sa.select(meta.trajectory_id)
+        .join_from(meta.trajectory_id.table, run.id.table, run.id == meta.rollout_id)
+        .where(meta.run_id == data.run_id, run.split_dir.is_not(None))  # else retention removed the files
+        .order_by(meta.rollout_id)
+    )
     return data.store.read(lambda connection: list(connection.execute(query).scalars()))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -23,10 +24,18 @@ from data_builders import make_step, make_trajectory, open_manager, picture, pub
 from dart_train.data import DataManager, RolloutState, image_hash
 from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process]
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process, pytest.mark.timeout(600)]
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["data_builders"])  # so that a process costs a fork, not the imports
 MOST_BOUNDARIES = 200
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forkserver() -> None:
+    """Have the modules imported once, so that a process costs a fork. (Python 3.11 does not hand `sys.path` on.)"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+        CONTEXT.set_forkserver_preload(["data_builders"])
+        multiprocessing.forkserver.ensure_running()
 
 
 class Boundaries:
@@ -103,7 +112,7 @@ def _killed(folder: Path, action: str, argument: str, boundary: int) -> bool:
     """Run an action in a process that dies at a boundary; False if it came to its end before."""
     process = CONTEXT.Process(target=_run, args=(folder, action, argument, boundary), daemon=True)
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
     return process.exitcode != 0
 

@@ -419,8 +419,9 @@ def test_why_accounts_for_every_trajectory(data):
     data.record(make_trajectory("broken", "b", None, terminal=TerminalState.ENV_ERROR, steps=()))
     data.record(make_trajectory("demo", "", source="oracle"))
     assert data.why() == (
-        "2 of 9 trajectories eligible in 1 groups: 2 older than version 3, 2 in groups with no variance, "
-        "1 in unfinished groups, 1 demonstrations, 1 ended in an environment, engine or evaluation error"
+        "2 of 9 trajectories eligible in 1 groups: 2 older than version 3 (serving versions {5}; rows carry {1}), "
+        "2 in groups with no variance (1 groups all 0), 1 in unfinished groups (1 with 1 of 2), "
+        "1 in the pool or demonstrations, 1 ended in an environment, engine or evaluation error (env_error 1)"
     )
     census = data.census()
     data.sweep()
