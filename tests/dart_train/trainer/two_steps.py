@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dart_agent.conversation import Conversation, ConversationConfig
 from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner
+from dart_agent.engines.qwen import QwenRunner, SampledRow
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_gym.actions import Click
@@ -233,3 +233,24 @@ def learn(
         prepare(world.trainer)
     world.trainer.run()
     return world.means
+
+
+def record_oracle(world: TwoSteps, seed: int) -> None:
+    """Record the oracle's success on a screen, by exact ids: the experience pool takes it."""
+    asyncio.run(_record_oracle(world, seed))
+
+
+async def _record_oracle(world: TwoSteps, seed: int) -> None:
+    config = ConversationConfig(style="short", screenshots=1)
+    episode = Episode(seed, Conversation(world.tokens, world.vision, config))
+    await episode.begin(world.screens)
+    for _ in range(2):
+        text = click_text(await episode.scenario.oracle(episode.desktop))
+        row = SampledRow(tuple(world.tokens.response(text)), (), "stop")
+        await episode.act(episode.conversation.prompt(), row, text, 0, world.screens)
+    trajectory = Trajectory(
+        f"oracle-{seed}", world.data.run_id, f"{TASK.id}-{seed}", "0", episode.instruction, seed, "oracle",
+        TerminalState.DONE, await episode.score(), tuple(episode.steps), "oracle",
+    )  # fmt: skip
+    assert trajectory.reward == 1.0
+    world.data.record(trajectory, {name: world.screens[name] for name in episode.hashes})
