@@ -1,7 +1,9 @@
 """Supervised training on demonstrations: the warm-up before reinforcement learning, and its control afterwards.
 
-The same collator and forward pass as the trainer's, cross-entropy on responses only. The control ("the same time,
-supervised") is the same function with the warm model as its start and a time as its limit.
+The same collator and forward pass as the trainer's, cross-entropy on responses only. TRL's `SFTTrainer` renders and
+tokenises conversations itself, so it cannot carry steps by the very ids that a rollout had, nor share a batch with
+reinforced ones; its loss is the same. The control ("the same time, supervised") is the same function with the warm
+model as its start and a time as its limit.
 
 The result is written as a plain Hugging Face directory when training has ended, never in part.
 """

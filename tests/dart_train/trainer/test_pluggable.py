@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from dart_train.commands import learn
+from dart_train.commands.context import ModuleContext, open_data
+from dart_train.commands.learn import ROLLOUTS_ENDED
+from dart_train.config import ConfigError, parse_config
+from dart_train.metrics import read_metrics
+from dart_train.pipeline import open_run
 from dart_train.trainer import checkpoint
 from dart_train.trainer.pluggable import LoopConfig, PluginError, load_class, run_trainer
 from dart_train.trainer.trainer import load_model
@@ -82,6 +89,36 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
     rows = [ast.literal_eval(line) for line in done.stdout.splitlines()]
     assert [row["samples"] for row in rows] == [8.0, 8.0]
     assert not torch.equal(load_model(root / "out").lm_head.weight, load_model(model_dir).lm_head.weight)
+
+
+@pytest.mark.train
+@pytest.mark.process
+def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
+    """`dart-train learn --trainer`: settings of the section go to the class, and it ends with the data."""
+    config = {
+        "name": "mine",
+        "rollout": {"tasks": ["fake/two-steps"], "group_size": 4},
+        "data": {"curation": {"max_staleness": None}},
+        "trainer": {"groups_per_step": 1, "learning_rate": 1e-3},
+    }
+    file = tmp_path / "mine.yaml"
+    file.write_text(json.dumps(config))
+    run = open_run(parse_config(config), tmp_path)
+    with open_data(parse_config(config), run) as data:
+        data.publish(0, model_dir, "initial")
+        for key in "abc":
+            record_into(data, key)
+        data.set_fact(ROLLOUTS_ENDED, True)
+        command = [sys.executable, "-m", "dart_train", "learn", str(file), "--runs-dir", str(tmp_path)]
+        command += ["--trainer", "reinforce:Reinforce"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=EXAMPLES)
+        assert done.returncode == 0, done.stderr
+        assert {state: count for state, count in data.counts().items() if count} == {"trained": 12}
+        assert data.newest_checkpoint().version == 3
+    assert [row["step"] for row in read_metrics(run.metrics("trainer"))] == [1, 2, 3]
+    config["trainer"]["beta"] = 0.1
+    with pytest.raises(ConfigError, match="reinforce:Reinforce does not take these settings"):
+        learn._learn_with(ModuleContext(parse_config(config), run), "reinforce:Reinforce")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,29 @@ def test_supervised_coef_needs_demonstrations(data, make_config, model_dir):
         DartGRPOTrainer(model_dir, make_config(supervised_coef=0.5), data)
 
 
+def test_a_callback_of_trl_works(data, record_group, make_config, model_dir):
+    from trl import RichProgressCallback
+
+    record_group("a"), record_group("b")
+    seen: list[dict] = []
+
+    class Watching(RichProgressCallback):
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            seen.append(dict(logs))
+            super().on_log(args, state, control, logs=logs, **kwargs)
+
+    DartGRPOTrainer(model_dir, make_config(max_steps=1), data, callbacks=[Watching()]).run()
+    assert seen[0]["reward"] == 0.5 and "grad_norm" in seen[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"fsdp": "full_shard"}, {"deepspeed": {"zero_optimization": {"stage": 3}}}], ids=str
+)
+def test_sharded_training_is_refused(make_config, options):
+    with pytest.raises((ValueError, ImportError), match="not supported|requires"):
+        make_config(**options)
+
+
 # --- what is kept -----------------------------------------------------------------------------------------------
 
 

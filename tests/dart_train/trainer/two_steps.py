@@ -188,7 +188,7 @@ def warm_up(model_dir: Path, target: Path, *, right: float, seed: int = 0, never
         target: where the result goes.
         right: share of right demonstrations.
         seed: of choices and training.
-        never: screens whose first demonstrated click is always wrong.
+        never: screens whose demonstrations all click on the same wrong button.
     """
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     screens: dict[str, NDArray[np.uint8]] = {}
@@ -215,9 +215,11 @@ async def _demonstrations(
         for step in range(2):
             for _ in range(40):
                 target = oracle[step]
-                wrong = rng.random() >= right or (step == 0 and seed in never)
-                if wrong:
-                    target = Click(*rng.choice([place for place in others if place != (target.x, target.y)]))
+                wrong = [place for place in others if place != (target.x, target.y)]
+                if seed in never:
+                    target = Click(*wrong[0])
+                elif rng.random() >= right:
+                    target = Click(*rng.choice(wrong))
                 responses = (*map(click_text, oracle[:step]), click_text(target))
                 shown = Demonstration(TASK.id, episode.instruction, tuple(episode.hashes[: step + 1]), responses)
                 samples.append(encode([shown], conversation, tokens, screens.__getitem__)[-1])
