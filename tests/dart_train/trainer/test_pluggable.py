@@ -96,7 +96,7 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
 def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     """`dart-train learn --trainer`: settings of the section go to the class, and it ends with the data."""
     config = {
-        "name": "mine",
+        "name": "run",
         "rollout": {"tasks": ["fake/two-steps"], "group_size": 4},
         "data": {"curation": {"max_staleness": None}},
         "trainer": {"groups_per_step": 1, "learning_rate": 1e-3},

@@ -199,12 +199,9 @@ def test_a_callback_of_trl_works(data, record_group, make_config, model_dir):
     assert seen[0]["reward"] == 0.5 and "grad_norm" in seen[0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"fsdp": "full_shard"}, {"deepspeed": {"zero_optimization": {"stage": 3}}}], ids=str
-)
-def test_sharded_training_is_refused(make_config, options):
-    with pytest.raises((ValueError, ImportError), match="not supported|requires"):
-        make_config(**options)
+def test_sharded_training_is_refused(make_config):
+    with pytest.raises(ValueError, match="a rank holds the whole model"):
+        make_config(fsdp="full_shard")
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------
