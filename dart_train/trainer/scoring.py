@@ -15,6 +15,7 @@ from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trainer.ranks import Ranks
 
 Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]
+Scores = list[tuple[Tensor, Tensor]]
 
 
 def needs_scoring(config: DartGRPOConfig) -> bool:
@@ -22,19 +23,29 @@ def needs_scoring(config: DartGRPOConfig) -> bool:
     return config.top_entropy_quantile < 1.0 or config.old_logprobs == "recompute"
 
 
-def score_batch(batch: OptimizerBatch, config: DartGRPOConfig, forward: Forward, ranks: Ranks | None = None) -> None:
-    """Fill in `old_logprobs` and `kept` of a batch, unless they are there: later iterations keep them.
+def score_batch(batch: OptimizerBatch, config: DartGRPOConfig, forward: Forward) -> Scores | None:
+    """Run the pass over all micro-batches of a batch; None if none is needed: later iterations keep what was found.
 
     Args:
         batch: of all its micro-batches.
         config: of the trainer.
         forward: log-probabilities and entropies (S, T) of a micro-batch under the policy as it is.
-        ranks: who shares the batch; quantiles are those of all of it.
     """
     if batch.old_logprobs is not None or batch.kept is not None or not needs_scoring(config):
-        return
+        return None
     with torch.no_grad():
-        scored = [forward(micro) for micro in batch.micro_batches]
+        return [forward(micro) for micro in batch.micro_batches]
+
+
+def use_scores(batch: OptimizerBatch, config: DartGRPOConfig, scored: Scores, ranks: Ranks | None = None) -> None:
+    """Fill in `old_logprobs` and `kept` of a batch.
+
+    Args:
+        batch: that was scored.
+        config: of the trainer.
+        scored: what `score_batch` returned.
+        ranks: who shares the batch; quantiles are those of all of it. All must call this.
+    """
     if config.old_logprobs == "recompute":
         batch.old_logprobs = [logprobs for logprobs, _ in scored]
     if config.top_entropy_quantile < 1.0:

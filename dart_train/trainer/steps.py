@@ -27,7 +27,7 @@ from dart_train.trainer.forward import ImageFeatures
 from dart_train.trainer.leases import Leased
 from dart_train.trainer.policy import Policy, Reference
 from dart_train.trainer.ranks import Ranks
-from dart_train.trainer.scoring import needs_scoring, score_batch
+from dart_train.trainer.scoring import Scores, needs_scoring, score_batch, use_scores
 from dart_train.trainer.statistics import StepStatistics
 
 _log = logging.getLogger(__name__)
@@ -163,9 +163,21 @@ class StepRunner:
 
     def _fits(self, wanted: set[int], parts: int) -> bool:
         """Run some parts; False if some rank's memory did not suffice."""
+        batch, work = self._current()
+        if not work.prepared:
+            scored: list[Scores | None] = []
+            if not self._attempt(lambda: scored.append(self._score(batch, work))):
+                return False
+            if scored[0] is not None:  # on every rank: they have come equally far
+                use_scores(batch, self._args, scored[0], self._ranks)
+            work.prepared = True
+        return self._attempt(lambda: self._accumulate(wanted, parts))
+
+    def _attempt(self, work: Callable[[], None]) -> bool:
+        """Do what waits for no other rank; whether the memory of all of them sufficed."""
         failed = False
         try:
-            self._accumulate(wanted, parts)
+            work()
         except RuntimeError as error:
             if not should_reduce_batch_size(error):
                 raise
@@ -175,7 +187,6 @@ class StepRunner:
     def _accumulate(self, wanted: set[int], parts: int) -> None:
         """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
         batch, work = self._current()
-        self._prepare(batch, work)
         for number, micro in enumerate(batch.micro_batches):
             if number % parts not in wanted:
                 continue
@@ -195,20 +206,12 @@ class StepRunner:
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
 
-    def _prepare(self, batch: OptimizerBatch, work: _Work) -> None:
+    def _score(self, batch: OptimizerBatch, work: _Work) -> Scores | None:
         """The pass before the first micro-batch, where one is needed."""
-        if work.prepared:
-            return
         work.features = self._policy.features(batch.micro_batches, scoring_passes=int(needs_scoring(self._args)))
         if self._reference is not None:
             work.reference_features = self._reference.features(batch.micro_batches)
-        score_batch(
-            batch,
-            self._args,
-            lambda micro: self._policy(micro.to(self._args.device), work.features),
-            self._ranks,
-        )
-        work.prepared = True
+        return score_batch(batch, self._args, lambda micro: self._policy(micro.to(self._args.device), work.features))
 
     def _make_smaller(self, step: int) -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""

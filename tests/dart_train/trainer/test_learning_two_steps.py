@@ -39,7 +39,7 @@ def warm(tmp_path_factory):
         if (seed, never) not in made:
             root = tmp_path_factory.mktemp("warm")
             model = build_tiny_model(root / "model", seed=seed, config=TINY)
-            two_steps.warm_up(model, root / "warm", right=0.55, seed=seed, never=never)
+            two_steps.warm_up(model, root / "warm", right=0.45, seed=seed, never=never)
             made[seed, never] = root / "warm"
         return made[seed, never]
 
