@@ -340,9 +340,15 @@ def test_the_status_of_a_checkpoint_is_true_at_every_moment(data, tmp_path):
     assert data.next_version() == 1
     with pytest.raises(CheckpointError, match="does not exist: write v0 there first"):
         data.publish(0, path)
+    for _ in range(2):
+        data.begin_checkpoint(0)
+        assert [row.status for row in data.checkpoints()] == [CheckpointStatus.RUNNING]
     path.mkdir(parents=True)
     for _ in range(2):
         data.publish(0, path)
+    data.begin_checkpoint(0)  # what is complete stays so
+    with pytest.raises(CheckpointError, match="announce it first"):
+        data.begin_checkpoint(7)
     newest = data.newest_checkpoint()
     assert (newest.version, newest.path, newest.source) == (0, str(path), "initial")
     row = rows(data, checkpoint)[0]
