@@ -171,6 +171,11 @@ class ResumePoint:
     best: int | None = None
 
 
+def mark_incomplete(directory: str | Path) -> None:
+    """Take back that a `checkpoint-N` directory is complete, before it is written (again)."""
+    (Path(directory) / STATE_FILE).unlink(missing_ok=True)
+
+
 def mark_complete(point: ResumePoint) -> None:
     """Declare a `checkpoint-N` directory complete, with the sizes of its files."""
     values = {key: value for key, value in asdict(point).items() if key != "path"}

@@ -228,6 +228,7 @@ class DartGRPOTrainer(Trainer):
         if resume_from_checkpoint:
             self.resumed = checkpoint.read_resume_point(resume_from_checkpoint)
             self.skipped_steps, self.publisher.best = self.resumed.skipped, self.resumed.best
+            self._saved_step = self.resumed.step
             self.leases.contained = self.resumed.lease
             if not is_adapted(self.model):
                 # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ
@@ -246,6 +247,7 @@ class DartGRPOTrainer(Trainer):
         self.control.should_training_stop = True
         step = self.state.global_step
         self.control.should_save = step > 0 and step != self._saved_step
+        self._begin_saving(self.control)
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
@@ -365,6 +367,7 @@ class DartGRPOTrainer(Trainer):
         }
         self._put_off_saving(control, last)
         self._note_best(control)
+        self._begin_saving(control)
 
     def _put_off_saving(self, control: TrainerControl, last: bool) -> None:
         """Save between leases only: a state in the middle of one could not say what its weights contain."""
@@ -387,6 +390,11 @@ class DartGRPOTrainer(Trainer):
         if best is None or (mean > best if self.args.greater_is_better else mean < best):
             self.state.best_metric, self.state.best_global_step = mean, self.state.global_step
             self.publisher.best = self.publisher.version if not self.publisher.unpublished else self.publisher.best
+
+    def _begin_saving(self, control: TrainerControl) -> None:
+        """What stands where the state is about to be written is not complete from now on."""
+        if control.should_save and self.ranks.is_main:
+            checkpoint.mark_incomplete(self._output_dir / f"checkpoint-{self.state.global_step}")
 
     def save_complete(self) -> None:
         """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""

@@ -54,6 +54,9 @@ def test_resume_point_is_the_newest_complete_state(tmp_path):
     checkpoint.mark_complete(newest)
     assert checkpoint.resume_point(tmp_path) == newest
     assert [path.name for path in checkpoint.remove_incomplete(tmp_path)] == ["checkpoint-11"]
+    checkpoint.mark_incomplete(newest.path)  # about to be written again
+    assert checkpoint.resume_point(tmp_path).step == 9
+    assert checkpoint.remove_incomplete(tmp_path) == [newest.path]
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "state"])
