@@ -89,7 +89,7 @@ def test_groups_that_fail_as_a_whole_are_learned_with_the_pool_only(play):
     """All demonstrations of this screen clicked on the same wrong button: the policy does not find the right ones."""
     alone = {"never": (2,), "screens": (2,), "groups_per_step": 1}
     without = play(1, 25, **alone)
-    with_pool = play(1, 25, pool=True, **alone)
+    with_pool = play(1, 35, pool=True, **alone)
     print(f"without the pool {without}, with it {with_pool}")
     assert np.mean(with_pool[:2]) < 0.1 and np.mean(without[-5:]) < 0.2
     assert np.mean(with_pool[-5:]) > 0.8
