@@ -32,6 +32,6 @@ def test_the_mean_is_over_the_tokens_of_the_response_only():
 
 def test_whose_quantile_is_a_choice_of_two(tmp_path):
     assert DartGRPOConfig(output_dir=str(tmp_path)).entropy_mask_scope == "group"
-    assert DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="batch").top_entropy_over == "batch"
+    assert DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="batch").entropy_mask_scope == "batch"
     with pytest.raises(ValueError, match="entropy_mask_scope"):
         DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="task")
