@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
+from dart_agent.engines.base import BadResponse
 from dart_gym.errors import ConfigurationError
 
 # Special tokens that belong into responses: UI-TARS and Qwen-VL write boxes with them.
@@ -101,6 +104,28 @@ class ModelTokens:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def check_response(self, token_ids: Sequence[int]) -> None:
+        """Look whether ids can stand in a history as a response.
+
+        Raises:
+            BadResponse: there is an id among them that opens a message or stands for an image, or no token at all.
+        """
+        forbidden = set(self.suppressed_ids)
+        for index, token_id in enumerate(token_ids):
+            if token_id in forbidden or not 0 <= token_id < self.vocab_size:
+                token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+                raise BadResponse(
+                    f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
+                    f"{len(token_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
+                )
+
+    def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:
+        """What transformers calls `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.
+
+        A model that is called without it does not fail: it silently takes positions of text for those of images.
+        """
+        return (np.asarray(token_ids) == self.image_pad_id).astype(np.int64)
 
     def response(self, text: str) -> list[int]:
         """Ids of a response as a model would sample it, end token included: what demonstrations train on."""

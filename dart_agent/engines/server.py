@@ -133,7 +133,7 @@ async def run(engine: Engine, url: str, token: str = "") -> None:
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `python -m dart_agent.engines.server`."""
     parser = argparse.ArgumentParser(prog="dart_agent.engines.server", description="Serve a model to RemoteEngine.")
-    parser.add_argument("--model", required=True, help="Hugging Face directory of a Qwen2.5-VL class model")
+    parser.add_argument("--model", required=True, help="Hugging Face directory of a Qwen-VL model")
     parser.add_argument("--listen", required=True, help="ws+unix:///path/to.sock or ws://127.0.0.1:port")
     parser.add_argument("--name", default="r0", help="what its results carry")
     parser.add_argument("--version", type=int, default=0, help="version of these weights")
