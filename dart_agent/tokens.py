@@ -101,9 +101,9 @@ class ModelTokens:
             ids += self.encode(part) if special is None else [special]
         return ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of ids; special tokens are left out, or with `special` spelled out."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=not special)
 
     def check_response(self, token_ids: Sequence[int]) -> None:
         """Look whether ids can stand in a history as a response.

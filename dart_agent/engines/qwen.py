@@ -31,7 +31,6 @@ from dart_agent.engines.tower import Tower
 from dart_agent.vision import VisionSpec
 from dart_gym.errors import ConfigurationError
 
-
 MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
