@@ -64,17 +64,27 @@ class ModelTokens:
         path = Path(model_dir) / "tokenizer.json"
         if not path.is_file():
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
-        tokenizer = Tokenizer.from_file(str(path))
+        return cls._of(Tokenizer.from_file(str(path)), _stop_ids(Path(model_dir)), str(path))
+
+    @classmethod
+    def plain(cls) -> ModelTokens:
+        """Tokens for a model whose own are unknown: every text can be encoded, and reads back exactly."""
+        from dart_agent.tiny import TinyModelConfig, build_tokenizer
+
+        return cls._of(build_tokenizer(TinyModelConfig()), (), "the plain tokenizer")
+
+    @classmethod
+    def _of(cls, tokenizer: Tokenizer, stop_ids: tuple[int, ...], where: str) -> ModelTokens:
         tokenizer.encode_special_tokens = True
 
         def need(token: str) -> int:
             token_id = tokenizer.token_to_id(token)
             if token_id is None:
-                raise ConfigurationError(f"{path} has no token {token}: not a tokenizer of the Qwen-VL family")
+                raise ConfigurationError(f"{where} has no token {token}: not a tokenizer of the Qwen-VL family")
             return token_id
 
         special = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        stop = _stop_ids(Path(model_dir)) or (need("<|im_end|>"),)
+        stop = stop_ids or (need("<|im_end|>"),)
         pad = tokenizer.token_to_id("<|endoftext|>")
         return cls(
             im_start_id=need("<|im_start|>"),

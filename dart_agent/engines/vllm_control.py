@@ -24,15 +24,18 @@ class RouteMissing(EngineMismatch):
 class HTTPServer:
     """A server that speaks JSON over HTTP; what can go wrong becomes a type of `EngineError`."""
 
-    def __init__(self, url: str, *, key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self, url: str, *, key: str = "", key_env: str = KEY_ENV, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         """Remember where it is; the first request connects.
 
         Args:
             url: such as "http://127.0.0.1:8000".
             key: sent as a bearer token where not empty.
+            key_env: the environment variable that an error about the key names.
             transport: another way to send requests, such as a Unix socket (`httpx.AsyncHTTPTransport(uds=...)`).
         """
-        self.url = url.rstrip("/")
+        self.url, self._key_env = url.rstrip("/"), key_env
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Every request says its own timeout; a pool without limit never makes one wait behind others.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -75,7 +78,7 @@ class HTTPServer:
         if status in (429, 503):
             return EngineBusy(says)
         if status == 401:
-            return RequestRefused(f"{says}; the API key is missing or wrong: set {KEY_ENV}")
+            return RequestRefused(f"{says}; the API key is missing or wrong: set {self._key_env}")
         if status in (403, 405, 501) or (status == 404 and reason == "Not Found"):
             return RouteMissing(says)
         if status == 404:

@@ -16,7 +16,8 @@ def make_prompt(tokens, vision, images: list[np.ndarray], text: str = "Click on 
     for image in images:
         pads = [tokens.image_pad_id] * vision.num_tokens(image)
         ids += [tokens.vision_start_id, *pads, tokens.vision_end_id, *tokens.encode("then")]
-    return Prompt((*ids, tokens.im_end_id, *tokens.encode("\nassistant\n")), tuple(images))
+    ids += [tokens.im_end_id, *tokens.encode("\n"), tokens.im_start_id, *tokens.encode("assistant\n")]
+    return Prompt(tuple(ids), tuple(images))
 
 
 def settings(tokens, **changes) -> Sampling:
