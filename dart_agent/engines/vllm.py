@@ -8,6 +8,7 @@ Invariants:
       a check is an error, never a Generation.
     - A response that an update cut off is continued from its sampled ids on the new weights; its version is then the
       span of both, and every log-probability that of the weights that sampled it.
+    - Before the first response for training, the server shows which log-probabilities it returns.
     - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
 """
 
@@ -17,7 +18,7 @@ import asyncio
 import dataclasses
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dart_agent.engines import vllm_wire as wire
 from dart_agent.engines.base import (
@@ -76,6 +77,7 @@ class VLLMEngine:
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
         self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
+        self._probed, self._probing = False, asyncio.Lock()
         self._in_flight = self._requests = self._generated = 0
         self._busy_s, self._busy_since = 0.0, 0.0
 
@@ -176,6 +178,8 @@ class VLLMEngine:
 
     async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:
         """One checked answer and the versions that made it."""
+        if sampling.training:
+            await self._probe(timeout_s)
         floor = self._version
         answer = wire.read_answer(await self._post(prompt, sampling, timeout_s))
         wire.check_answer(answer, prompt, sampling, model=self._model)
@@ -192,18 +196,30 @@ class VLLMEngine:
             )
         return answer, versions
 
-    async def _post(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> object:
+    async def _probe(self, timeout_s: float) -> None:
+        """Have the server show, once, what its log-probabilities are."""
+        async with self._probing:
+            if self._probed:
+                return
+            prompt, sampling, more = wire.probe(self._tokens)
+            wire.check_probe(wire.read_answer(await self._post(prompt, sampling, timeout_s, more)))
+            self._probed = True
+
+    async def _post(
+        self, prompt: Prompt, sampling: Sampling, timeout_s: float, more: dict[str, Any] | None = None
+    ) -> object:
         """Send a request over the route that the server offers."""
         salt = f"v{self._version}"  # keys and values of other versions are not reused
         if self._route != CHAT_ROUTE:
             body = wire.generate_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt)
+            body["sampling_params"] |= more or {}
             try:
                 return await self.control.ask("POST", GENERATE_ROUTE, json=body, timeout_s=timeout_s)
             except RouteMissing as error:
                 if self._route is not None:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
-        body = wire.chat_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt)
+        body = wire.chat_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt) | (more or {})
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
 
     # --- weights ------------------------------------------------------------------------------------------------

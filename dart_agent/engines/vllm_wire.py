@@ -23,6 +23,15 @@ from dart_agent.engines.messages import chat_messages, data_url
 from dart_agent.tokens import ModelTokens
 
 FORBIDDING_BIAS = -100.0
+# Said in full: what a request leaves open, the server takes from the model's generation_config.json.
+UNBIASED = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 FIRST_VERSION = "default"  # what a server calls its weights before it is told a version
 
 
@@ -93,8 +102,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
-        "top_p": 1.0,
-        "top_k": -1,
+        **UNBIASED,
         "seed": sampling.seed,
         "stop_token_ids": list(sampling.stop_ids),
         "ignore_eos": True,  # the stop ids alone say what ends a response
@@ -180,6 +188,30 @@ def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
         "--mm-processor-kwargs, or serve the directory that the policy reads); else its tokenizer or chat template is "
         "another one, and only a server started with --enable-scale-out takes the ids as they are"
     )
+
+
+def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
+    """A request that shows which log-probabilities a server returns: with one token allowed, that one is certain.
+
+    Returns:
+        (prompt, sampling, more sampling parameters).
+    """
+    start, end, newline = [tokens.im_start_id], [tokens.im_end_id], tokens.encode("\n")
+    ids = [*start, *tokens.encode("user\nok"), *end, *newline, *start, *tokens.encode("assistant\n")]
+    return Prompt(tuple(ids)), Sampling(1), {"allowed_token_ids": [tokens.im_end_id]}
+
+
+def check_probe(answer: Answer) -> None:
+    """Look at the answer to `probe`.
+
+    Raises:
+        EngineMismatch: the log-probabilities are those before temperature and forbidden tokens.
+    """
+    if len(answer.logprobs) != 1 or not abs(answer.logprobs[0]) < 1e-3:
+        raise EngineMismatch(
+            f"the only token that the server may sample has the log-probability {answer.logprobs}, not 0: it returns "
+            "them before temperature and forbidden tokens. Start it with --logprobs-mode processed_logprobs"
+        )
 
 
 def version_number(label: str, first: int) -> int:

@@ -1,6 +1,7 @@
 """The client of a vLLM server against one that is paused, late, wrong, torn or of another version."""
 
 import asyncio
+import dataclasses
 import math
 
 import numpy as np
@@ -58,7 +59,7 @@ async def engine(stub, processing_dir):
 
 @pytest.fixture
 def sampling(tokens) -> Sampling:
-    return Sampling(24, seed=5, stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids, training=True)
+    return Sampling(24, seed=5, stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids)
 
 
 @pytest.mark.parametrize("scale_out", [True, False])
@@ -89,7 +90,8 @@ async def test_the_request(stub, engine, tokens, vision, sampling):
     assert params["logit_bias"] == {str(token_id): -100.0 for token_id in tokens.suppressed_ids}
     assert (params["stop_token_ids"], params["ignore_eos"]) == (list(tokens.stop_ids), True)
     assert body["cache_salt"] == "v3"
-    assert not {"min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"} & params.keys()
+    neutral = {"min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
+    assert {name: params[name] for name in neutral} == neutral, "else the server takes the model's own"
 
 
 def changed(**fields):
@@ -145,6 +147,28 @@ async def test_a_forbidden_token(stub, engine, tokens, vision, sampling):
     stub.fixed = (7, tokens.image_pad_id, tokens.image_pad_id, tokens.im_end_id)
     with pytest.raises(BadResponse, match="logit_bias"):
         await engine.generate(history(tokens, vision, 0), sampling)
+
+
+@pytest.mark.parametrize("scale_out", [True, False])
+async def test_a_server_with_raw_logprobs_is_found_out(
+    stub, engine, tokens, vision, sampling, scale_out, processing_dir
+):
+    """Before anything is sampled for training; evaluation may go on."""
+    stub.raw, stub.scale_out = True, scale_out
+    prompt, training = history(tokens, vision, 0), dataclasses.replace(sampling, training=True)
+    with pytest.raises(EngineMismatch, match="--logprobs-mode processed_logprobs"):
+        await engine.generate(prompt, training)
+    assert (await engine.generate(prompt, sampling)).token_ids
+    stub.raw, stub.paused = False, True
+    impatient = VLLMEngine(stub.url, processing_dir, timeout_s=0.2)
+    with pytest.raises(EngineBusy):
+        await impatient.generate(prompt, training)
+    await impatient.close()
+    stub.paused = False
+    before = len(stub.requests)
+    for _ in range(3):
+        await asyncio.gather(*(engine.generate(prompt, training) for _ in range(2)))
+    assert len(stub.requests) == before + 7, "one look for all"
 
 
 async def test_errors_of_the_server(stub, engine, tokens, vision, sampling, processing_dir):

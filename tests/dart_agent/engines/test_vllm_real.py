@@ -21,7 +21,7 @@ from dart_agent.vision import VisionSpec
 from tests.vllm_server import tiny_config, vllm_model, vllm_url
 
 __all__ = ["vllm_model", "vllm_url"]
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]
 SIZES = ((112, 84), (56, 140), (64, 64), (168, 96), (90, 130))
 
 
@@ -48,7 +48,7 @@ def runners(vllm_model, vision, tmp_path_factory) -> dict[int, QwenRunner]:
 @pytest.fixture(params=["generate", "chat"])
 async def engine(request, vllm_url, vllm_model, runners):
     """An engine whose server holds version 1."""
-    engine = VLLMEngine(vllm_url, vllm_model, route=request.param, timeout_s=300.0)
+    engine = VLLMEngine(vllm_url, vllm_model, route=request.param, timeout_s=600.0)
     await engine.update_weights(str(runners[1].path), 1)
     yield engine
     await engine.close()
@@ -77,6 +77,7 @@ async def test_equals_a_plain_forward_pass_together_and_alone(engine, runners, t
     samplings = [
         settings(tokens, max_tokens=8, seed=i, temperature=(0.0, 0.7, 1.0, 1.3)[i % 4]) for i in range(len(prompts))
     ]
+    samplings = [dataclasses.replace(sampling, training=True) for sampling in samplings]
     together = await asyncio.gather(*(engine.generate(*pair) for pair in zip(prompts, samplings, strict=True)))
     for prompt, sampling, result in zip(prompts, samplings, together, strict=True):
         temperature = sampling.temperature or 1.0
@@ -116,7 +117,7 @@ async def test_an_update_reaches_prompts_that_were_seen_before(engine, runners, 
 @pytest.mark.parametrize("pause", ["keep", "abort"])
 async def test_an_update_in_the_middle_of_a_response(vllm_url, vllm_model, runners, tokens, vision, pause):
     """Frozen or cut off and continued: every token has the log-probability of the weights that sampled it."""
-    engine = VLLMEngine(vllm_url, vllm_model, route="generate", timeout_s=300.0, pause=pause)
+    engine = VLLMEngine(vllm_url, vllm_model, route="generate", timeout_s=600.0, pause=pause)
     await engine.update_weights(str(runners[1].path), 1)
     prompt = make_prompt(tokens, vision, [screen(0), screen(1)])
     sampling = settings(tokens, max_tokens=1500, stop_ids=(), seed=6)
@@ -158,7 +159,7 @@ async def test_a_processor_of_other_settings_is_found_out(vllm_url, vllm_model, 
     settings_file.write_text(
         json.dumps(json.loads(settings_file.read_text()) | {"size": {"shortest_edge": 784, "longest_edge": 2**30}})
     )
-    engine = VLLMEngine(vllm_url, directory, timeout_s=300.0)
+    engine = VLLMEngine(vllm_url, directory, timeout_s=600.0)
     vision = VisionSpec.from_dir(directory)
     huge = make_prompt(tokens, vision, [vision.resize(screen(1, 1400, 840))])
     with pytest.raises(EngineMismatch, match="min_pixels and max_pixels"):
@@ -167,7 +168,7 @@ async def test_a_processor_of_other_settings_is_found_out(vllm_url, vllm_model, 
 
 
 async def test_bad_checkpoints(vllm_url, vllm_model, runners, tokens, vision, tmp_path):
-    engine = VLLMEngine(vllm_url, vllm_model, timeout_s=300.0)
+    engine = VLLMEngine(vllm_url, vllm_model, timeout_s=600.0)
     await engine.update_weights(str(runners[1].path), 1)
     prompt, sampling = make_prompt(tokens, vision, [screen(0)]), settings(tokens, seed=1)
     with pytest.raises(EngineError, match="could not load"):

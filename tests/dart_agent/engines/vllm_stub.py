@@ -29,6 +29,7 @@ class VLLMStub:
         abort_after: the next answers are cut after so many tokens, as by a pause in mode "abort".
         paused: 503 for every request.
         hold: requests wait for it.
+        raw: whether log-probabilities are those before forbidden tokens.
         loads: paths of `reload_weights` that succeed; None for all.
         fixed: what the model says, then it ends.
     """
@@ -39,7 +40,7 @@ class VLLMStub:
         self.scale_out = self.dev = True
         self.changes: list[Change] = []
         self.abort_after: list[int] = []
-        self.paused = False
+        self.paused = self.raw = False
         self.hold: asyncio.Event | None = None
         self.models = ["policy"]
         self.label = "default"
@@ -118,12 +119,21 @@ class VLLMStub:
         if body["model"] not in self.models:
             message = f"The model `{body['model']}` does not exist."
             return web.json_response({"error": {"message": message}}, status=404)
+        if (only := body.get("sampling_params", body).get("allowed_token_ids")) is not None:
+            return web.json_response(self._only(path, body, only))
         answer = self.answer(path, body)
         if self.changes:
             changed = self.changes.pop(0)(answer)
             if isinstance(changed, web.StreamResponse):
                 return changed
         return web.json_response(answer)
+
+    def _only(self, path: str, body: dict[str, Any], allowed: list[int]) -> dict[str, Any]:
+        """The answer where a single token is allowed."""
+        answer = self.answer(path, body)
+        logprobs = {"content": [{"token_id": allowed[0], "logprob": -6.5 if self.raw else 0.0}]}
+        answer["choices"][0] |= {"token_ids": allowed, "logprobs": logprobs}
+        return answer
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """What an honest server says: `fixed`, or what is left of it after what the prompt ends with."""
