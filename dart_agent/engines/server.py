@@ -97,7 +97,7 @@ class EngineServer:
             request_id = message["id"]
             reply: dict[str, Any] = {"id": request_id, "result": await self._perform(message)}
         except (EngineError, protocol.FrameError) as error:
-            reply = {"id": request_id, "error": str(error)}
+            reply = {"id": request_id, **protocol.error_fields(error)}
         with contextlib.suppress(ConnectionClosed):  # the client went; nobody is left to be told
             await connection.send(protocol.pack(reply))
 
