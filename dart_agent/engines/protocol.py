@@ -1,8 +1,9 @@
 """Frames between a remote engine and its server: one msgpack map per binary websocket message.
 
 Requests are `{"id", "op", ...}` with op "generate", "update_weights" or "info"; replies are `{"id", "result"}` or
-`{"id", "error", "kind"}`, the name of an `EngineError`. Ids are chosen by the client; replies come in any order. Token ids and log-probabilities cross as
-raw little-endian arrays, images as raw pixels: on one machine nothing is gained by compressing them.
+`{"id", "error", "kind"}`, the name of an `EngineError`. Ids are chosen by the client; replies come in any order. Token
+ids and log-probabilities cross as raw little-endian arrays, images as raw pixels: on one machine nothing is gained by
+compressing them.
 """
 
 from __future__ import annotations
