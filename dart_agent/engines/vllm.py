@@ -233,18 +233,24 @@ class VLLMEngine:
 
     async def _replace_weights(self, path: str, version: int) -> None:
         await self.control.pause(self._pause, timeout_s=self._update_timeout)
+        failure: EngineError | None = None
         try:
-            try:
-                await self.control.reload_weights(path, timeout_s=self._update_timeout)
-            except EngineError as error:
-                raise EngineError(
-                    f"{self._name} could not load {path}: {error}. Does the server see this directory, and is it a "
-                    "checkpoint of the same model? Update it again or restart it: it may hold a part of it"
-                ) from error
+            await self.control.reload_weights(path, timeout_s=self._update_timeout)
             await self.control.update_weight_version(str(version))
             await self.control.reset_prefix_cache()
+        except EngineError as error:
+            failure = error
         finally:
-            await self.control.resume()
+            try:
+                await self.control.resume()
+            except EngineError as error:
+                failure = failure or error
+        if failure is not None:
+            raise EngineError(
+                f"{self._name} could not load {path}: {failure}. Does the server see this directory, and is it a "
+                "checkpoint of the same model? Restart the server: it may hold a part of the new weights, and vLLM 0.32 "
+                "ends itself after a load that failed"
+            ) from failure
         served = await self._served_version()
         if served != version:
             raise EngineMismatch(f"{self._name} says version {served} after an update to {version}")

@@ -277,7 +277,7 @@ async def test_a_server_that_came_back_with_old_weights_is_found_out(stub, engin
 
 async def test_a_failed_update_lets_the_server_go_on(stub, engine, tokens, vision, sampling):
     stub.loads = set()
-    with pytest.raises(EngineError, match="could not load /gone: .*no weights in /gone.*restart it"):
+    with pytest.raises(EngineError, match="could not load /gone: .*no weights in /gone.*Restart the server"):
         await engine.update_weights("/gone", 4)
     assert not stub.paused
     assert (await engine.generate(history(tokens, vision, 0), sampling)).version == (3, 3)
@@ -285,6 +285,15 @@ async def test_a_failed_update_lets_the_server_go_on(stub, engine, tokens, visio
     with pytest.raises(RouteMissing, match="VLLM_SERVER_DEV_MODE=1"):
         await engine.update_weights("/ckpt/v4", 4)
     assert (await engine.info()).version == 3, "a server without control routes keeps what it was started with"
+
+
+async def test_a_failed_update_that_ends_the_server(stub, engine):
+    """The error names what was wrong with the checkpoint, not that nobody answers any more."""
+    stub.loads, stub.mortal = set(), True
+    with pytest.raises(EngineError, match="no weights in /gone.*ends itself"):
+        await engine.update_weights("/gone", 4)
+    with pytest.raises(EngineError, match="is it running"):
+        await engine.info()
 
 
 async def test_an_update_that_hangs(stub, processing_dir):

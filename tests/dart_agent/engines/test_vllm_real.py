@@ -167,12 +167,10 @@ async def test_a_processor_of_other_settings_is_found_out(vllm_url, vllm_model, 
     await engine.close()
 
 
-async def test_bad_checkpoints(vllm_url, vllm_model, runners, tokens, vision, tmp_path):
+async def test_weights_that_are_not_numbers(vllm_url, vllm_model, runners, tokens, vision, tmp_path):
     engine = VLLMEngine(vllm_url, vllm_model, timeout_s=600.0)
     await engine.update_weights(str(runners[1].path), 1)
     prompt, sampling = make_prompt(tokens, vision, [screen(0)]), settings(tokens, seed=1)
-    with pytest.raises(EngineError, match="could not load"):
-        await engine.update_weights(str(tmp_path / "nothing"), 2)
     poisoned = Path(shutil.copytree(vllm_model, tmp_path / "nan"))
     model = QwenRunner.load(poisoned, vision).model
     with torch.no_grad():

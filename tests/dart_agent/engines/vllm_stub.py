@@ -31,6 +31,7 @@ class VLLMStub:
         hold: requests wait for it.
         raw: whether log-probabilities are those before forbidden tokens.
         loads: paths of `reload_weights` that succeed; None for all.
+        mortal: whether it ends after a load that failed, as vLLM 0.32 does; `dead` says that it did.
         fixed: what the model says, then it ends.
     """
 
@@ -40,7 +41,7 @@ class VLLMStub:
         self.scale_out = self.dev = True
         self.changes: list[Change] = []
         self.abort_after: list[int] = []
-        self.paused = self.raw = False
+        self.paused = self.raw = self.mortal = self.dead = False
         self.hold: asyncio.Event | None = None
         self.models = ["policy"]
         self.label = "default"
@@ -66,6 +67,9 @@ class VLLMStub:
             await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.dead:
+            assert request.transport is not None
+            request.transport.abort()
         path = f"/{request.match_info['path']}"
         body = await request.json() if request.can_read_body else {}
         self.requests.append((path, body))
@@ -100,6 +104,7 @@ class VLLMStub:
             case "/collective_rpc":
                 path = body["kwargs"]["weights_path"]
                 if self.loads is not None and path not in self.loads:
+                    self.dead = self.mortal
                     return web.json_response({"error": {"message": f"no weights in {path}"}}, status=500)
             case "/reset_prefix_cache" | "/abort_requests" | "/init_weight_transfer_engine" | "/start_weight_update":
                 pass
