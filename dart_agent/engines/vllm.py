@@ -248,8 +248,8 @@ class VLLMEngine:
         if failure is not None:
             raise EngineError(
                 f"{self._name} could not load {path}: {failure}. Does the server see this directory, and is it a "
-                "checkpoint of the same model? Restart the server: it may hold a part of the new weights, and vLLM 0.32 "
-                "ends itself after a load that failed"
+                "checkpoint of the same model? Restart the server: it may hold a part of the new weights (vLLM 0.32 "
+                "ends itself after a load that failed)"
             ) from failure
         served = await self._served_version()
         if served != version:
