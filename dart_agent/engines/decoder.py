@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dart_gym.errors import ConfigurationError
+
 
 @dataclass(slots=True)
 class DecodeState:
@@ -48,7 +50,10 @@ class Decoder:
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         if getattr(config, "use_sliding_window", False) and config.sliding_window:
-            raise ValueError("models with sliding-window attention are not supported by the embedded engine")
+            raise ConfigurationError(
+                "models with sliding-window attention are not supported by the embedded engine: set use_sliding_window "
+                "to false in config.json if it was trained without, or serve it through a vLLM server"
+            )
 
     def prefill(
         self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = ()

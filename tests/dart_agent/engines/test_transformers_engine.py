@@ -236,6 +236,11 @@ def test_other_models_are_refused(tiny_dir, tmp_path, vision):
     (other / "config.json").write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         QwenRunner.load(other, vision)
+    (other / "config.json").write_text(
+        json.dumps(config | {"text_config": config["text_config"] | {"use_sliding_window": True, "sliding_window": 64}})
+    )
+    with pytest.raises(ConfigurationError, match="sliding-window"):
+        QwenRunner.load(other, vision)
     with pytest.raises(ConfigurationError, match="has patch_size 16, config.json has patch_size 14"):
         QwenRunner.load(tiny_dir, dataclasses.replace(vision, patch_size=16))
 
