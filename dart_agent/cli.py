@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
+from dart_agent.bench.cli import app as bench_app
 from dart_agent.conversation import ConversationConfig
 from dart_agent.engines.base import Engine, Sampling
 from dart_agent.evaluate import (
@@ -42,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
 console = Console()
 
 Policy = Annotated[str, typer.Option("--policy", help='"random", "oracle", "vlm", or module:Class of your own.')]
