@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from dart_gym.actions import Action
 MAX_RESPONSE = 160_000
 MAX_ACTIONS = 32
 MAX_REASON = 280
+
+HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 Response = str | bytes | Mapping[str, Any]
 """What a model answered: its text, or for APIs with tools the response object as a dict (or the JSON text of it)."""
@@ -130,6 +133,8 @@ def text_of(response: Response) -> str:
             f"the response has {len(response)} characters, at most {MAX_RESPONSE} are read",
             (MAX_RESPONSE, len(response)),
         )
+    if not response.isascii() and (half := HALF_PAIR.search(response)):
+        raise UnreadableError("the response holds half of a surrogate pair: it is no text", half.span())
     return response
 
 

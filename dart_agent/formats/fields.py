@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import MAX_ACTIONS, UnreadableError
+from dart_agent.formats.base import HALF_PAIR, MAX_ACTIONS, UnreadableError
 from dart_agent.formats.chords import read_chord, read_keys
 from dart_gym.actions import Button
 
@@ -46,6 +46,8 @@ class Fields:
             return default
         if not isinstance(value, str):
             raise self._wrong(names[0], "text", value)
+        if not value.isascii() and HALF_PAIR.search(value):
+            raise UnreadableError(f"{self.what}: {names[0]} holds half of a surrogate pair, which is no character")
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from dart_agent.formats.base import InexpressibleError, Response, UnreadableError, text_of
+from dart_agent.formats.base import HALF_PAIR, InexpressibleError, Response, UnreadableError, text_of
 from dart_agent.formats.fields import read_json
 from dart_gym import actions as a
 
@@ -37,7 +37,7 @@ def blocks(value: Any, what: str, limit: int = 256) -> list[Mapping[str, Any]]:
 
 def words(value: Any) -> str:
     """A text, "" for anything else: answers and thoughts never make a response unreadable."""
-    return value if isinstance(value, str) else ""
+    return HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else ""
 
 
 def ending(text: str) -> a.Action:

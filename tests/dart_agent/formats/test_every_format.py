@@ -3,6 +3,7 @@
 import json
 import time
 
+import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, register_format, variants
 from dart_agent.formats.base import MAX_RESPONSE
 from dart_gym import actions as a
+from dart_gym.actions import action_to_dict
 from dart_gym.errors import ConfigurationError
 from tests.dart_agent.formats.action_strategies import any_action
 
@@ -36,9 +38,14 @@ def timed(name: str, response: object) -> tuple[ParsedResponse, float]:
 
 
 def understood_or_said(found: ParsedResponse) -> None:
+    """There is something, it is of the right types, and it can be written down as UTF-8."""
+    repr(found).encode()
+    found.thought.encode()
     assert found.actions or found.errors
     assert all(error.reason and len(error.reason) <= 280 for error in found.errors)
-    assert all(isinstance(action, a.Action) for action in found.actions)
+    for action in found.actions:
+        assert isinstance(action, a.Action)
+        msgpack.packb(action_to_dict(action) if type(action) in a.ACTION_TYPES.values() else list(action.targets))
 
 
 # The registry
@@ -239,6 +246,11 @@ HOSTILE = {
     "typed": "Action: type(content='" + "a" * 30_000 + "')",
     "wrong language": "思考:点击按钮。\n动作:点击(起点='(1,2)')",
     "surrogate": "Action: type(content='\ud800')",
+    "surrogate in JSON": '{"action_type": "TYPING", "parameters": {"text": "\\ud800"}}',
+    "surrogate in Python": "```python\npyautogui.write('\\ud800')\nagent.click('\\ud800')\n```",
+    "surrogate in a call": '{"output": [{"type": "message", "content": [{"type": "output_text", "text": "\\ud800"}]}]}',
+    "surrogate in a thought": '{"content": [{"type": "text", "text": "\\ud800"}], "output": []}',
+    "surrogate in Qwen": '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "\\ud800"}}',
 }
 
 
