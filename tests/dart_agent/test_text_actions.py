@@ -7,19 +7,9 @@ import dart_agent
 import dart_gym
 from dart_agent.formats import get
 from dart_agent.text_actions import TextActions
-from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.errors import ConfigurationError
 
-pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_private_cluster():
-    """Keeps the private cluster up between tests, which would each start one otherwise."""
-    background_loop().run(acquire_shared)
-    yield
-    background_loop().run(release_shared)
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("one_private_cluster")]
 
 
 @pytest.fixture
