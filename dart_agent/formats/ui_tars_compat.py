@@ -184,12 +184,14 @@ def _is_float(text: str) -> bool:
     return True
 
 
-def _point(box: object, space: CoordinateSpace) -> tuple[int, int]:
+def _point(box: object, space: CoordinateSpace, wrong_length: str = "ValueError") -> tuple[int, int]:
     """Centre of a box in pixels, as pyautogui takes it."""
     if not isinstance(box, tuple):
         raise UnreadableError("TypeError: object of type 'NoneType' has no len()")
-    if len(box) != 4 or not all(map(math.isfinite, box)):
-        raise UnreadableError("ValueError: a box must hold two or four finite numbers")
+    if not all(map(math.isfinite, box)):
+        raise UnreadableError("NameError: nan and inf are no names in the expression that is evaluated")
+    if len(box) != 4:
+        raise UnreadableError(f"{wrong_length}: a box holds two or four numbers, not {len(box)}")
     x = round((box[0] + box[2]) / 2 * space.screen[0], 3)
     y = round((box[1] + box[3]) / 2 * space.screen[1], 3)
     return min(max(int(x), 0), space.screen[0] - 1), min(max(int(y), 0), space.screen[1] - 1)
@@ -198,7 +200,7 @@ def _point(box: object, space: CoordinateSpace) -> tuple[int, int]:
 def _add(program: _Program, name: str, given: dict[str, str | tuple[float, ...]], span: Span, compat: Compat) -> None:
     """What the source for one call would do."""
     if name in _CLICKS or name == "hover":
-        x, y = _point(given.get("start_box"), program.space)
+        x, y = _point(given.get("start_box"), program.space, "UnboundLocalError")
         program.actions.append(a.Move(x, y) if name == "hover" else a.Click(x, y, *_CLICKS[name]))
     elif name in ("drag", "select"):
         if given.get("start_box") and given.get("end_box"):
