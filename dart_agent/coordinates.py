@@ -60,6 +60,10 @@ class CoordinateSpace:
     screen: tuple[int, int]
     model: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        if min(*self.screen, *self.model) <= 0:
+            raise ValueError(f"screen and model need positive sizes (width, height), got {self.screen}, {self.model}")
+
     @classmethod
     def for_image(
         cls,

@@ -66,7 +66,7 @@ class OpenCUAFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response; the thought keeps the other sections as they are."""
-        reading = Reading()
+        reading, space = Reading(), self.space(screen)
         try:
             text = text_of(response)
             block = last_block(text)
@@ -76,7 +76,7 @@ class OpenCUAFormat:
             heads = list(_CODE.finditer(before))
             reading.thought = before[: heads[-1].start() if heads else len(before)].strip()
             calls = read_calls(text[block.code], imports=MODULES, offset=block.code.start)
-            read_actions(calls, self.space(screen), reading)
+            read_actions(calls, space, reading)
         except UnreadableError as error:
             reading.errors.append(parse_error(error))
         return reading.result("there is no call in the code")

@@ -43,7 +43,7 @@ class PyAutoGuiFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
-        reading = Reading()
+        reading, space = Reading(), self.space(screen)
         try:
             text = text_of(response)
             block = last_block(text)
@@ -52,7 +52,7 @@ class PyAutoGuiFormat:
             if (word := code.strip()) in _WORDS:
                 reading.actions.append(_WORDS[word])
             else:
-                read_actions(read_calls(code, imports=MODULES, offset=offset), self.space(screen), reading)
+                read_actions(read_calls(code, imports=MODULES, offset=offset), space, reading)
         except UnreadableError as error:
             reading.errors.append(parse_error(error))
         return reading.result("there is no call in the code")

@@ -99,16 +99,16 @@ class UITarsFormat:
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
+        space = self.space(screen)
         try:
             text = text_of(response)
             if self._compat is not None:
-                return parse_as_published(text, self.space(screen), self._compat)
+                return parse_as_published(text, space, self._compat)
             thought, calls = _split(text)
         except UnreadableError as error:
             return ParsedResponse("", (), (parse_error(error),))
         actions: list[a.Action] = []
         errors: list[ParseError] = []
-        space = self.space(screen)
         for call in calls:
             try:
                 actions.append(self._action(_Arguments(call, space)))

@@ -65,6 +65,13 @@ def test_the_rounding_rule(value, pixel):
     assert CoordinateSpace((100, 100), (100, 100)).pixel(value, value) == (pixel, pixel)
 
 
+@pytest.mark.parametrize("name", ["ui_tars", "ui_tars:1.0", "pyautogui", "openai", "qwen", "opencua"])
+@pytest.mark.parametrize("screen", [(0, 100), (100, -1)])
+def test_a_screen_has_a_size(name, screen):
+    with pytest.raises(ValueError, match="positive"):
+        get(name).parse("Action: click(start_box='(1,2)')\n```\npyautogui.click(1, 2)\n```", screen)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_only_finite_points(bad):
     with pytest.raises(ValueError, match="finite"):

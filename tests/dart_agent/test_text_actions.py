@@ -1,7 +1,10 @@
 """A desktop whose actions are texts: what a text does, and that none of them raises."""
 
+import warnings
+
 import gymnasium as gym
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 import dart_agent
 import dart_gym
@@ -52,6 +55,19 @@ def test_other_formats_and_lazy_import(make):
     env.reset(seed=3)
     env.step(oracle_text(env, "qwen:3"))
     assert env.spec is not None
+
+
+def test_gymnasium_s_own_checks(make):
+    env = make(format="qwen:3")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of every wrapper
+        check_env(env, skip_render_check=True)
+    again = gym.make(env.spec)
+    try:
+        assert isinstance(again, TextActions)
+        assert again.format.name == "qwen"
+    finally:
+        again.close()
 
 
 @pytest.mark.parametrize(
