@@ -54,13 +54,13 @@ async def test_oracle_episode_with_hook(session):
         OraclePolicy(session.oracle),
         "fake/two-steps",
         seed=3,
-        on_step=lambda observation, decision, result: seen.append((decision.actions, result.step_index)),
+        on_step=lambda step: seen.append((step.decision.actions, step.result.step_index)),
     )
     assert episode.success and not episode.lost
     assert (episode.terminal, episode.steps, episode.score) == (TerminalState.DONE, 2, 1.0)
     assert [index for _, index in seen] == [1, 2]
     assert all(isinstance(actions[0], Click) for actions, _ in seen)
-    assert set(episode.seconds) == {"reset", "policy", "step"}
+    assert set(episode.timings) == {"reset", "generate", "step", "evaluate", "queue", "wire"}
     assert episode.instruction
 
 
