@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,10 @@ from rich.console import Console
 from dart_agent.evaluation.compare import compare
 from dart_agent.evaluation.directory import read_manifest, read_outcomes
 from dart_agent.evaluation.tables import comparison_lines
+from dart_agent.policies.loading import token_decoder
+from dart_agent.records import RecordError
+from dart_agent.view.page import render_page
+from dart_agent.view.reading import read_recorded
 
 console = Console()
 
@@ -36,6 +41,26 @@ def compare_command(
         console.print(line, markup=False, highlight=False)
 
 
+def view(
+    directory: Annotated[Path, typer.Argument(help="Of an episode (run --out, eval --out) or a trainer's trajectory.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; view.html in the directory.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Its tokenizer shows tokens that were recorded as ids.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Make one HTML page of a trajectory, with everything in it."""
+    record = read_recorded(directory, token_decoder(model) if model else None)
+    page = (output or record.directory / "view.html").absolute()
+    html = render_page(record)
+    try:
+        page.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot write {page} ({error}): choose another place with --output") from error
+    console.print(page.as_uri(), markup=False, highlight=False, soft_wrap=True)
+    if open_page:
+        webbrowser.open(page.as_uri())
+
+
 def mount(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("compare")(compare_command)
+    app.command("view")(view)

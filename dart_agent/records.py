@@ -321,10 +321,13 @@ def read_outcome(directory: Path) -> EpisodeRecord:
 
 
 def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
-    """Directories of all recorded episodes at or below a directory, sorted by name."""
-    for path in sorted(root.rglob("episode.json")):
-        if partial or not path.parent.name.endswith(PARTIAL):
-            yield path.parent
+    """Directories of all recorded episodes at or below a directory, sorted by name; others may be written meanwhile."""
+    for folder, below, names in os.walk(root):  # passes over what is renamed while it looks
+        below.sort()
+        if "episode.json" in names:
+            below.clear()
+            if partial or not folder.endswith(PARTIAL):
+                yield Path(folder)
 
 
 def _step(path: Path, number: int, line: str) -> StepRecord:
