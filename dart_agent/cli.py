@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dart_agent import cli_records
+from dart_agent.bench.cli import app as bench_app
 from dart_agent.episode import PlayedEpisode, PlayedStep, play_episode
 from dart_agent.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.directory import EvaluationDirectory, Plan, app_of, write_json
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
 console = Console()
 cli_records.mount(app)
 

@@ -127,7 +127,8 @@ def text_of(response: Response) -> str:
         raise UnreadableError(f"the response must be text, got {type(response).__name__}")
     if len(response) > MAX_RESPONSE:
         raise UnreadableError(
-            f"the response has {len(response)} characters, at most {MAX_RESPONSE} are read", (MAX_RESPONSE, len(response))
+            f"the response has {len(response)} characters, at most {MAX_RESPONSE} are read",
+            (MAX_RESPONSE, len(response)),
         )
     return response
 

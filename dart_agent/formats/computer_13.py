@@ -148,7 +148,7 @@ _READERS: dict[str, Callable[[list[a.Action], Fields], Any]] = {
 }
 
 
-def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any] | str]:
+def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any] | str]:  # noqa: C901  # one case each
     """One action as objects and words."""
 
     def item(kind: str, **parameters: Any) -> list[dict[str, Any] | str]:

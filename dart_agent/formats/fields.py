@@ -1,4 +1,4 @@
-"""Fields of a JSON object or of a call, read by type; what is left over is an error. Shared by the structured formats."""
+"""Fields of a JSON object or of a call, read by type; what is left over is an error."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ _STRING = re.compile(
     r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'|\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*+\"",
     re.DOTALL,
 )
+_FENCE = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*$", re.MULTILINE)
+_INLINE = re.compile(r"```(?:python|py|code)?[ \t]*\n?(.*?)```", re.DOTALL)
 _SHOWN = 60
 _CONSTANTS = (str, int, float, bool, type(None))
 
@@ -37,6 +39,31 @@ class PyCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of code in a text: from `start` to `end` with its fences, and what is between them."""
+
+    start: int
+    end: int
+    code: slice
+
+
+def last_block(text: str) -> Block | None:
+    """The last closed block. Fences stand on lines of their own; only where there are none, within a line."""
+    opened: re.Match[str] | None = None
+    found: Block | None = None
+    for fence in _FENCE.finditer(text):
+        if opened is None or fence[1]:
+            opened = fence
+        else:
+            found = Block(opened.start(), fence.end(), slice(min(opened.end() + 1, fence.start()), fence.start()))
+            opened = None
+    if found is None and opened is None:
+        for inline in _INLINE.finditer(text):
+            found = Block(inline.start(), inline.end(), slice(inline.start(1), inline.end(1)))
+    return found
 
 
 def read_calls(code: str, *, imports: Collection[str] = (), offset: int = 0) -> Iterator[PyCall | UnreadableError]:
@@ -150,4 +177,3 @@ def _span(node: ast.stmt, code: str, starts: list[int], offset: int) -> tuple[in
 
     end = character(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
     return character(node.lineno, node.col_offset), end
-

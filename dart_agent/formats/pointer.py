@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dart_agent.formats.base import InexpressibleError
 from dart_gym import actions as a
 
 Point = tuple[int, int]
 
 
 def drag_to(done: list[a.Action], end: Point, button: a.Button = "left") -> None:
-    """Add a drag from where the pointer is: one `Drag` after a `Move`, which it takes in, else the three parts of it."""
-    if done and isinstance(done[-1], a.Move):
-        start = done.pop()
-        assert isinstance(start, a.Move)
-        done.append(a.Drag(((start.x, start.y), end), button))
+    """Add a drag from where the pointer is: one `Drag` after a `Move`, which it takes in, else its three parts."""
+    start = done[-1] if done else None
+    if isinstance(start, a.Move):
+        done[-1] = a.Drag(((start.x, start.y), end), button)
     else:
         done += [a.MouseDown(button), a.Move(*end), a.MouseUp(button)]
 
@@ -30,9 +30,7 @@ def holding(keys: Sequence[str], actions: Sequence[a.Action]) -> list[a.Action]:
 
 
 def straight(action: a.Drag, what: str) -> tuple[Point, Point]:
-    """The ends of a drag along one line with the left button. Raises `InexpressibleError` for others."""
-    from dart_agent.formats.base import InexpressibleError
-
+    """The ends of a drag along one line. Raises `InexpressibleError` for others."""
     if len(action.path) != 2:
         raise InexpressibleError(f"{what} drags along one straight line only")
     return action.path[0], action.path[1]

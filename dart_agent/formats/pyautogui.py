@@ -6,8 +6,6 @@ actions. Coordinates are absolute in the image that the model saw. See `python_a
 
 from __future__ import annotations
 
-import re
-
 from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats.base import (
     ParsedResponse,
@@ -19,12 +17,11 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.literals import read_calls
+from dart_agent.formats.literals import last_block, read_calls
 from dart_agent.formats.python_actions import MODULES, read_actions, write_action
 from dart_agent.formats.registry import register
 from dart_gym import actions as a
 
-_BLOCK = re.compile(r"```(?:python|py|code)?[ \t]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
 _WORDS = {"WAIT": a.Wait(2.0), "DONE": a.Done(), "FAIL": a.Fail()}
 
 DESCRIPTION = """Python code in one ```python block that calls pyautogui with literal arguments only:
@@ -32,14 +29,6 @@ pyautogui.click(x, y, clicks=1, button='left'), pyautogui.moveTo(x, y), pyautogu
 pyautogui.scroll(notches, x=x, y=y) with up positive, pyautogui.write('text'), pyautogui.press('enter'),
 pyautogui.hotkey('ctrl', 'c'), pyautogui.keyDown('shift'), pyautogui.keyUp('shift'), time.sleep(seconds).
 No variables, loops or other functions. Or one word: WAIT, DONE (the task is accomplished), FAIL (it cannot be)."""
-
-
-def last_block(text: str) -> re.Match[str] | None:
-    """The last closed code block of a text."""
-    found = None
-    for found in _BLOCK.finditer(text):
-        pass
-    return found
 
 
 @register("pyautogui")
@@ -58,8 +47,8 @@ class PyAutoGuiFormat:
         try:
             text = text_of(response)
             block = last_block(text)
-            code, offset = (block[1], block.start(1)) if block else (text, 0)
-            reading.thought = (text[: block.start()] + text[block.end() :]).strip() if block else ""
+            code, offset = (text[block.code], block.code.start) if block else (text, 0)
+            reading.thought = (text[: block.start] + text[block.end :]).strip() if block else ""
             if (word := code.strip()) in _WORDS:
                 reading.actions.append(_WORDS[word])
             else:

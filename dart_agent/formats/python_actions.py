@@ -81,9 +81,9 @@ def _is_paste(call: PyCall) -> bool:
 
 def _click(button: str, count: int) -> Callable[[Run, Fields], None]:
     def read(run: Run, given: Fields) -> None:
-        place = _place(given)
+        x, y = _place(given) or (None, None)
         clicks = given.integer("clicks", default=count)
-        run.done.append(a.Click(*(place or (None, None)), given.button("button", default=button), clicks))
+        run.done.append(a.Click(x, y, given.button("button", default=button), clicks))
 
     return read
 
@@ -203,11 +203,14 @@ _CALLS: dict[str, tuple[tuple[str, ...], Callable[[Run, Fields], Any]]] = {
 }
 
 
-def write_action(action: a.Action, space: CoordinateSpace) -> list[str]:
+def write_action(action: a.Action, space: CoordinateSpace) -> list[str]:  # noqa: C901  # one case per action
     """An action as lines of source. Raises `InexpressibleError` where there is no call for it."""
 
     def at(x: int | None, y: int | None) -> str:
-        return "" if x is None or y is None else ", ".join(f"{key}={v!r}" for key, v in zip("xy", space.written(x, y)))
+        if x is None or y is None:
+            return ""
+        across, down = space.written(x, y)
+        return f"x={across!r}, y={down!r}"
 
     def call(name: str, *arguments: str) -> list[str]:
         return [f"{name}({', '.join(argument for argument in arguments if argument)})"]
@@ -221,7 +224,10 @@ def write_action(action: a.Action, space: CoordinateSpace) -> list[str]:
             return call("pyautogui.moveTo", at(action.x, action.y))
         case a.Drag():
             start, end = straight(action, "pyautogui")
-            return [*call("pyautogui.moveTo", at(*start)), *call("pyautogui.dragTo", at(*end), f"button={action.button!r}")]
+            return [
+                *call("pyautogui.moveTo", at(*start)),
+                *call("pyautogui.dragTo", at(*end), f"button={action.button!r}"),
+            ]
         case a.Scroll(dx=0):
             return call("pyautogui.scroll", str(-action.dy), at(action.x, action.y))
         case a.Scroll(dy=0):

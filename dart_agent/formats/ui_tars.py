@@ -177,7 +177,7 @@ def _split(text: str) -> tuple[str, list[Call]]:
             (0, len(text)),
         )
     first_error: UnreadableError | None = None
-    for place in places if len(places) == 1 else [*places[: -_CANDIDATES : -1], places[0]]:
+    for place in places if len(places) == 1 else [*places[:-_CANDIDATES:-1], places[0]]:
         start = fence.end() if (fence := _FENCE.match(text, place.end())) else place.end()
         try:
             calls = parse_calls(text, start)

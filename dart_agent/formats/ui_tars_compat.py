@@ -136,7 +136,7 @@ def _parse_call(source: str, span: Span) -> tuple[str, dict[str, object]] | None
         return None
     call = tree.body[0].value
     name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "None")
-    values = {
+    values: dict[str, object] = {
         str(keyword.arg): keyword.value.value if isinstance(keyword.value, ast.Constant) else None
         for keyword in call.keywords
     }
@@ -245,7 +245,7 @@ def _hotkey(program: _Program, text: str, span: Span) -> None:
 
 
 def _key(name: str) -> str | None:
-    """pyautogui's key of a name; None where it knows none and does nothing. Names are lower-cased by it."""
+    """The key of pyautogui for a name; None where it knows none and does nothing. Names are lower-cased by it."""
     if len(name) == 1:
         return canonical_key(name) if name in _WRITABLE else None
     lowered = name.lower()
