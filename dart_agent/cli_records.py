@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import webbrowser
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +13,11 @@ from rich.console import Console
 
 from dart_agent.evaluation.compare import compare
 from dart_agent.evaluation.directory import read_manifest, read_outcomes
+from dart_agent.evaluation.osworld_layout import export_osworld
 from dart_agent.evaluation.tables import comparison_lines
+from dart_agent.export import build_dataset, write_parquet
 from dart_agent.policies.loading import token_decoder
-from dart_agent.records import RecordError
+from dart_agent.records import RecordError, find_episodes, read_episode
 from dart_agent.view.page import render_page
 from dart_agent.view.reading import read_recorded
 
@@ -60,7 +63,30 @@ def view(
         webbrowser.open(page.as_uri())
 
 
+def export(
+    directory: Annotated[Path, typer.Argument(help="Of an evaluation (dart-agent eval --out), or of one episode.")],
+    out: Annotated[Path, typer.Argument(help="Where to write.")],
+    kind: Annotated[
+        ExportKind, typer.Option("--as", help="Hugging Face data set (Parquet with images), or OSWorld's results.")
+    ] = ExportKind.DATASET,
+) -> None:
+    """Write recorded episodes as a Hugging Face data set, or in OSWorld's layout of results."""
+    episodes = list(find_episodes(directory))
+    if not episodes:
+        raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")
+    if kind is ExportKind.OSWORLD:
+        exported = export_osworld(map(read_episode, episodes), out)
+        lost = f", {exported.lost} lost ones without result.txt" if exported.lost else ""
+        console.print(f"{out}: {exported.episodes} results{lost}", markup=False, highlight=False)
+        return
+    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache:
+        dataset = build_dataset(episodes, Path(cache))
+        files = write_parquet(dataset, out)
+    console.print(f"{out}: {len(dataset)} steps in {len(files)} files", markup=False, highlight=False)
+
+
 def mount(app: typer.Typer) -> None:
     """Add the commands to the application."""
     app.command("compare")(compare_command)
     app.command("view")(view)
+    app.command("export")(export)
