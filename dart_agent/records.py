@@ -332,8 +332,9 @@ def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
 
 def _step(path: Path, number: int, line: str) -> StepRecord:
     try:
-        stored = {key: value for key, value in json.loads(line).items() if key in _STEP_FIELDS}
-        return StepRecord(**{key: tuple(value) if key in _STEP_TUPLES else value for key, value in stored.items()})
+        known = {key: value for key, value in json.loads(line).items() if key in _STEP_FIELDS}
+        stored: dict[str, Any] = {key: tuple(value) if key in _STEP_TUPLES else value for key, value in known.items()}
+        return StepRecord(**stored)
     except (ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"{path}, line {number}: {type(error).__name__}: {error}") from error
 

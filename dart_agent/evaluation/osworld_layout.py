@@ -5,9 +5,9 @@
         step_<n>_<timestamp>.png      what was to be seen after it; step_0 before the first
         result.txt                    the score
 
-As OSWorld's `run.py` and `show_result.py` read them: an example is finished exactly when its `result.txt` holds a number.
-So an episode that was lost gets none, never a 0. OSWorld knows one run per example: further seeds become models of
-their own (`<model>-s1`).
+As OSWorld's `run.py` and `show_result.py` read them: an example is finished exactly when its `result.txt` holds a
+number. So an episode that was lost gets none, never a 0. OSWorld knows one run per example: further seeds become models
+of their own (`<model>-s1`).
 
 Differences: actions are typed actions as JSON objects, not Python source; the reward is 0 until the last line; times
 between the end of the episode and its actions are those that were measured, so names of files are in order.

@@ -19,7 +19,7 @@ import contextlib
 import hmac
 import io
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
 
 import numpy as np
@@ -146,8 +146,8 @@ class HumanDesk:
         return policy
 
     def _guarded(
-        self, handler: Callable[[web.Request, HumanPolicy], asyncio.Future[web.Response] | object]
-    ) -> Callable[[web.Request], object]:
+        self, handler: Callable[[web.Request, HumanPolicy], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def guarded(request: web.Request) -> web.Response:
             given = request.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
@@ -155,7 +155,7 @@ class HumanDesk:
             if not names_this_machine(request.host):
                 return _text(403, "this page belongs to this machine")
             policy = self._find(request)
-            return _text(404, "no such seat") if policy is None else await handler(request, policy)  # type: ignore[misc]
+            return _text(404, "no such seat") if policy is None else await handler(request, policy)
 
         return guarded
 
