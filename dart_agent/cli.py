@@ -21,7 +21,7 @@ from dart_agent.episode import PlayedEpisode, PlayedStep, play_episode
 from dart_agent.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.directory import EvaluationDirectory, Plan, app_of, write_json
 from dart_agent.evaluation.scores import Outcome, TaskScore, score_groups, total_score
-from dart_agent.evaluation.tables import group_row, group_table, score_row, score_table
+from dart_agent.evaluation.tables import ending_lines, group_row, group_table, score_row, score_table
 from dart_agent.policies.loading import PolicyOptions, open_policies
 from dart_agent.records import EpisodeWriter, make_record
 from dart_gym.cluster.client import ClusterClient
@@ -168,6 +168,8 @@ def evaluate_command(
     groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
     console.print(score_table(scores))
     console.print(group_table(groups))
+    for line in ending_lines(groups[-1].total):
+        console.print(line, markup=False, highlight=False)
     result = {
         "policy": policy,
         "scores": [score_row(score) for score in [*scores, total_score(scores)]],

@@ -23,19 +23,27 @@ def score_table(scores: Sequence[TaskScore]) -> Table:
 
 
 def group_table(groups: Sequence[GroupScore]) -> Table:
-    """One row per application, with what was lost by whom."""
+    """One row per application."""
     k = groups[0].k
-    columns = ["tasks", "episodes", "pass@1", "95 % interval"]
-    columns += [f"pass@{k}", "95 % interval"] if k > 1 else []
-    table = Table(Column("app", no_wrap=True), *columns, "ended as", "lost")
+    names = ["tasks", "episodes", "pass@1", "95 % interval"] + ([f"pass@{k}", "95 % interval"] if k > 1 else [])
+    table = Table(Column("app", no_wrap=True), *(Column(name, justify="right") for name in [*names, "lost"]))
     for group in groups:
-        row = [group.name, str(group.tasks), str(group.total.episodes), _percent(group.pass_1)]
-        row.append(_interval(group.pass_1_interval) if group.tasks else "-")
+        row = [str(group.tasks), str(group.total.episodes), _percent(group.pass_1)]
+        row.append(_interval(group.pass_1_interval if group.tasks else None))
         if k > 1:
-            short = f" ({group.pass_k_tasks} tasks)" if group.pass_k_tasks < group.tasks else ""
+            short = f" of {group.pass_k_tasks} tasks" if 0 < group.pass_k_tasks < group.tasks else ""
             row += [_percent(group.pass_k) + short, _interval(group.pass_k_interval)]
-        table.add_row(*row, _counted(group.total.terminals), _counted(group.total.lost_by) or "0")
+        table.add_row(group.name, *row, str(group.total.lost))
     return table
+
+
+def ending_lines(total: TaskScore) -> list[str]:
+    """How episodes ended, and who lost those that do not count."""
+    lines = [f"ended as: {_counted(total.terminals)}"]
+    if total.lost:
+        by = ", ".join(f"{count} by the {name}" for name, count in _by_number(total.lost_by))
+        lines.append(f"lost, and in no rate: {by}; the same command with --out plays them again")
+    return lines
 
 
 def comparison_lines(comparison: Comparison, name_a: str, name_b: str) -> list[str]:
@@ -105,4 +113,8 @@ def _interval(interval: tuple[float, float] | None) -> str:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))
+    return ", ".join(f"{count} {name}" for name, count in _by_number(counts)) or "none"
+
+
+def _by_number(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
