@@ -45,6 +45,9 @@ Policy = Annotated[
 Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")]
 MaxSteps = Annotated[int | None, typer.Option(min=1, help="Step limit; the task's own without it.")]
+Pacing = Annotated[
+    str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
+]
 Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic, openai: name of the model.")]
 EngineUrl = Annotated[
     str | None,
@@ -67,6 +70,7 @@ def run(
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
+    pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
     prompt: Prompt = "ui_tars",
@@ -97,7 +101,7 @@ def run(
                         writer.step(step)
 
                 episode = await play_episode(
-                    session, make_policy(session), chosen, seed=seed, max_steps=max_steps, on_step=told
+                    session, make_policy(session), chosen, seed=seed, max_steps=max_steps, pacing=pacing, on_step=told
                 )
                 if writer is not None:
                     writer.finish(make_record(episode, app=app_of(chosen), policy=policy))
@@ -127,6 +131,7 @@ def evaluate_command(
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
+    pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
     prompt: Prompt = "ui_tars",
@@ -149,7 +154,7 @@ def evaluate_command(
             make_policy = await stack.enter_async_context(open_policies(options))
             directory = None
             if out is not None:
-                plan = Plan(policy, tuple(chosen), tuple(seeds), max_steps, options.settings())
+                plan = Plan(policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing})
                 directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
             client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
             done = len(directory.known()) if directory else 0
@@ -160,6 +165,7 @@ def evaluate_command(
                 seeds,
                 concurrency=concurrency,
                 max_steps=max_steps,
+                pacing=pacing,
                 directory=directory,
                 on_episode=stack.enter_context(_progress(done, len(chosen) * episodes)),
             )

@@ -23,7 +23,9 @@ from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepRes
 class PlayableSession(Protocol):
     """What of a session is needed: `dart_gym.session.Session` and the cluster's client both have it."""
 
-    async def reset(self, task: str, *, seed: int, max_steps: int | None = None) -> StepResult:
+    async def reset(
+        self, task: str, *, seed: int, max_steps: int | None = None, pacing: str | None = None
+    ) -> StepResult:
         """Start an episode."""
 
     async def step(self, action: Action) -> StepResult:
@@ -129,6 +131,7 @@ async def play_episode(
     seed: int = 0,
     policy_seed: int | None = None,
     max_steps: int | None = None,
+    pacing: str | None = None,
     on_step: StepHook = _ignore_step,
     on_phase: PhaseHook = _ignore_phase,
 ) -> PlayedEpisode:
@@ -141,6 +144,7 @@ async def play_episode(
         seed: of the task's initial state.
         policy_seed: of the policy's own choices; `seed` where None.
         max_steps: step limit; None for the task's own.
+        pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; None for the default.
         on_step: told after each decision.
         on_phase: told which phase begins.
 
@@ -151,7 +155,7 @@ async def play_episode(
     timings = _Timings()
     on_phase("reset")
     started = time.perf_counter()
-    result = first = await session.reset(task_id, seed=seed, max_steps=max_steps)
+    result = first = await session.reset(task_id, seed=seed, max_steps=max_steps, pacing=pacing)
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, error = first.observation.instruction, ""
     if result.terminal is None:

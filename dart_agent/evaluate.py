@@ -10,7 +10,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -50,6 +51,7 @@ async def evaluate(
     *,
     concurrency: int = 1,
     max_steps: int | None = None,
+    pacing: str | None = None,
     attempts: int = ATTEMPTS,
     directory: EvaluationDirectory | None = None,
     on_episode: Callable[[Outcome], None] | None = None,
@@ -63,6 +65,7 @@ async def evaluate(
         seeds: of the initial states; also the policies' own.
         concurrency: sessions at the same time.
         max_steps: step limit; None for the tasks' own.
+        pacing: how long desktops wait for their screens, a name of `dart_gym.pacing`; None for the default.
         attempts: how often an episode is played that the environment loses.
         directory: records every episode there; those that it has already are counted, not played.
         on_episode: told about each episode that is played, as it ends.
@@ -87,9 +90,10 @@ async def evaluate(
             return
         async with sessions.session() as session:
             policy = make_policy(session)
+            play = functools.partial(play_episode, session, policy, max_steps=max_steps, pacing=pacing)
             while work:
                 task, seed = work.pop()
-                episode = await _play_counted(session, policy, task, seed, max_steps, attempts, directory)
+                episode = await _play_counted(play, task, seed, attempts, directory)
                 played[task].append(episode)
                 if on_episode is not None:
                     on_episode(episode)
@@ -104,23 +108,21 @@ async def evaluate(
 
 
 async def _play_counted(
-    session: PlayableSession,
-    policy: Policy,
+    play: Callable[..., Awaitable[PlayedEpisode]],
     task: str,
     seed: int,
-    max_steps: int | None,
     attempts: int,
     directory: EvaluationDirectory | None,
 ) -> Outcome:
     """Play an episode until it counts, at most `attempts` times; record the attempt that is kept."""
     for attempt in range(1, attempts + 1):
         if directory is None:
-            episode = await play_episode(session, policy, task, seed=seed, max_steps=max_steps)
+            episode = await play(task, seed=seed)
             if not episode.lost:
                 break
             continue
         with directory.writer(task, seed) as writer:
-            episode = await play_episode(session, policy, task, seed=seed, max_steps=max_steps, on_step=writer.step)
+            episode = await play(task, seed=seed, on_step=writer.step)
             if not episode.lost or attempt == attempts:
                 record = make_record(episode, app=app_of(task), policy=directory.plan.policy, attempts=attempt)
                 return directory.finish(writer, record)

@@ -80,6 +80,8 @@ async def play(
     policy: Policy,
     assignment: Assignment,
     on_phase: Callable[[str], None] = _ignore_phase,
+    *,
+    pacing: str | None = None,
 ) -> PlayedEpisode:
     """Play one rollout.
 
@@ -88,6 +90,7 @@ async def play(
         policy: who decides; `begin` is called here.
         assignment: what to play.
         on_phase: told which of `PHASES` begins.
+        pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
 
     Raises:
         dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
@@ -105,6 +108,7 @@ async def play(
         seed=assignment.seed,
         policy_seed=assignment.sampling_seed,
         max_steps=assignment.max_steps,
+        pacing=pacing,
         on_step=keep,
         on_phase=on_phase,
     )
