@@ -38,7 +38,9 @@ def responses(count: int, seed: int = 0) -> list[str]:
 
 
 def _response(rng: random.Random) -> str:
-    actions = [_action(rng) for _ in range(1 if rng.random() < 0.9 else 2)]
+    actions = [_action(rng)]
+    if rng.random() < 0.1 and not actions[0].startswith("finished"):
+        actions.append(_action(rng))
     return f"Thought: {rng.choice(_THOUGHTS)}\nAction: " + "\n\n".join(actions)
 
 

@@ -30,7 +30,8 @@ from dart_agent.formats.registry import register
 from dart_gym import actions as a
 
 WAIT_S = 2.0
-_WORD = re.compile(r"^\W*(WAIT|FAIL|DONE)\W*$", re.MULTILINE)
+_WORDS: dict[str, a.Action] = {"WAIT": a.Wait(WAIT_S), "FAIL": a.Fail(), "DONE": a.Done()}
+_MARKS = " \t\r`*'\".!,"
 _BROKEN = re.compile(r'\{\s*"action_type"')
 _FENCE = re.compile(r"```(?:json)?")
 
@@ -86,9 +87,11 @@ class Computer13Format:
         """Text that is not JSON: thought, a bare word on a line of its own, or an action that is broken."""
         if broken := _BROKEN.search(text):
             reading.fail("no valid JSON in this action", (offset + broken.start(), offset + len(text)))
-        for word in _WORD.finditer(text):
-            reading.actions.append({"WAIT": a.Wait(WAIT_S), "FAIL": a.Fail(), "DONE": a.Done()}[word[1]])
-        if rest := _FENCE.sub("", _WORD.sub("", text)).strip():
+        lines = text.split("\n")
+        words = [word for line in lines if len(line) < 20 and (word := line.strip(_MARKS)) in _WORDS]
+        reading.actions += [_WORDS[word] for word in words]
+        rest = "\n".join(line for line in lines if len(line) >= 20 or line.strip(_MARKS) not in _WORDS)
+        if rest := _FENCE.sub("", rest).strip():
             pieces.append(rest)
 
     @staticmethod

@@ -1,7 +1,5 @@
 """UI-TARS actions both ways: golden numbers, every accepted spelling, and whatever a model may write."""
 
-import string
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from dart_agent.formats.base import ParsedResponse
 from dart_agent.formats.calls import parse_calls, quote, unescape
 from dart_gym import actions as a
 from dart_gym.errors import ConfigurationError
-from dart_gym.keys import KEYS
+from tests.dart_agent.formats.action_strategies import TEXT, any_action
 
 FULL_HD = CoordinateSpace.for_image((1920, 1080))
 SAME = CoordinateSpace((1000, 800), (1000, 800))
@@ -285,39 +283,6 @@ def test_any_text_parses_or_says_why(text):
 
 
 # Round trip
-def screen_point(width: int, height: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
-
-
-KEY = st.sampled_from(sorted(KEYS) + [c for c in string.printable if c.isprintable() and c != " "] + ["é", "ß", "你"])
-BUTTON = st.sampled_from(["left", "middle", "right"])
-TEXT = st.text(st.characters(codec="utf-8"))
-
-
-def any_action(width: int, height: int) -> st.SearchStrategy[a.Action]:
-    point = screen_point(width, height)
-    place = st.one_of(st.just((None, None)), point)
-    notches = st.integers(-100, 100)
-    return st.one_of(
-        st.builds(
-            lambda p, b, n, m: a.Click(*p, b, n, tuple(m)), place, BUTTON, st.integers(1, 3), st.lists(KEY, max_size=2)
-        ),
-        st.builds(lambda p: a.Move(*p), point),
-        st.builds(lambda p, b: a.Drag(tuple(p), b), st.lists(point, min_size=2, max_size=5), BUTTON),
-        st.builds(lambda p, dx, dy: a.Scroll(*p, dx, dy), place, notches, notches),
-        st.builds(a.Type, TEXT),
-        st.builds(lambda k: a.Press(tuple(k)), st.lists(KEY, min_size=1, max_size=8)),
-        st.builds(a.KeyDown, KEY),
-        st.builds(a.KeyUp, KEY),
-        st.builds(a.MouseDown, BUTTON),
-        st.builds(a.MouseUp, BUTTON),
-        st.builds(a.Wait, st.floats(0, 60)),
-        st.builds(a.Done, TEXT),
-        st.builds(a.Fail, TEXT),
-        st.builds(a.AskUser, TEXT),
-    )
-
-
 SPACES = [
     SAME,
     FULL_HD,
