@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dart_agent.cli import app
 from dart_agent.episode import PlayedEpisode
 from dart_agent.evaluate import evaluate
 from dart_agent.evaluation.directory import EvaluationDirectory, Plan, app_of, fingerprint, read_outcomes
@@ -186,13 +188,14 @@ def kill_during(out: Path, episodes: int, *arguments: str, timeout: float) -> in
     return len(list(find_episodes(out)))
 
 
-def check_killed_and_resumed(tmp_path: Path, total: int, *arguments: str, timeout: float) -> dict:
-    """Play whole, and killed twice; both must end with the same scores. Returns them."""
+def check_killed_and_resumed(tmp_path: Path, total: int, *arguments: str, timeout: float, kills: int = 2) -> dict:
+    """Play whole, and killed now and then; both must end with the same scores. Returns them."""
     whole = run_eval(tmp_path / "whole", *arguments, timeout=timeout)
-    done = kill_during(tmp_path / "killed", total // 4, *arguments, timeout=timeout)
-    assert total // 4 <= done < total
-    done = kill_during(tmp_path / "killed", max(done + 1, total // 2), *arguments, timeout=timeout)
-    assert done < total
+    done = 0
+    for kill in range(kills):
+        enough = max(done + 1, total * (kill + 1) // (kills + 2))
+        done = kill_during(tmp_path / "killed", enough, *arguments, timeout=timeout)
+        assert enough <= done < total
     assert run_eval(tmp_path / "killed", *arguments, timeout=timeout) == whole
     assert not [path for path in find_episodes(tmp_path / "killed", partial=True) if path.name.endswith(".partial")]
     return whole
@@ -201,12 +204,10 @@ def check_killed_and_resumed(tmp_path: Path, total: int, *arguments: str, timeou
 @pytest.mark.process
 def test_killed_and_resumed_on_the_drawn_desktop(tmp_path):
     arguments = ("--suite", "fake", "--policy", "random", "--n", "40", "--parallel", "2")
-    scores = check_killed_and_resumed(tmp_path, 80, *arguments, timeout=60)
+    scores = check_killed_and_resumed(tmp_path, 80, *arguments, timeout=60, kills=1)
     assert 0 < scores["scores"][-1]["successes"] < 80
-    compared = subprocess.run(
-        [sys.executable, "-m", "dart_agent.cli", "compare", str(tmp_path / "whole"), str(tmp_path / "killed")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True, timeout=60,
-    ).stdout  # fmt: skip
+    names = [str(tmp_path / "whole"), str(tmp_path / "killed")]
+    compared = CliRunner().invoke(app, ["compare", *names], catch_exceptions=False).output
     assert compared.startswith("no difference") and "80 pairs" in compared
 
 
