@@ -51,7 +51,9 @@ Pacing = Annotated[
 Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic, openai: name of the model.")]
 EngineUrl = Annotated[
     str | None,
-    typer.Option(help="vlm: a running engine server; else the model is loaded here. anthropic, openai: base URL."),
+    typer.Option(
+        help="vlm: a running engine (ws://) or vLLM (http://), else the model is loaded here; anthropic, openai: base URL."
+    ),
 ]
 Prompt = Annotated[str, typer.Option(help='vlm: "ui_tars" or "short".')]
 Screenshots = Annotated[int, typer.Option(min=1, help="Models: newest screenshots in the prompt.")]

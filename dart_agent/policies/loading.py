@@ -117,9 +117,9 @@ async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 def _engine(model: str, url: str | None) -> Engine:
     if url is not None:
-        from dart_agent.engines.remote import RemoteEngine
+        from dart_agent.engines.addresses import connect_engine
 
-        return RemoteEngine(url)
+        return connect_engine(url, model)
     from dart_agent.engines.transformers import TransformersEngine
 
     return TransformersEngine(Path(model))
