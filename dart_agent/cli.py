@@ -52,7 +52,7 @@ Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic
 EngineUrl = Annotated[
     str | None,
     typer.Option(
-        help="vlm: a running engine (ws://) or vLLM (http://), else the model is loaded here; anthropic, openai: base URL."
+        help="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: base URL."
     ),
 ]
 Prompt = Annotated[str, typer.Option(help='vlm: "ui_tars" or "short".')]
