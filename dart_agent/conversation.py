@@ -2,8 +2,11 @@
 
 Invariants:
     - Earlier responses stand in the prompt by the very ids that were sampled; nothing is tokenised twice.
-    - The newest `screenshots` images and the newest `texts` responses are kept. The first screenshot is a part of
-      the first message; a later one that is dropped takes its whole message with it.
+    - At most the newest `screenshots` images and the newest `texts` responses are kept. The first screenshot is a
+      part of the first message; a later one that is dropped takes its whole message with it.
+    - With `block` > 1 images and texts are dropped `block` at a time and together. Between two drops every prompt,
+      with what was sampled to it, is an exact prefix of the next one, in ids and in images: the engine's prefix cache
+      hits, and the trainer may lay the steps into one row.
     - Text from outside (instruction, error messages) is encoded as plain text and cannot open or close a message.
 """
 
@@ -31,6 +34,8 @@ class ConversationConfig:
         style: "ui_tars" (system message and the full computer-use prompt) or "short" (the instruction alone).
         screenshots: so many of the newest images are kept, at least 1.
         texts: so many of the newest responses are kept.
+        block: so many images are dropped at once, at most `screenshots`. 1 is a sliding window, as UI-TARS has it;
+            with more, between `screenshots - block + 1` and `screenshots` images are kept.
         language: of the thoughts ("ui_tars" only).
         call_user: offer `call_user()` ("ui_tars" only).
         report_errors: say with the next screenshot why the last action could not be carried out.
@@ -39,6 +44,7 @@ class ConversationConfig:
     style: Literal["ui_tars", "short"] = "ui_tars"
     screenshots: int = 5
     texts: int = 35
+    block: int = 1
     language: str = "English"
     call_user: bool = False
     report_errors: bool = True
@@ -48,6 +54,26 @@ class ConversationConfig:
             raise ConfigurationError(f"unknown prompt style {self.style!r}; known: ui_tars, short")
         if self.screenshots < 1 or self.texts < 0:
             raise ConfigurationError("a prompt needs screenshots >= 1 and texts >= 0")
+        if not 1 <= self.block <= self.screenshots:
+            raise ConfigurationError(f"block must be in [1, screenshots = {self.screenshots}], got {self.block}")
+        if self.block > 1 and self.texts < self.screenshots - 1:
+            raise ConfigurationError(
+                f"a block window keeps the response to every kept screenshot but the newest: texts must be at least "
+                f"{self.screenshots - 1}, got {self.texts}"
+            )
+
+
+def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
+    """Which turns a prompt shows when there are `turns` screenshots. Pure.
+
+    Returns:
+        (index of the oldest image, index of the oldest response), at least 0.
+    """
+    blocks = -(-(turns - config.screenshots) // config.block)
+    first_image = max(0, blocks * config.block)
+    # Texts are dropped where images are, as many as the last prompt before the next drop requires.
+    last = turns if config.block == 1 else first_image + config.screenshots
+    return first_image, max(0, last - 1 - config.texts)
 
 
 @dataclass(slots=True)
@@ -93,10 +119,15 @@ class Conversation:
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
     def respond(self, token_ids: Sequence[int]) -> None:
-        """Add the response to the newest screenshot, by its sampled ids."""
+        """Add the response to the newest screenshot, by its sampled ids.
+
+        Raises:
+            BadResponse: it holds an id that may stand in prompts only, such as an image pad.
+        """
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
         ids = list(token_ids)
+        self._tokens.check_response(ids)
         if ids and ids[-1] in self._tokens.stop_ids:
             ids.pop()
         self._turns[-1].response = ids
@@ -105,8 +136,7 @@ class Conversation:
         """The prompt for a response to the newest screenshot."""
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a prompt needs a new screenshot: call observe() first")
-        first_image = len(self._turns) - self.config.screenshots
-        first_text = len(self._turns) - 1 - self.config.texts
+        first_image, first_text = kept(len(self._turns), self.config)
         ids, images = [*self._opening, *self._instruction], []
         for index, turn in enumerate(self._turns):
             if index >= first_image:

@@ -67,6 +67,11 @@ class AgentConfig(_Model):
     prompt: Literal["short", "ui_tars"] = Field("short", description="what precedes the instruction")
     screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
     texts: int = Field(4, ge=0, description="newest own responses in the prompt")
+    block: int = Field(
+        1,
+        ge=1,
+        description="screenshots dropped at once; more than 1 keeps prompts prefixes of the next ones",
+    )
     min_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
     max_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
 
