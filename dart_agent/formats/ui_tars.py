@@ -1,9 +1,9 @@
 """The action format of UI-TARS (1.0, 1.5 and Doubao), both ways.
 
 `parse` accepts every spelling that the models and their tools produce, in any dialect: box tokens or none, two or four
-numbers, `<point>` and `<bbox>`, floats, any argument order, several actions one after the other, code fences. A dialect
-decides what the numbers mean and how `format` writes. The few typed actions for which there is no published spelling
-(modifiers, wheel notches, paths) get extra arguments, so that every action survives the round trip.
+numbers, `<point>` and `<bbox>`, floats, any argument order, several actions one after the other, code fences, the tags
+of Doubao-Seed. A dialect decides what the numbers mean and how `format` writes. The few typed actions for which there is no
+published spelling (modifiers, wheel notches, paths) get extra arguments, so that every action survives the round trip.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dart_agent.formats.base import (
 from dart_agent.formats.calls import Call, parse_calls, quote
 from dart_agent.formats.chords import read_chord, write_chord
 from dart_agent.formats.registry import register
+from dart_agent.formats.seed_calls import OPENING, read_seed_calls
 from dart_agent.formats.ui_tars_compat import Compat, parse_as_published
 from dart_agent.prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
 from dart_gym import actions as a
@@ -169,6 +170,8 @@ def _doubao(name: str, key: str, value: str) -> str:
 
 def _split(text: str) -> tuple[str, list[Call]]:
     """Thought and calls. The last `Action:` that calls follow to the end counts: texts may contain the word too."""
+    if OPENING in text and not _ACTION.search(text, 0, text.index(OPENING)):
+        return read_seed_calls(text)
     text = _without_special_end(text)
     places = list(_ACTION.finditer(text))
     if not places:

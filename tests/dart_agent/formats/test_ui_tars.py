@@ -211,6 +211,48 @@ def test_errors_say_what_is_wrong(text, says):
     assert 0 <= error.span[0] <= error.span[1] <= len(text)
 
 
+SEED = "<seed:tool_call>{}</seed:tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("body", "actions"),
+    [
+        ("<function=click><parameter=point><point>500 500</point></parameter></function>", (a.Click(960, 540),)),
+        (
+            '<function name="type"><parameter name="content" string="true">it\'s\n"so"</parameter></function>',
+            (a.Type('it\'s\n"so"'),),
+        ),
+        (
+            "\n<function=hotkey>\n<parameter=key>ctrl c</parameter>\n</function>\n<function=wait></function>",
+            (a.Press(("ctrl", "c")), a.Wait(5.0)),
+        ),
+    ],
+)
+def test_tags_of_seed(body, actions):
+    found = get_format("ui_tars:doubao").parse(f"<think>I see.</think>\n{SEED.format(body)}", (1920, 1080))
+    assert found == ParsedResponse("I see.", actions)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("", "no <function=...>"),
+        ("<function=click><parameter=point>1 2", "</function> is missing"),
+        ("<function=click><parameter=point>1 2</function>", "</parameter> is missing"),
+        ("<function=click><parameter=key>1</parameter><parameter=key>2</parameter></function>", "given twice"),
+        ("<function=jump></function>", "unknown action 'jump'"),
+        ("<function=wait></function>" * 33, "more than 32"),
+    ],
+)
+def test_mistakes_in_tags_of_seed(body, says):
+    assert says in get_format("ui_tars:doubao").parse(SEED.format(body), (1920, 1080)).problem
+
+
+def test_tags_of_seed_in_a_typed_text_are_text():
+    text = "Action: type(content='<seed:tool_call><function=wait></function>')"
+    assert FORMAT.parse(text, SAME).actions == (a.Type("<seed:tool_call><function=wait></function>"),)
+
+
 def test_edges_of_the_screen():
     assert parse("click(start_box='(1932,1092)')", FULL_HD) == a.Click(1919, 1079)
     assert parse("click(start_box='(0,0)')", FULL_HD) == a.Click(0, 0)
