@@ -1,7 +1,7 @@
 """Calls in the tags of Doubao-Seed's newer models: the same names and arguments as UI-TARS, in another dress.
 
     <seed:tool_call><function=click><parameter=point><point>1 2</point></parameter></function></seed:tool_call>
-    <seed:tool_call><function name="type"><parameter name="content" string="true">a</parameter></function></seed:tool_call>
+    <seed:tool_call><function name="wait"><parameter name="time" string="true">2</parameter></function></seed:tool_call>
 
 Both spellings are read. Values are taken as they are: there are no quotes, and nothing is escaped.
 """
