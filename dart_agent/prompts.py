@@ -42,6 +42,20 @@ wait() #Sleep for 5s and take a screenshot to check for any changes.
 finished(content='xxx') # Use escape characters \\', \\", and \\n in content part to ensure we can parse the \
 content in normal python string format."""
 
+UI_TARS_DOUBAO_ACTION_SPACE = """click(point='<point>x1 y1</point>')
+left_double(point='<point>x1 y1</point>')
+right_single(point='<point>x1 y1</point>')
+drag(start_point='<point>x1 y1</point>', end_point='<point>x2 y2</point>')
+hotkey(key='ctrl c') # Split keys with a space and use lowercase. Also, do not use more than 3 keys in one hotkey \
+action.
+type(content='xxx') # Use escape characters \\', \\\", and \\n in content part to ensure we can parse the content in \
+normal python string format. If you want to submit your input, use \\n at the end of content.\x20
+scroll(point='<point>x1 y1</point>', direction='down or up or right or left') # Show more information on the \
+`direction` side.
+wait() #Sleep for 5s and take a screenshot to check for any changes.
+finished(content='xxx') # Use escape characters \\', \\", and \\n in content part to ensure we can parse the \
+content in normal python string format."""
+
 CALL_USER = (
     "\ncall_user() # Submit the task and call the user when the task is unsolvable, or when you need the user's help."
 )

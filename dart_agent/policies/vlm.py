@@ -16,7 +16,7 @@ import numpy as np
 from dart_agent.conversation import Conversation, ConversationConfig
 from dart_agent.engines.base import Engine, EngineError, Sampling
 from dart_agent.formats import get_format
-from dart_agent.formats.base import ActionFormat, ParseError
+from dart_agent.formats.base import ActionFormat
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
@@ -93,12 +93,12 @@ class VLMPolicy:
             self._conversation.respond(generation.token_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
-        try:
-            response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
-        except ParseError as error:
+        response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        if response.errors:
             return Decision(
                 text=generation.text,
-                error=str(error),
+                thought=response.thought,
+                error=response.problem,
                 terminal=TerminalState.PARSE_ERROR,
                 prompt=prompt,
                 generation=generation,
