@@ -7,6 +7,10 @@ their format from demonstrations: the instruction and nothing else.
 
 from __future__ import annotations
 
+from typing import Literal
+
+Style = Literal["ui_tars", "format", "short"]
+
 SYSTEM = "You are a helpful assistant."
 
 UI_TARS = """You are a GUI agent. You are given a task and your action history, with screenshots. \

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dart_agent.prompts import Style
 from dart_train.data.curation import CurationConfig
 from dart_train.errors import DartTrainError
 from dart_train.rollout.config import RolloutConfig
@@ -64,7 +65,7 @@ class AgentConfig(_Model):
     """How screenshots become prompts and text becomes actions."""
 
     format: str = Field("ui_tars", description="a name of dart_agent.formats")
-    prompt: Literal["short", "ui_tars"] = Field("short", description="what precedes the instruction")
+    prompt: Style = Field("short", description="what precedes the instruction")
     screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
     texts: int = Field(4, ge=0, description="newest own responses in the prompt")
     block: int = Field(

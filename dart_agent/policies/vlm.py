@@ -43,7 +43,7 @@ class VLMPolicy:
             tokens: of the engine's model.
             vision: of the engine's model.
             action_format: how the model writes actions.
-            conversation: how prompts are made.
+            conversation: how prompts are made; in the words of the action format by default.
             sampling: its seed is replaced at every step; empty stop and suppressed ids are taken from `tokens`.
         """
         self._engine, self._vision, self._format = engine, vision, action_format
@@ -53,7 +53,9 @@ class VLMPolicy:
             stop_ids=sampling.stop_ids or tokens.stop_ids,
             suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
         )
-        self._conversation = Conversation(tokens, vision, conversation)
+        if conversation is None:
+            conversation = ConversationConfig(style="ui_tars" if action_format.name == "ui_tars" else "format")
+        self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._seed = 0
         self._step = 0
 
