@@ -32,9 +32,11 @@ from dart_gym.errors import (
 )
 from dart_gym.outcomes import TerminalState
 from dart_train.data.manager import DataManager
+from dart_train.data.schema import RolloutState
 from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
-from dart_train.rollout.config import RolloutConfig
+from dart_train.rollout.batches import Batches, trained_and_served
+from dart_train.rollout.config import Mode, RolloutConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.episode import PlayedEpisode, play
 from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals
@@ -50,6 +52,7 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 RECONNECT_S = 10.0
 RECORD_REST_S = 10.0
+BATCH_POLL_S = 0.02  # between two looks whether a batch was trained on: desktops stand still meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class RolloutService:
             max_steps=config.max_steps,
             stay_groups=config.stay_groups,
             max_attempts=config.max_attempts,
+            mode=config.mode,
+            batches=self._make_batches() if config.mode is Mode.BATCH else None,
         )
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
@@ -134,6 +139,13 @@ class RolloutService:
         self._pool: EnginePool
         self._sync: WeightSync
         self._recorder: Recorder
+
+    def _make_batches(self) -> Batches:
+        curation, over = self.data.config, self.config.over_provision
+        try:
+            return Batches(curation.batch_groups, over_provision=over, window=curation.max_staleness)
+        except ValueError as error:
+            raise ConfigurationError(f"rollout.over_provision and data.curation.max_staleness: {error}") from error
 
     def stop(self) -> None:
         """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
@@ -186,9 +198,10 @@ class RolloutService:
 
     async def _run_all(self) -> None:
         """Run slots until they are done or told to stop, and the helpers beside them as long."""
-        helpers = [
-            asyncio.create_task(work) for work in (self._sync.run(), self._keep_admission(), self._keep_metrics())
-        ]
+        work = [self._sync.run(), self._keep_admission(), self._keep_metrics()]
+        if self.scheduler.batches is not None:
+            work.append(self._keep_batches(self.scheduler.batches))
+        helpers = [asyncio.create_task(helper) for helper in work]
         slots = [asyncio.create_task(self._slot(index), name=f"slot-{index}") for index in range(self.config.slots)]
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -222,6 +235,32 @@ class RolloutService:
             if admitted:
                 self._work.set()
             await asyncio.sleep(self.config.admission_interval_s)
+
+    async def _keep_batches(self, batches: Batches) -> None:
+        """Batch-wise rollouts: close a batch once it was trained on and all engines serve what came of it."""
+        while True:
+            # in this order: what is recorded becomes ready, then leased, then a version, then served
+            if batches.complete and not self._recorder.pending:
+                try:
+                    over = await asyncio.to_thread(self._batch_is_over, batches.target)
+                except DataError as error:
+                    _log.warning("cannot ask whether the batch was trained on, will go on trying: %s", error)
+                    over = False
+                if over:
+                    batches.close()
+                    self._work.set()
+            await asyncio.sleep(BATCH_POLL_S)
+
+    def _batch_is_over(self, target: int) -> bool:
+        ready, leased = self.data.ready()[0], self.data.counts()[RolloutState.LEASED]
+        newest = self.data.newest_checkpoint()
+        return trained_and_served(
+            target=target,
+            ready=ready,
+            leased=leased,
+            newest=newest.version if newest else None,
+            served=(replica.version for replica in self._pool.replicas if replica.usable),
+        )
 
     async def _keep_metrics(self) -> None:
         while True:
@@ -302,8 +341,8 @@ class RolloutService:
                 played.detail or "no detail",
                 "it will be played again" if again else "given up, its group stays incomplete",
             )
-        if self.scheduler.lost or self.scheduler.exhausted:
-            self._work.set()
+        if self.scheduler.lost or self.scheduler.exhausted or self.scheduler.mode is not Mode.ROLLOUT:
+            self._work.set()  # others wait for what this one was the last of
         return played.trainable
 
     async def _next_assignment(self, slot: int) -> Assignment | None:
