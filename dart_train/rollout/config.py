@@ -91,6 +91,12 @@ class RolloutConfig(_Model):
     stay_groups: float = Field(
         default=2.0, ge=0, description="full groups that a task may run ahead so that a slot can stay on it"
     )
+    groups_at_once: int | None = Field(
+        default=None,
+        ge=1,
+        description="no group is begun while so many have members to deal. 1 completes groups soonest: for many tasks "
+        "and desktops that are thrown away; None lets a desktop stay on a task, for those kept over episodes",
+    )
     max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()

@@ -15,7 +15,8 @@ Invariants:
       v(task) = groups dealt / weight (a member counts as its share of the group), a new group is opened, or a member is
       dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
       most `stay_groups` full groups ahead, counted in rollouts: a slot that changes its task pays for a new page, so
-      small groups must not make it change more often. Finishing what is open, when no new group is admitted, is exempt.
+      small groups must not make it change more often. Finishing what is open, when no new group is admitted or as many
+      are dealt out as may be at once, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
     - Task-wise, a slot plays members of one group until that group has ended. Batch-wise, the groups that are open or
@@ -25,6 +26,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -101,6 +103,8 @@ class Scheduler:
         stay_groups: how many full groups' rollouts a task may be ahead before a slot leaves it.
         max_attempts: how often one member is dealt at most.
         mode: what a free slot waits for.
+        groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
+            any number, lets each slot stay on a task of its own. Task-wise it is 1: a team is filled before the next.
         batches: of batch-wise rollouts, which need them.
 
     Raises:
@@ -120,6 +124,7 @@ class Scheduler:
         stay_groups: float = 2.0,
         max_attempts: int = 5,
         mode: Mode = Mode.ROLLOUT,
+        groups_at_once: int | None = None,
         batches: Batches | None = None,
     ) -> None:
         if (mode is Mode.BATCH) != (batches is not None):
@@ -138,12 +143,14 @@ class Scheduler:
         }
         self._groups: dict[str, _Group] = {}
         self._unfinished = 0  # members of all open groups
+        self._to_deal = 0  # groups with members to deal
         self._slot_task: dict[int, _Task] = {}
         self._slot_group: dict[int, _Group] = {}  # task-wise: the group that a slot is bound to
         self._origin = f"{seed}/{completed}"
         self._life = life
         self._slack = stay_groups * group_size
         self._max_attempts = max_attempts
+        self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
 
     def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
         """Return what the slot plays next, or None when there is nothing to do for it now.
@@ -157,8 +164,8 @@ class Scheduler:
             return self._deal(bound_to) if bound_to.to_deal else None
         admitted = admitted and (self.batches is None or self.batches.may_open)
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
-        if self.mode is Mode.TASK:  # a team is filled before another one is begun
-            open_to = [task for task in open_to if task.groups] or open_to
+        if self._to_deal >= self._at_once:
+            open_to = [task for task in open_to if task.groups]
         if not open_to:
             return None
         task = self._choose(open_to, self._slot_task.get(slot))
@@ -202,6 +209,7 @@ class Scheduler:
             return False
         if not group.to_deal:
             group.task.groups.appendleft(group)
+            self._to_deal += 1
         group.to_deal.append((assignment.n, assignment.attempt + 1))
         return True
 
@@ -241,6 +249,7 @@ class Scheduler:
         group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
         task.groups.append(group)
+        self._to_deal += 1
         self._groups[key] = group
         self._unfinished += task.size
         if self.batches is not None:
@@ -251,6 +260,7 @@ class Scheduler:
         n, attempt = group.to_deal.popleft()
         if not group.to_deal:
             task.groups.remove(group)
+            self._to_deal -= 1
         if attempt == 0:
             task.dealt += 1
             task.dealt_groups += 1 / group.size

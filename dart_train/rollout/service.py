@@ -121,6 +121,7 @@ class RolloutService:
             stay_groups=config.stay_groups,
             max_attempts=config.max_attempts,
             mode=config.mode,
+            groups_at_once=config.groups_at_once,
             batches=self._make_batches() if config.mode is Mode.BATCH else None,
         )
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
