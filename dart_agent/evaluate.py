@@ -30,7 +30,9 @@ ATTEMPTS = 3
 class PlayableSession(Protocol):
     """What of a session is needed: `dart_gym.session.Session` and the cluster's client both have it."""
 
-    async def reset(self, task: str, *, seed: int, max_steps: int | None = None) -> StepResult:
+    async def reset(
+        self, task: str, *, seed: int, max_steps: int | None = None, pacing: str | None = None
+    ) -> StepResult:
         """Start an episode."""
 
     async def step(self, action: Action) -> StepResult:

@@ -23,6 +23,7 @@ RATIO_AIMS = {
     "throughput_ratio": Aim(1.9, at_most=False),
     "rollout_utilisation_ratio": Aim(1.6, at_most=False),
 }
+PARTS = "all parts"
 SEARCH_STALENESS = 4
 """The default of `data.curation.max_staleness`: the search shows this project's settings, not the published ones."""
 
@@ -60,7 +61,8 @@ def simulate(length: Length, progress: Callable[[str], None], setting: Setting |
         slow = replace(setting, model=replace(setting.model, update_s=150.0))
         restarted = runner.named(slow, study.MODES)
         progress("each part left out, and one after the other")
-        without, ladder = runner.named(own, study.WITHOUT), runner.named(own, study.LADDER)
+        fast = replace(own, train_s_per_action=own.train_s_per_action / study.FAST_TRAINER)
+        without, ladder = runner.named(fast, study.WITHOUT), runner.named(fast, study.LADDER)
         progress("over-provisioned batches")
         april = runner.run([(setting, replace(COUPLED, over_provision=factor)) for factor in study.APRIL])
         progress("desktops, tails, engines")
@@ -85,6 +87,10 @@ def report(findings: Findings) -> Report:
     keys["sim.best_desktops"], keys["sim.best_engines"] = best.desktops, best.engines
     keys["sim.best_expired_share"] = expired_share(best.outcome)
     plain, over = findings.april[study.APRIL[0]], findings.april[study.APRIL[-1]]
+    for name, outcome in findings.without.items():
+        if name != PARTS:
+            part = name.removeprefix("without ").split(" (")[0].replace(" ", "_").replace("-", "_")
+            keys[f"sim.adds.{part}"] = findings.without[PARTS].throughput / outcome.throughput
     keys["sim.april_batch_time_saved"] = 1 - over.batch_s / plain.batch_s
     keys["sim.april_cycle_time_saved"] = 1 - over.cycle_s / plain.cycle_s
     keys["sim.april_expired"], keys["sim.april_staleness"] = over.expired, over.staleness
@@ -117,11 +123,13 @@ def print_tables(findings: Findings, console: Console) -> None:
     """The study for people."""
     table = outcome_table("published setting: 80 desktops, 4 engines, 8 x 8 rollouts a batch", findings.modes)
     for name, (environments, engines, actions) in PAPER.items():
-        table.add_row(f"paper: {name}", *(_percent(environments), _percent(engines), f"{actions:.1f}"), *[""] * 4)
+        table.add_row(f"{name} in the paper", _percent(environments), _percent(engines), f"{actions:.1f}", *[""] * 4)
     console.print(table)
     console.print(outcome_table("the same, 150 s for new weights in an engine", findings.restarted))
-    console.print(outcome_table("one part after the other (window of 4 versions)", findings.ladder))
-    console.print(outcome_table("all parts, and each one left out", findings.without))
+    console.print(
+        outcome_table("one part after the other (trainer four times as fast, window of 4 versions)", findings.ladder)
+    )
+    console.print(outcome_table("all parts, and each one left out (likewise)", findings.without))
     console.print(
         outcome_table("coupled, over-provisioned", {f"x {factor:g}": o for factor, o in findings.april.items()})
     )
@@ -136,7 +144,7 @@ def print_tables(findings: Findings, console: Console) -> None:
 def outcome_table(title: str, rows: Mapping[str, Outcome]) -> Table:
     """Outcomes below one another."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for column in ("desktops", "engines", "actions/min", "played/min", "expired", "batch wait", "cycle"):
         table.add_column(column, justify="right")
     for name, outcome in rows.items():

@@ -27,7 +27,8 @@ def modes(found: Mapping[str, Outcome], paper: Mapping[str, tuple[float, float, 
         places = list(found)
         for name, figures in paper.items():
             value = figures[index] * (1 if index == 2 else 100)
-            axes.plot(places.index(name), value, "o", color=PAPER_COLOUR, label="paper" if name == "DART" else None)
+            label = "paper" if name == "DART" else None
+            axes.plot(places.index(name) + 0.3, value, "D", color=PAPER_COLOUR, markeredgecolor="white", label=label)
         axes.set_title(title, fontsize=10)
         axes.margins(y=0.15)
         _plain(axes)

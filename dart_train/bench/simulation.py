@@ -34,8 +34,8 @@ class Design:
         mode: of the scheduler; batch-wise rollouts also wait for training and for all engines.
         rolling: engines take new weights a few at a time while the others go on; else all at once.
         over_provision: of batches, as `rollout.over_provision`.
-        batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what the
-            trainer cannot keep up with expires (DART as published).
+        batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what
+            the trainer cannot keep up with expires (DART as published).
         warm: spare desktops that boot beside those that play, as a share of these.
         prefix_reuse: a rollout's requests go to one engine, which keeps its prompt, and old screenshots leave the
             prompt in blocks; else an engine reads every prompt anew.
@@ -301,7 +301,7 @@ class Simulation:
             self._published.fire()
 
     def _train_batches(self, batches: Batches) -> Process:
-        """The coupled trainer: waits for the batch, trains, brings the weights into all engines, lets rollouts go on."""
+        """The coupled trainer: waits for the batch, trains, updates all engines, lets rollouts go on."""
         while True:
             waiting_since = self.clock.now
             while not batches.complete:

@@ -21,6 +21,10 @@ MODES = {"coupled": COUPLED, "task-wise": TASK_WISE, "DART": DART}
 FULL = Design(batches_ahead=4.0, warm=0.2, prefix_reuse=True)
 """Every part: `batches_ahead` is the over-provisioning of rollouts that wait for no batch."""
 
+FAST_TRAINER = 4.0
+"""The parts are compared with a trainer so many times as fast: the published one is what everything waits for, and
+with back-pressure no part of the rollouts would make a difference."""
+
 WITHOUT = {
     "all parts": FULL,
     "without rollout-wise (task-wise)": replace(FULL, mode=Mode.TASK),
@@ -47,8 +51,8 @@ APRIL = (1.0, 1.25, 1.5)
 DESKTOPS = (40, 80, 120, 180)
 TAILS = (0.3, 0.6, 0.9, 1.2)
 ENGINES = (2, 4, 8)
-SEARCH_DESKTOPS = (24, 28, 32, 36, 40, 48, 64, 80)
-SEARCH_ENGINES = (2, 3, 4, 6, 8)
+SEARCH_DESKTOPS = (16, 20, 24, 28, 32, 40, 56, 80)
+SEARCH_ENGINES = (1, 2, 3, 4, 6)
 FED = 0.9
 """The search looks among the clusters that give the trainer this share of what it can train."""
 
@@ -104,6 +108,27 @@ def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """The mean of every figure; of staleness the greatest. Pure."""
     values = {field.name: fmean(getattr(outcome, field.name) for outcome in outcomes) for field in fields(Outcome)}
     return Outcome(**{**values, "staleness": max(outcome.staleness for outcome in outcomes)})  # type: ignore[arg-type]
+
+
+COUPLED_IN_THE_PAPER = {"env_utilisation": 0.122, "rollout_utilisation": 0.296, "throughput": 22.6}
+FITTED_TAILS = (0.6, 0.75, 0.9, 1.05)
+FITTED_TRAIN_S = (0.7, 0.85, 1.0, 1.15)
+
+
+def misfit(coupled: Outcome) -> float:
+    """How far a coupled outcome is from the paper's: the sum of the squared logarithms of the three ratios. Pure."""
+    return sum(math.log(getattr(coupled, name) / value) ** 2 for name, value in COUPLED_IN_THE_PAPER.items())
+
+
+def calibrate(runner: Runner, setting: Setting) -> dict[tuple[float, float], float]:
+    """The misfit of the coupled baseline by (tail, train_s_per_action): where the defaults of these two come from."""
+    places = [(tail, train) for tail in FITTED_TAILS for train in FITTED_TRAIN_S]
+    settings = [
+        replace(setting, desktop=replace(setting.desktop, tail=tail), train_s_per_action=train)
+        for tail, train in places
+    ]
+    outcomes = runner.run([(changed, COUPLED) for changed in settings])
+    return dict(zip(places, map(misfit, outcomes), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -86,6 +87,11 @@ class RolloutConfig(_Model):
         le=2.0,
         description="batch-wise only: groups that are opened for a batch, as a multiple of those that complete it; "
         "what is left over goes on and is in the next batch",
+    )
+    pacing: Literal["settle", "osworld", "step-pause"] = Field(
+        default="settle",
+        description="how long desktops wait for their screen: until it stands still, as OSWorld's runners do, or with "
+        "its pause of 2 s after each action alone",
     )
     seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
     stay_groups: float = Field(

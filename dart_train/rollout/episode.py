@@ -100,6 +100,8 @@ async def play(
     policy: Policy,
     assignment: Assignment,
     on_phase: Callable[[str], None] = _ignore_phase,
+    *,
+    pacing: str | None = None,
 ) -> PlayedEpisode:
     """Play one rollout.
 
@@ -108,6 +110,7 @@ async def play(
         policy: who decides; `begin` is called here.
         assignment: what to play.
         on_phase: told which of `PHASES` begins.
+        pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
 
     Raises:
         dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
@@ -116,7 +119,9 @@ async def play(
     steps: list[PlayedStep] = []
     on_phase("reset")
     started = time.perf_counter()
-    result = await session.reset(assignment.task_id, seed=assignment.seed, max_steps=assignment.max_steps)
+    result = await session.reset(
+        assignment.task_id, seed=assignment.seed, max_steps=assignment.max_steps, pacing=pacing
+    )
     timings.add_operation("reset", time.perf_counter() - started, result)
     first = result
     if result.terminal is None:

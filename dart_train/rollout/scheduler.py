@@ -162,6 +162,8 @@ class Scheduler:
         bound_to = self._slot_group.get(slot)
         if bound_to is not None and bound_to.unfinished:
             return self._deal(bound_to) if bound_to.to_deal else None
+        if not admitted and not self._to_deal:
+            return None
         admitted = admitted and (self.batches is None or self.batches.may_open)
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
         if self._to_deal >= self._at_once:

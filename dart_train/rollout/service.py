@@ -311,7 +311,13 @@ class RolloutService:
         losses = 0
         while assignment is not None:
             try:
-                played = await play(session, policy, assignment, lambda phase: self._clock.enter(slot, phase))
+                played = await play(
+                    session,
+                    policy,
+                    assignment,
+                    lambda phase: self._clock.enter(slot, phase),
+                    pacing=self.config.pacing,
+                )
             except BaseException:
                 self.scheduler.lose(assignment)
                 self._work.set()
