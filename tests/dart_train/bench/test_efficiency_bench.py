@@ -58,7 +58,7 @@ def test_everything_is_told(monkeypatch, tmp_path):
 def test_the_search_leaves_out_what_starves_the_trainer(monkeypatch):
     monkeypatch.setattr(study, "SEARCH_DESKTOPS", (1, 30))
     monkeypatch.setattr(study, "SEARCH_ENGINES", (2,))
-    setting = Setting(desktops=8, tasks=8, group_size=4, batch_groups=1, train_s_per_action=0.5)
+    setting = Setting(tasks=8, group_size=4, batch_groups=1, train_s_per_action=3.0, max_staleness=8)
     with Runner(Length(hours=1.0, skip_hours=0.5, seeds=(0,)), workers=1) as runner:
         best = study.search(runner, setting, DART)
     assert math.isnan(best.table[1, 2]) and best.desktops == 30
