@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
+from dart_gym.processes import follow_parent
 from dart_train.bench.simulation import COUPLED, DART, TASK_WISE, Design, Outcome, Simulation
 from dart_train.bench.workload import Setting
 from dart_train.rollout.config import Mode
@@ -79,7 +81,11 @@ class Runner:
 
     def __init__(self, length: Length, workers: int | None = None) -> None:
         self._length = length
-        self._pool = ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)))
+        self._pool = ProcessPoolExecutor(
+            workers or len(os.sched_getaffinity(0)),
+            initializer=follow_parent,  # a killed benchmark leaves no workers
+            initargs=(os.getpid(), signal.SIGKILL),
+        )
 
     def __enter__(self) -> Runner:
         return self

@@ -40,6 +40,8 @@ def write_run(
     for t, share in lines:
         monkeypatch.setattr("time.time", lambda t=t: t)
         rollout.write(env_utilisation=share, engines=[{"busy_share": share / 2}, {"busy_share": share / 2}])
+    for log in (trainer, rollout):
+        log.close()
     return run
 
 
