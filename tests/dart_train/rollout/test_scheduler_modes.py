@@ -223,3 +223,24 @@ def test_over_provision_without_batches_is_refused_by_the_configuration():
 )
 def test_a_batch_is_over_when_it_is_trained_on_and_served(ready, leased, newest, served, over):
     assert trained_and_served(target=2, ready=ready, leased=leased, newest=newest, served=served) is over
+
+
+@given(trace=traces, slots=st.integers(1, 8), group_size=st.integers(1, 5), at_once=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_only_so_many_groups_are_dealt_out_at_once(trace, slots, group_size, at_once):
+    scheduler = make(Mode.ROLLOUT, group_size=group_size, groups_at_once=at_once)
+    begun: dict[str, set[int]] = {}
+    for _, assignment in drive(scheduler, trace, slots):
+        begun.setdefault(assignment.group_key, set()).add(assignment.n)
+        assert sum(len(members) < group_size for members in begun.values()) <= at_once
+    groups = Counter(key.split("@")[0] for key in begun)
+    assert not groups or max(groups.values()) - min(groups[task.id] for task in TASKS) <= 3  # fair over tasks
+
+
+def test_one_group_at_once_ends_soon_and_several_let_slots_stay_on_their_tasks():
+    def members_beside(at_once: int | None) -> int:
+        running: dict[int, Assignment] = {}
+        fill(make(Mode.ROLLOUT, groups_at_once=at_once), 4, running)
+        return max(Counter(assignment.group_key for assignment in running.values()).values())
+
+    assert members_beside(1) == 4 and members_beside(None) == 1
