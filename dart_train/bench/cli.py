@@ -44,7 +44,7 @@ def efficiency(
     real: Annotated[bool, typer.Option("--real", help="On real desktops of this machine instead.")] = False,
     repeat: Annotated[int, typer.Option(help="With --real: runs of each mode.")] = 3,
     config: Annotated[Path, typer.Option(help="With --real: what is run.")] = Path("configs/efficiency.yaml"),
-    rollouts: Annotated[int, typer.Option(help="With --real: rollouts of each run.")] = 240,
+    rollouts: Annotated[int, typer.Option(help="With --real: rollouts of each run.")] = 120,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="With --real: override of its settings.")
     ] = None,

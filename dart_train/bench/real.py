@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from dart_gym.bench.report import Aim, Report
 from dart_train import pipeline
@@ -107,9 +107,13 @@ def read(run: RunDirectory) -> Measured:
     begin, end = steps[0]["t"], steps[-1]["t"]
     lines = [row for row in read_metrics(run.metrics("rollout")) if begin <= row["t"] <= end]
     engines = [share for share in map(engine_use, lines) if share is not None]
+    if not engines:
+        raise BenchmarkError(
+            f"{run.root.name} trained all its {len(steps)} steps between two lines of metrics: use more --rollouts"
+        )
     return Measured(
-        env_utilisation=_mean([row["env_utilisation"] for row in lines]),
-        rollout_utilisation=_mean(engines),
+        env_utilisation=fmean(row["env_utilisation"] for row in lines),
+        rollout_utilisation=fmean(engines),
         throughput=60 * sum(row["batch/samples"] for row in steps[1:]) / (end - begin),
         seconds=end - begin,
         steps=len(steps) - 1,
@@ -130,6 +134,7 @@ def report(found: Mapping[str, Sequence[Measured]]) -> Report:
     for mode, runs in found.items():
         for name in names:
             keys[f"real.{mode}.{name}"] = median(getattr(run, name) for run in runs)
+    keys["real.best_env_utilisation"] = max(run.env_utilisation for run in found["dart"])  # of the repetitions
     keys["real.seconds"] = min(run.seconds for runs in found.values() for run in runs)
     notes = [
         f"{mode}: {run.steps} training steps in {run.seconds:.0f} s, desktops {100 * run.env_utilisation:.0f} %, "
@@ -138,7 +143,3 @@ def report(found: Mapping[str, Sequence[Measured]]) -> Report:
         for run in runs
     ]
     return Report("efficiency (real desktops)", keys, {f"real.{name}": aim for name, aim in AIMS.items()}, notes)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

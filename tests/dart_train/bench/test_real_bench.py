@@ -57,6 +57,12 @@ def test_a_run_that_is_too_short_says_so(tmp_path, monkeypatch):
         real.read(run)
 
 
+def test_a_run_without_metrics_of_the_desktops_says_so(tmp_path, monkeypatch):
+    run = write_run(tmp_path, monkeypatch, [(100.0, 1), (100.1, 1), (100.2, 1), (100.3, 1)], [(99.0, 0.5)])
+    with pytest.raises(real.BenchmarkError, match="between two lines of metrics"):
+        real.read(run)
+
+
 def test_ratios_are_taken_repetition_by_repetition():
     def runs(*shares: float) -> list[real.Measured]:
         return [real.Measured(share, share, 100 * share, 60.0, 10) for share in shares]
