@@ -88,8 +88,8 @@ class Setting:
         length: median steps of a success, and its log-normal sigmas between tasks and within one. With failures, most
             of which go on to the limit, the mean is about 15 (DART: 15 at first, then 12).
         to_limit: share of the failures that end at the limit.
-        success: parameters of the beta distribution of the tasks' success rates: mean 53 % and half of the groups
-            without signal, as in DART's data.
+        success: parameters of the beta distribution of the tasks' success rates: mean 53 %, as in DART's data;
+            a third of the groups are then without signal.
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
     """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dart_train.bench import real
+from dart_train.cli import app
 from dart_train.config import load_config
 from dart_train.metrics import MetricsLog
 from dart_train.rollout.config import Mode
@@ -79,9 +82,26 @@ def test_ratios_are_taken_repetition_by_repetition():
 
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
-def test_all_modes_run_as_processes_on_drawn_desktops(monkeypatch):
+def test_both_loops_run_as_processes_on_drawn_desktops(monkeypatch):
+    monkeypatch.setattr(real, "MODES", {"coupled": Mode.BATCH, "dart": Mode.ROLLOUT})
     monkeypatch.setattr(real, "LEAST_STEPS", 3)
     stages: list[str] = []
     report = real.measure(load_config(CONFIG, DRAWN), rollouts=40, repeat=1, progress=stages.append)
-    assert stages == ["coupled, 1 of 1", "task_wise, 1 of 1", "dart, 1 of 1"]
+    assert stages == ["coupled, 1 of 1", "dart, 1 of 1"]
     assert all(value > 0 for name, value in report.keys.items() if name.endswith("throughput"))
+
+
+def test_the_command_measures_the_configuration_with_its_overrides(monkeypatch, tmp_path):
+    seen = {}
+
+    def measure(config, *, rollouts, repeat, progress):
+        seen.update(slots=config.rollout.slots, rollouts=rollouts, repeat=repeat)
+        return real.Report("efficiency (real desktops)", {"real.x": 2.0})
+
+    monkeypatch.setattr(real, "measure", measure)
+    path = tmp_path / "real.json"
+    arguments = ["--real", "--repeat", "2", "--config", str(CONFIG), "--set", "rollout.slots=7", "--json", str(path)]
+    result = CliRunner().invoke(app, ["bench", "efficiency", *arguments])
+    assert result.exit_code == 0, result.output
+    assert seen == {"slots": 7, "rollouts": 120, "repeat": 2}
+    assert json.loads(path.read_text())["keys"] == {"real.x": 2.0}
