@@ -32,14 +32,13 @@ from dart_gym.errors import (
 )
 from dart_gym.outcomes import TerminalState
 from dart_train.data.manager import DataManager
-from dart_train.data.schema import RolloutState
 from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
-from dart_train.rollout.batches import Batches, trained_and_served
 from dart_train.rollout.config import Mode, RolloutConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.episode import PlayedEpisode, play
-from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals
+from dart_train.rollout.gate import BatchGate, make_batches
+from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals, engine_figures
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.scheduler import Assignment, Scheduler
@@ -52,7 +51,6 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 RECONNECT_S = 10.0
 RECORD_REST_S = 10.0
-BATCH_POLL_S = 0.02  # between two looks whether a batch was trained on: desktops stand still meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ class RolloutService:
             max_attempts=config.max_attempts,
             mode=config.mode,
             groups_at_once=config.groups_at_once,
-            batches=self._make_batches() if config.mode is Mode.BATCH else None,
+            batches=make_batches(config, data),
         )
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
@@ -140,13 +138,6 @@ class RolloutService:
         self._pool: EnginePool
         self._sync: WeightSync
         self._recorder: Recorder
-
-    def _make_batches(self) -> Batches:
-        curation, over = self.data.config, self.config.over_provision
-        try:
-            return Batches(curation.batch_groups, over_provision=over, window=curation.max_staleness)
-        except ValueError as error:
-            raise ConfigurationError(f"rollout.over_provision and data.curation.max_staleness: {error}") from error
 
     def stop(self) -> None:
         """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
@@ -201,7 +192,14 @@ class RolloutService:
         """Run slots until they are done or told to stop, and the helpers beside them as long."""
         work = [self._sync.run(), self._keep_admission(), self._keep_metrics()]
         if self.scheduler.batches is not None:
-            work.append(self._keep_batches(self.scheduler.batches))
+            gate = BatchGate(
+                self.scheduler.batches,
+                self.data,
+                pending=lambda: self._recorder.pending,
+                served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
+                on_closed=self._work.set,
+            )
+            work.append(gate.run())
         helpers = [asyncio.create_task(helper) for helper in work]
         slots = [asyncio.create_task(self._slot(index), name=f"slot-{index}") for index in range(self.config.slots)]
         stopping = asyncio.create_task(self._stop.wait())
@@ -236,32 +234,6 @@ class RolloutService:
             if admitted:
                 self._work.set()
             await asyncio.sleep(self.config.admission_interval_s)
-
-    async def _keep_batches(self, batches: Batches) -> None:
-        """Batch-wise rollouts: close a batch once it was trained on and all engines serve what came of it."""
-        while True:
-            # in this order: what is recorded becomes ready, then leased, then a version, then served
-            if batches.complete and not self._recorder.pending:
-                try:
-                    over = await asyncio.to_thread(self._batch_is_over, batches.target)
-                except DataError as error:
-                    _log.warning("cannot ask whether the batch was trained on, will go on trying: %s", error)
-                    over = False
-                if over:
-                    batches.close()
-                    self._work.set()
-            await asyncio.sleep(BATCH_POLL_S)
-
-    def _batch_is_over(self, target: int) -> bool:
-        ready, leased = self.data.ready()[0], self.data.counts()[RolloutState.LEASED]
-        newest = self.data.newest_checkpoint()
-        return trained_and_served(
-            target=target,
-            ready=ready,
-            leased=leased,
-            newest=newest.version if newest else None,
-            served=(replica.version for replica in self._pool.replicas if replica.usable),
-        )
 
     async def _keep_metrics(self) -> None:
         while True:
@@ -309,15 +281,13 @@ class RolloutService:
         """Play one rollout after the other on a session, until there is none."""
         policy = self._make_policy(EpisodeEngine(self._pool))
         losses = 0
+
+        def enter(phase: str) -> None:
+            self._clock.enter(slot, phase)
+
         while assignment is not None:
             try:
-                played = await play(
-                    session,
-                    policy,
-                    assignment,
-                    lambda phase: self._clock.enter(slot, phase),
-                    pacing=self.config.pacing,
-                )
+                played = await play(session, policy, assignment, enter, pacing=self.config.pacing)
             except BaseException:
                 self.scheduler.lose(assignment)
                 self._work.set()
@@ -424,18 +394,7 @@ class RolloutService:
             },
             "recorder_share": grown["recorder_s"] / seconds,
             "cpu_share": min(1.0, max(0.0, grown["cpu_s"]) / seconds),
-            "engines": [
-                {
-                    "name": replica.name,
-                    "state": str(replica.state),
-                    "version": replica.version,
-                    "busy_share": replica.busy_share,
-                    "in_flight": replica.in_flight,
-                    "requests": replica.requests,
-                    "restarts": replica.restarts,
-                }
-                for replica in self._pool.replicas
-            ],
+            "engines": engine_figures(self._pool.replicas),
             "target_version": self._sync.target.version if self._sync.target else None,
             "weight_updates": self._sync.updates,
             "weight_update_s": self._sync.update_s,
