@@ -16,6 +16,7 @@ from rich.text import Text
 from dart_agent.engines.base import EngineError
 from dart_gym.errors import DartGymError
 from dart_gym.processes import exit_status
+from dart_train.bench.cli import app as bench_app
 from dart_train.config import RunConfig, dump_config, load_config
 from dart_train.errors import DartTrainError, Interrupted
 from dart_train.rundir import explained_file_errors
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dart_train.commands.context import ModuleContext
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(bench_app, name="bench")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
 Overrides = Annotated[
