@@ -229,6 +229,12 @@ def parse_config(values: dict[str, Any], origin: str = "configuration", *, check
     except ValidationError as error:
         lines = [_explain(item) for item in error.errors(include_url=False)]
         raise ConfigError(f"{origin}:\n  " + "\n  ".join(lines)) from None
+    sampled, trained = config.rollout.sampling.temperature, config.trainer.get("temperature", 1.0)
+    if sampled != trained:
+        raise ConfigError(
+            f"{origin}:\n  rollout.sampling.temperature is {sampled:g}, trainer.temperature {trained!r}: the "
+            "log-probabilities of the two would differ by more than the policies do; set both to the same value"
+        )
     if check_trainer:
         check_trainer_fields(config.trainer, origin)
     return config

@@ -9,11 +9,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dart_gym.bench.report import Report
+from dart_gym.bench.cli import JsonOption, finish
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
-
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")]
 
 
 @app.callback()
@@ -67,11 +65,46 @@ def efficiency(
     finish(bench.report(found), json)
 
 
-def finish(report: Report, json: Path | None) -> None:
-    """Print a report, and write it where asked."""
-    report.print(Console())
-    if json is not None:
-        report.write(json)
+@app.command()
+def trainer(
+    json: JsonOption = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    model: Annotated[
+        str | None, typer.Option(help="tiny, 3b or 7b (Qwen2.5-VL's shapes, random weights; 7b with LoRA).")
+    ] = None,
+    trajectories: Annotated[int | None, typer.Option(min=1, help="In the batch; 1, or 4 on a GPU.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Of each trajectory.")] = 10,
+    screen: Annotated[
+        str | None, typer.Option(help="Size of screenshots: 448x336 on the CPU, 1932x1092 on a GPU, if not given.")
+    ] = None,
+    response: Annotated[int | None, typer.Option(min=2, help="Tokens of each response; 16, or 150 on a GPU.")] = None,
+    micro_batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Of one forward pass; 4096, or 16384 on a GPU.")
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Measurements of each way.")] = 3,
+) -> None:
+    """Merged rows and cached image work against separate rows, on the same trajectories (about a minute)."""
+    from dart_train.bench.models import MODELS
+    from dart_train.bench.trainer import Options, measure
+
+    gpu = device == "cuda"
+    model = model or ("3b" if gpu else "tiny")
+    if device not in ("cpu", "cuda") or model not in MODELS:
+        raise typer.BadParameter(f"--device is cpu or cuda, --model one of {', '.join(MODELS)}")
+    width, _, height = (screen or ("1932x1092" if gpu else "448x336")).partition("x")
+    if not (width.isdigit() and height.isdigit()):
+        raise typer.BadParameter(f"--screen {screen!r} is not WIDTHxHEIGHT, such as 1932x1092")
+    options = Options(
+        device=device,
+        model=model,
+        trajectories=trajectories or (4 if gpu else 1),
+        steps=steps,
+        screen=(int(width), int(height)),
+        response=response or (150 if gpu else 16),
+        micro_batch_tokens=micro_batch_tokens or (16384 if gpu else 4096),
+        repeat=repeat,
+    )
+    finish(measure(options, progress), json)
 
 
 def progress(stage: str) -> None:
