@@ -5,7 +5,7 @@ all members have ended, carry no signal when their rewards are equal, and expire
 that takes the oldest ones; new weights that reach the engines. What is not: failures, and the time of the data base.
 
 Invariants:
-    - Who plays what is decided by `rollout.scheduler.Scheduler` alone, admission by `data.curation.capacity`.
+    - Who plays what is decided by `rollout.scheduler.Scheduler` alone, admission by `data.admission.capacity`.
     - All designs share setting, tasks and seeds; they differ in what waits for what, and in nothing else.
     - Every rollout that ended is in exactly one of: trained, without signal, expired, ready, its group is open.
 """
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from dart_train.bench.engine_model import EngineModel
 from dart_train.bench.events import Clock, Process, Signal
 from dart_train.bench.workload import Episode, ModelTimes, Setting, draw
-from dart_train.data.curation import capacity, oldest_allowed
+from dart_train.data.admission import Backlog, capacity
+from dart_train.data.curation import oldest_allowed
 from dart_train.rollout.batches import Batches
 from dart_train.rollout.config import Mode
 from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock
@@ -249,9 +250,9 @@ class Simulation:
             return True
         setting = self.setting
         room = capacity(
-            setting.group_size * len(self._ready),
-            self.scheduler.unfinished,
+            Backlog(ready=setting.group_size * len(self._ready), leased=0, running=self.scheduler.unfinished),
             batch_size=setting.batch_groups * setting.group_size,
+            max_staleness=None,
             batches_ahead=self.design.batches_ahead,
         )
         return room is None or room > 0

@@ -12,11 +12,11 @@ Invariants:
       times), so every opened group terminates: each member ends as completed or given up.
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
-      v(task) = groups dealt / weight (a member counts as its share of the group), a new group is opened, or a member is
-      dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
-      most `stay_groups` full groups ahead, counted in rollouts: a slot that changes its task pays for a new page, so
-      small groups must not make it change more often. Finishing what is open, when no new group is admitted or as many
-      are dealt out as may be at once, is exempt.
+      v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
+      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
+      or for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot
+      that changes its task pays for a new page, so small groups must not make it change more often. Finishing what is
+      open, when no new group is admitted or as many are dealt out as may be at once, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
     - Task-wise, a slot plays members of one group until that group has ended. Batch-wise, the groups that are open or
@@ -81,7 +81,8 @@ class _Task:
     max_steps: int | None  # of its next group
     opened: int = 0
     dealt: int = 0
-    dealt_groups: float = 0.0
+    dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
+    share: float = 1.0  # factor on the weight, from now on
     groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
 
     @property
@@ -179,16 +180,17 @@ class Scheduler:
             self._slot_group[slot] = group
         return self._deal(group)
 
-    def plan(self, task_id: str, *, group_size: int, max_steps: int | None) -> None:
-        """Settle the size and step limit of a task's groups from the next one on.
+    def plan(self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0) -> None:
+        """Settle the size and step limit of a task's groups from the next one on, and its share from now on.
 
         Args:
             task_id: one of the training set.
             group_size: rollouts per group.
             max_steps: step limit; None for the task's own.
+            share: factor on the task's weight, above 0.
         """
         task = self._tasks[task_id]
-        task.size, task.max_steps = group_size, max_steps
+        task.size, task.max_steps, task.share = group_size, max_steps, share
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""
@@ -265,7 +267,7 @@ class Scheduler:
             self._to_deal -= 1
         if attempt == 0:
             task.dealt += 1
-            task.dealt_groups += 1 / group.size
+            task.dealt_groups += 1 / (group.size * task.share)
         self.running += 1
         digest = hashlib.blake2b(f"{group.key}/{n}/{attempt}".encode(), digest_size=4).digest()
         return Assignment(

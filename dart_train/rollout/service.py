@@ -224,7 +224,7 @@ class RolloutService:
             try:
                 admitted = await asyncio.to_thread(self.data.admit, self.scheduler.unfinished)
                 for task_id, plan in (await asyncio.to_thread(self.data.plans, self._limits)).items():
-                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps)
+                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps, share=plan.share)
                 warned = False
             except DataError as error:
                 if not warned:
