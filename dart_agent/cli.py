@@ -55,7 +55,10 @@ EngineUrl = Annotated[
         help="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: base URL."
     ),
 ]
-Prompt = Annotated[str, typer.Option(help='vlm: "ui_tars" or "short".')]
+Format = Annotated[str, typer.Option("--format", help="vlm: how it writes actions, see docs/formats.md.")]
+Prompt = Annotated[
+    str | None, typer.Option(help='vlm: "ui_tars", "format" or "short"; in the words of --format without it.')
+]
 Screenshots = Annotated[int, typer.Option(min=1, help="Models: newest screenshots in the prompt.")]
 Texts = Annotated[int, typer.Option(min=0, help="vlm: newest responses in the prompt.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Models: longest response.")]
@@ -75,7 +78,8 @@ def run(
     pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
-    prompt: Prompt = "ui_tars",
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
     screenshots: Screenshots = 5,
     texts: Texts = 35,
     max_tokens: MaxTokens = 500,
@@ -87,7 +91,9 @@ def run(
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
     if out is not None and out.exists():
         raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
-    options = PolicyOptions(policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature)
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
 
     async def play() -> PlayedEpisode:
         async with (
@@ -136,7 +142,8 @@ def evaluate_command(
     pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
-    prompt: Prompt = "ui_tars",
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
     screenshots: Screenshots = 5,
     texts: Texts = 35,
     max_tokens: MaxTokens = 500,
@@ -148,7 +155,9 @@ def evaluate_command(
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
         raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --episodes from {episodes}")
-    options = PolicyOptions(policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature)
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
     seeds = range(first_seed, first_seed + episodes)
 
     async def play() -> list[TaskScore]:

@@ -66,6 +66,11 @@ class ConversationConfig:
             )
 
 
+def style_for(action_format: ActionFormat) -> Style:
+    """The prompt style of a model that was trained, or is asked, to write in a format."""
+    return "ui_tars" if action_format.name == "ui_tars" else "format"
+
+
 def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
     """Which turns a prompt shows when there are `turns` screenshots. Pure.
 

@@ -9,15 +9,17 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast, get_args
 
-from dart_agent.conversation import ConversationConfig
+from dart_agent.conversation import ConversationConfig, style_for
 from dart_agent.engines.base import Engine, Sampling
 from dart_agent.evaluate import PlayableSession, PolicyFactory
 from dart_agent.evaluation.directory import fingerprint
+from dart_agent.formats import get_format
 from dart_agent.policies.oracle import OraclePolicy
 from dart_agent.policies.policy import Policy
 from dart_agent.policies.random_policy import RandomPolicy
+from dart_agent.prompts import Style
 from dart_agent.records import Decoder
 from dart_gym.errors import ConfigurationError
 
@@ -33,28 +35,31 @@ class PolicyOptions:
         spec: one of `BUILT_IN`, or `module:Class`.
         model: "vlm": its directory; hosted models: their name.
         url: "vlm": of an engine server, None to load the model here; hosted models: another base URL.
-        prompt: "ui_tars" or "short" ("vlm" only).
+        prompt: a style of `ConversationConfig`; in the words of the format if None ("vlm" only).
         screenshots: newest screenshots in the prompt.
         texts: newest responses in the prompt ("vlm" only).
         max_tokens: longest response.
         temperature: 0 for greedy ("vlm" only).
+        format: how the model writes actions, a name of `dart_agent.formats` ("vlm" only).
     """
 
     spec: str
     model: str | None = None
     url: str | None = None
-    prompt: str = "ui_tars"
+    prompt: str | None = None
     screenshots: int = 5
     texts: int = 35
     max_tokens: int = 500
     temperature: float = 1.0
+    format: str = "ui_tars"
 
     def settings(self) -> dict[str, Any]:
         """What of it changes what the policy does, as JSON; not where a server listens."""
         if self.spec == "vlm":
             return {
                 "model": fingerprint(Path(self.model or "")),
-                "prompt": self.prompt,
+                "format": self.format,
+                "prompt": self.prompt_style(),
                 "screenshots": self.screenshots,
                 "texts": self.texts,
                 "max_tokens": self.max_tokens,
@@ -63,6 +68,18 @@ class PolicyOptions:
         if self.spec in HOSTED:
             return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
         return {}
+
+    def prompt_style(self) -> Style:
+        """The style of prompts.
+
+        Raises:
+            ConfigurationError: there is no such style, or no such format.
+        """
+        if self.prompt is None:
+            return style_for(get_format(self.format))
+        if self.prompt not in get_args(Style):
+            raise ConfigurationError(f"unknown prompt style {self.prompt!r}; known: {', '.join(get_args(Style))}")
+        return cast(Style, self.prompt)
 
     def decoder(self) -> Decoder | None:
         """Of the model's tokenizer; None where it has none here."""
@@ -101,16 +118,14 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 @contextlib.asynccontextmanager
 async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    known: dict[str, Literal["ui_tars", "short"]] = {"ui_tars": "ui_tars", "short": "short"}
-    if options.prompt not in known:
-        raise ConfigurationError(f"unknown prompt style {options.prompt!r}; known: {', '.join(known)}")
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
-    conversation = ConversationConfig(style=known[options.prompt], screenshots=options.screenshots, texts=options.texts)
+    style = options.prompt_style()
+    conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
     engine = _engine(options.model, options.url)
     try:
-        yield model_factory(engine, options.model, conversation, sampling, "ui_tars")
+        yield model_factory(engine, options.model, conversation, sampling, options.format)
     finally:
         await engine.close()
 
@@ -168,7 +183,6 @@ def model_factory(
     engine: Engine, model_dir: str, conversation: ConversationConfig, sampling: Sampling, action_format: str
 ) -> PolicyFactory:
     """Policies of one model that share its tokenizer and image processing."""
-    from dart_agent.formats import get_format
     from dart_agent.policies.vlm import VLMPolicy
     from dart_agent.tokens import ModelTokens
     from dart_agent.vision import VisionSpec

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dart_agent.conversation import Conversation, ConversationConfig
+from dart_agent.conversation import Conversation, ConversationConfig, style_for
 from dart_agent.engines.base import Engine, EngineError, Sampling
 from dart_agent.formats import get_format
 from dart_agent.formats.base import ActionFormat
@@ -54,7 +54,7 @@ class VLMPolicy:
             suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
         )
         if conversation is None:
-            conversation = ConversationConfig(style="ui_tars" if action_format.name == "ui_tars" else "format")
+            conversation = ConversationConfig(style=style_for(action_format))
         self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._seed = 0
         self._step = 0
