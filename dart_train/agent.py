@@ -18,7 +18,7 @@ from dart_train.rollout.config import SamplingConfig
 
 def conversation_config(agent: AgentConfig) -> ConversationConfig:
     """How prompts are made."""
-    return ConversationConfig(style=agent.prompt, screenshots=agent.screenshots, texts=agent.texts)
+    return ConversationConfig(style=agent.prompt, screenshots=agent.screenshots, texts=agent.texts, block=agent.block)
 
 
 def make_policy(model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig) -> Callable[[Engine], Policy]:
@@ -36,6 +36,7 @@ def make_policy(model_dir: str | Path, agent: AgentConfig, sampling: SamplingCon
         temperature=sampling.temperature,
         stop_ids=tokens.stop_ids,
         suppressed_ids=tokens.suppressed_ids,
+        training=True,
     )
 
     def build(engine: Engine) -> Policy:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from dart_agent.prompts import Style
 from dart_train.data.curation import CurationConfig
 from dart_train.data.retention import RetentionConfig
 from dart_train.errors import DartTrainError
@@ -66,9 +67,14 @@ class AgentConfig(_Model):
     """How screenshots become prompts and text becomes actions."""
 
     format: str = Field("ui_tars", description="a name of dart_agent.formats")
-    prompt: Literal["short", "ui_tars"] = Field("short", description="what precedes the instruction")
+    prompt: Style = Field("short", description="what precedes the instruction")
     screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
     texts: int = Field(4, ge=0, description="newest own responses in the prompt")
+    block: int = Field(
+        1,
+        ge=1,
+        description="screenshots dropped at once; more than 1 keeps prompts prefixes of the next ones",
+    )
     min_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
     max_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
 

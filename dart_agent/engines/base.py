@@ -3,8 +3,8 @@
 Invariants:
     - A prompt is token ids plus images, never a string: what was sampled is what is trained, nothing is
       re-tokenised. `Prompt.token_ids` already holds one `<|image_pad|>` per merged patch of each image.
-    - Log-probabilities are those of the distribution that was sampled from at temperature 1 with special tokens
-      suppressed exactly as the trainer suppresses them (`Sampling.suppressed_ids`).
+    - Log-probabilities are those of the distribution that was sampled from: at the sampling temperature (at 1 where
+      it is 0), with special tokens suppressed exactly as the trainer suppresses them (`Sampling.suppressed_ids`).
     - Sampling that biases log-probabilities is refused for training: there is no top_p, top_k or penalty here.
 """
 
@@ -18,7 +18,30 @@ from numpy.typing import NDArray
 
 
 class EngineError(Exception):
-    """The engine cannot answer now; another replica, or a later try, may."""
+    """The engine cannot answer now; another replica, or a later try, may. Base of what an engine raises."""
+
+
+class EngineBusy(EngineError):
+    """It is paused, restarting or overloaded: the same request can be sent again."""
+
+
+class EngineTimeout(EngineError):
+    """It did not answer in time."""
+
+
+class RequestRefused(EngineError):
+    """It understood the request and will not serve it: sending it again does not help."""
+
+
+class EngineMismatch(EngineError):
+    """It answered, but about something else: another prompt, model or version, or with numbers that are none.
+
+    Nothing of such an answer may be trained on; a person has to look at how the server is set up.
+    """
+
+
+class BadResponse(EngineError):
+    """The model sampled what no response can hold, such as the pad of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +67,7 @@ class Sampling:
         seed: of this one request; None for the engine's own stream.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
+        training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
     """
 
     max_tokens: int = 32
@@ -51,6 +75,7 @@ class Sampling:
     seed: int | None = None
     stop_ids: tuple[int, ...] = ()
     suppressed_ids: tuple[int, ...] = ()
+    training: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +85,7 @@ class Generation:
     Attributes:
         text: decoded without special tokens.
         token_ids: sampled ids, the stop token included.
-        logprobs: natural log-probability of each id, same length.
+        logprobs: natural log-probability of each id, same length; empty from engines for evaluation only.
         version: (oldest, newest) version of the weights that served it.
         finish_reason: "stop" or "length".
         engine: which replica.

@@ -1,17 +1,22 @@
-"""Decoder: the text layers of a Qwen2.5-VL model with a key-value cache allocated once per batch.
+"""Decoder: the text layers of a Qwen-VL model with a key-value cache allocated once per batch.
 
-The arithmetic is that of `Qwen2_5_VLTextModel`, on the live parameters of its submodules; what is left out is the
-bookkeeping around it (mask building, cache growth, hooks), which for a small model costs more than the arithmetic.
+The arithmetic is that of `Qwen2VLTextModel`, `Qwen2_5_VLTextModel` and `Qwen3VLTextModel`, on the live parameters of
+their submodules; what is left out is the bookkeeping around it (mask building, cache growth, hooks), which for a small
+model costs more than the arithmetic. Qwen3-VL differs in two things: queries and keys are normalised by head, and
+features of deeper vision layers are added to the images' places after the first text layers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from dart_gym.errors import ConfigurationError
 
 
 @dataclass(slots=True)
@@ -39,15 +44,20 @@ class Decoder:
     """Runs prompts, then single tokens, through the text layers. Reads the live parameters on every call."""
 
     def __init__(self, text_model: Any) -> None:
-        """Wrap the `language_model` of a Qwen2.5-VL model."""
+        """Wrap the `language_model` of a Qwen-VL model."""
         self._model = text_model
         config = text_model.config
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self._head_size = config.hidden_size // config.num_attention_heads
+        self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         if getattr(config, "use_sliding_window", False) and config.sliding_window:
-            raise ValueError("models with sliding-window attention are not supported by the embedded engine")
+            raise ConfigurationError(
+                "models with sliding-window attention are not supported by the embedded engine: set use_sliding_window "
+                "to false in config.json if it was trained without, or serve it through a vLLM server"
+            )
 
-    def prefill(self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int) -> tuple[DecodeState, Tensor]:
+    def prefill(
+        self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = ()
+    ) -> tuple[DecodeState, Tensor]:
         """Run left-padded prompts.
 
         Args:
@@ -55,6 +65,7 @@ class Decoder:
             positions: (3, B, L) rotary positions.
             mask: (B, L), True for real tokens.
             room: how many tokens will be appended at most.
+            deep: (B, L, hidden) each, added to the output of the first layers, zero but on images.
 
         Returns:
             The state, and the last hidden state (B, hidden) after the final norm.
@@ -76,14 +87,14 @@ class Decoder:
         causal = torch.ones(length, length, dtype=torch.bool, device=embeds.device).tril()
         # A pad sees itself only: a row of nothing but masked entries would be NaN.
         own = torch.eye(length, dtype=torch.bool, device=embeds.device)
-        return state, self._run(embeds, state, (visible[..., :length] & causal) | own)
+        return state, self._run(embeds, state, (visible[..., :length] & causal) | own, deep)
 
     def step(self, state: DecodeState, tokens: Tensor) -> Tensor:
         """Append one token (B,) to every row; returns the last hidden state (B, hidden) after the final norm."""
         embeds = self._model.embed_tokens(tokens)[:, None]
         return self._run(embeds, state, state.visible[..., : state.length + 1])
 
-    def _run(self, hidden: Tensor, state: DecodeState, mask: Tensor) -> Tensor:
+    def _run(self, hidden: Tensor, state: DecodeState, mask: Tensor, deep: Sequence[Tensor] = ()) -> Tensor:
         """New positions through all layers; fills the cache and moves it on."""
         start, end = state.length, state.length + hidden.shape[1]
         cos, sin = state.cos[:, start:end], state.sin[:, start:end]
@@ -93,6 +104,8 @@ class Decoder:
             hidden = hidden + self._attend(layer.self_attn, normed, cos, sin, keys, values, mask)
             normed = rms_norm(layer.post_attention_layernorm, hidden)
             hidden = hidden + layer.mlp(normed)
+            if index < len(deep):
+                hidden = hidden + deep[index]
         state.length = end
         return rms_norm(self._model.norm, hidden[:, -1])
 
@@ -101,8 +114,11 @@ class Decoder:
     ) -> Tensor:
         """Self-attention of the new positions over the cache, whose last entries they write."""
         batch, new, _ = hidden.shape
-        query = _rotate(attention.q_proj(hidden).view(batch, new, self._heads, self._head_size), cos, sin)
-        key = _rotate(attention.k_proj(hidden).view(batch, new, self._kv_heads, self._head_size), cos, sin)
+        query = attention.q_proj(hidden).view(batch, new, self._heads, self._head_size)
+        key = attention.k_proj(hidden).view(batch, new, self._kv_heads, self._head_size)
+        if hasattr(attention, "q_norm"):
+            query, key = rms_norm(attention.q_norm, query), rms_norm(attention.k_norm, key)
+        query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
         value = attention.v_proj(hidden).view(batch, new, self._kv_heads, self._head_size)
         keys[:, :, -new:] = key.transpose(1, 2)
         values[:, :, -new:] = value.transpose(1, 2)

@@ -1,8 +1,9 @@
 """Frames between a remote engine and its server: one msgpack map per binary websocket message.
 
 Requests are `{"id", "op", ...}` with op "generate", "update_weights" or "info"; replies are `{"id", "result"}` or
-`{"id", "error"}`. Ids are chosen by the client; replies come in any order. Token ids and log-probabilities cross as
-raw little-endian arrays, images as raw pixels: on one machine nothing is gained by compressing them.
+`{"id", "error", "kind"}`, the name of an `EngineError`. Ids are chosen by the client; replies come in any order. Token
+ids and log-probabilities cross as raw little-endian arrays, images as raw pixels: on one machine nothing is gained by
+compressing them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from dart_agent.engines.base import EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.base import (
+    BadResponse,
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    EngineMismatch,
+    EngineTimeout,
+    Generation,
+    Prompt,
+    RequestRefused,
+    Sampling,
+)
 
 MAX_FRAME = 256 * 2**20
 TOKEN_ENV = "DART_ENGINE_TOKEN"
@@ -93,5 +105,16 @@ def info_fields(info: EngineInfo) -> dict[str, Any]:
     return dataclasses.asdict(info)
 
 
+def error_fields(error: Exception) -> dict[str, str]:
+    """What is left of an error on the wire: its words and its type."""
+    return {"error": str(error), "kind": type(error).__name__}
+
+
+def read_error(fields: dict[str, Any]) -> EngineError:
+    """The error that `error_fields` wrote; of unknown types (newer servers') the common one."""
+    return _ERRORS.get(str(fields.get("kind")), EngineError)(str(fields["error"]))
+
+
+_ERRORS = {kind.__name__: kind for kind in (EngineBusy, EngineTimeout, RequestRefused, EngineMismatch, BadResponse)}
 _SAMPLING = tuple(field.name for field in dataclasses.fields(Sampling))
 _GENERATION = tuple(field.name for field in dataclasses.fields(Generation))

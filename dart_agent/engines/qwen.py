@@ -1,4 +1,4 @@
-"""QwenRunner: prompts of a Qwen2.5-VL model in, sampled ids and log-probabilities out. The effectful core of an engine.
+"""QwenRunner: prompts of a Qwen-VL model in, sampled ids and log-probabilities out. The effectful core of an engine.
 
 It drives the model's own submodules (vision tower, decoder layers, head) without `generate()`, whose bookkeeping
 costs more than a small model's arithmetic. What it computes is what a plain forward pass of the same model over
@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dart_agent.engines.base import EngineError, Prompt, Sampling
+from dart_agent.engines.base import Prompt, RequestRefused, Sampling
 from dart_agent.engines.decoder import Decoder
 from dart_agent.engines.tower import Tower
 from dart_agent.vision import VisionSpec
 from dart_gym.errors import ConfigurationError
+
+MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class QwenRunner:
     """A loaded model with its vision cache. Not thread-safe: one thread calls `sample` and `load_weights`."""
 
     def __init__(self, model: Any, vision: VisionSpec, *, vision_cache: int = 256) -> None:
-        """Wrap a `Qwen2_5_VLForConditionalGeneration` in evaluation mode."""
+        """Wrap a `Qwen2VL-`, `Qwen2_5_VL-` or `Qwen3VLForConditionalGeneration` in evaluation mode."""
         self.model = model
         self.vision = vision
         self.device = next(model.parameters()).device
@@ -71,41 +74,37 @@ class QwenRunner:
         """Load a model directory.
 
         Raises:
-            ConfigurationError: the model is of another class.
+            ConfigurationError: the model is of another class, or its image processor does not belong to it.
         """
         from transformers import AutoModelForImageTextToText
 
+        _check_config(Path(model_dir), vision)
         model = AutoModelForImageTextToText.from_pretrained(
             str(model_dir), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
-        if model.config.model_type != "qwen2_5_vl":
-            raise ConfigurationError(
-                f"{model_dir} is a {model.config.model_type} model; the embedded engine serves qwen2_5_vl only. "
-                "Serve other models through a vLLM server."
-            )
         return cls(model.eval().to(torch.device(device)), vision, vision_cache=vision_cache)
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
-        """Raise `EngineError` for a request that cannot be served. Cheap, callable from any thread."""
+        """Raise `RequestRefused` for a request that cannot be served. Cheap, callable from any thread."""
         try:
             need = sum(self.vision.num_tokens(image) for image in prompt.images)
         except ValueError as error:
-            raise EngineError(f"an image cannot be used: {error}") from None
+            raise RequestRefused(f"an image cannot be used: {error}") from None
         pads = prompt.token_ids.count(self._image_token)
         if pads != need:
-            raise EngineError(f"the prompt has {pads} image pads, its {len(prompt.images)} images need {need}")
+            raise RequestRefused(f"the prompt has {pads} image pads, its {len(prompt.images)} images need {need}")
         if not prompt.token_ids or sampling.max_tokens < 1:
-            raise EngineError("a request needs a prompt and max_tokens of at least 1")
+            raise RequestRefused("a request needs a prompt and max_tokens of at least 1")
         ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids)
         if not 0 <= min(ids) <= max(ids) < self._vocab:
-            raise EngineError(f"the request has token ids outside [0, {self._vocab})")
+            raise RequestRefused(f"the request has token ids outside [0, {self._vocab})")
         if len(prompt.token_ids) + sampling.max_tokens > self._max_length:
-            raise EngineError(
+            raise RequestRefused(
                 f"prompt of {len(prompt.token_ids)} tokens and {sampling.max_tokens} new ones exceed the model's "
                 f"{self._max_length} positions: keep fewer screenshots or texts"
             )
         if sampling.temperature < 0:
-            raise EngineError(f"temperature must not be negative, got {sampling.temperature}")
+            raise RequestRefused(f"temperature must not be negative, got {sampling.temperature}")
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]) -> list[SampledRow]:
@@ -114,9 +113,15 @@ class QwenRunner:
         tokens, positions, mask = self._layout(prompts)
         embeds = self.model.model.language_model.embed_tokens(tokens)
         images = [image for prompt in prompts for image in prompt.images]
+        deep: list[Tensor] = []
         if images:
-            embeds[tokens == self._image_token] = self._embed(images).to(embeds.dtype)
-        state, hidden = self._decoder.prefill(embeds, positions, mask, room=max(s.max_tokens for s in samplings))
+            places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
+            embeds[places] = features[:, 0]
+            for level in range(1, self._tower.levels):
+                deep.append(torch.zeros_like(embeds))
+                deep[-1][places] = features[:, level]
+        room = max(sampling.max_tokens for sampling in samplings)
+        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep)
         while True:
             chosen = draws.take(self.model.lm_head(hidden).float())
             if draws.finished:
@@ -163,7 +168,7 @@ class QwenRunner:
         return tuple(torch.from_numpy(array).to(self.device) for array in (tokens, positions, mask))  # type: ignore[return-value]
 
     def _embed(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
-        """Embeddings of all images' tokens in order; every distinct image goes through the tower once."""
+        """(tokens, levels, hidden) of all images in order; every distinct image goes through the tower once."""
         keys = [_image_key(image) for image in images]
         missing = {key: image for key, image in zip(keys, images, strict=True) if key not in self._cache}
         if missing:
@@ -240,7 +245,7 @@ def _cut(ids: list[int], logprobs: list[float], sampling: Sampling) -> SampledRo
 def rope_positions(
     token_ids: NDArray[np.int64], grids: Sequence[tuple[int, int, int]], image_token: int, merge_size: int
 ) -> NDArray[np.int64]:
-    """Three-dimensional rotary positions of one sequence, as Qwen2.5-VL's `get_rope_index`.
+    """Three-dimensional rotary positions of one sequence, as the `get_rope_index` of all Qwen-VL models.
 
     Args:
         token_ids: (L,) ids with expanded image pads.
@@ -264,6 +269,27 @@ def rope_positions(
         position, index, taken = position + max(rows, columns), end, taken + end - start
     out[:, index:] = np.arange(position, position + len(token_ids) - index)
     return out
+
+
+def _check_config(model_dir: Path, vision: VisionSpec) -> None:
+    """Look at a model's `config.json` before its weights are loaded."""
+    path = model_dir / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if config.get("model_type") not in MODEL_TYPES:
+        raise ConfigurationError(
+            f"{model_dir} is a {config.get('model_type')} model; the embedded engine serves {', '.join(MODEL_TYPES)}. "
+            "Serve other models through a vLLM server."
+        )
+    part = config.get("vision_config") or {}
+    for name, other in (("patch_size", "patch_size"), ("merge_size", "spatial_merge_size")):
+        if part.get(other, getattr(vision, name)) != getattr(vision, name):
+            raise ConfigurationError(
+                f"{model_dir}: preprocessor_config.json has {name} {getattr(vision, name)}, config.json has {other} "
+                f"{part[other]}: the image processor is another model's"
+            )
 
 
 def _image_key(image: NDArray[np.uint8]) -> bytes:

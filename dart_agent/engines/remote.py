@@ -129,7 +129,7 @@ class RemoteEngine:
         if future is None or future.done():
             return  # its caller was cancelled
         if "error" in message:
-            future.set_exception(EngineError(str(message["error"])))
+            future.set_exception(protocol.read_error(message))
         else:
             future.set_result(message.get("result") or {})
 

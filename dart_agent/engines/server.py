@@ -97,7 +97,7 @@ class EngineServer:
             request_id = message["id"]
             reply: dict[str, Any] = {"id": request_id, "result": await self._perform(message)}
         except (EngineError, protocol.FrameError) as error:
-            reply = {"id": request_id, "error": str(error)}
+            reply = {"id": request_id, **protocol.error_fields(error)}
         with contextlib.suppress(ConnectionClosed):  # the client went; nobody is left to be told
             await connection.send(protocol.pack(reply))
 
@@ -133,7 +133,7 @@ async def run(engine: Engine, url: str, token: str = "") -> None:
 def main(argv: list[str] | None = None) -> None:
     """Entry point of `python -m dart_agent.engines.server`."""
     parser = argparse.ArgumentParser(prog="dart_agent.engines.server", description="Serve a model to RemoteEngine.")
-    parser.add_argument("--model", required=True, help="Hugging Face directory of a Qwen2.5-VL class model")
+    parser.add_argument("--model", required=True, help="Hugging Face directory of a Qwen-VL model")
     parser.add_argument("--listen", required=True, help="ws+unix:///path/to.sock or ws://127.0.0.1:port")
     parser.add_argument("--name", default="r0", help="what its results carry")
     parser.add_argument("--version", type=int, default=0, help="version of these weights")

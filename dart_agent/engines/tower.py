@@ -1,7 +1,8 @@
-"""Tower: the vision part of a Qwen2.5-VL model, fast for many equal screens.
+"""Tower: the vision part of a Qwen-VL model, fast for many equal screens.
 
-Where every block attends to whole images and all images have one size, patches of all images go through each
-block as one batch. Everything else (window attention, mixed sizes) takes the model's own forward pass.
+Where every block of a Qwen2.5-VL tower attends to whole images and all images have one size, patches of all images go
+through each block as one batch. Everything else (window attention, mixed sizes, Qwen2-VL, Qwen3-VL) takes the model's
+own forward pass.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ class Tower:
     """Embeds patches. Reads the model's parameters afresh on every call."""
 
     def __init__(self, visual: Any) -> None:
-        """Wrap the `visual` of a Qwen2.5-VL model."""
+        """Wrap the `visual` of a Qwen-VL model."""
         self._visual = visual
         config = visual.config
         self._heads = config.num_heads
-        self._whole = set(range(config.depth)) <= set(config.fullatt_block_indexes)
+        # Only Qwen2.5-VL names the blocks that attend to whole images.
+        self._whole = set(range(config.depth)) <= set(getattr(config, "fullatt_block_indexes", ()))
+        self.levels = 1 + len(getattr(config, "deepstack_visual_indexes", ()))
         self._rope: dict[Grid, tuple[Tensor, Tensor]] = {}
 
     def embed(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
@@ -37,11 +40,13 @@ class Tower:
             grids: (frames, rows, columns) in patches of each image.
 
         Returns:
-            (sum of tokens, hidden of the text model).
+            (sum of tokens, levels, hidden of the text model): level 0 is the embedding, the others (Qwen3-VL) are
+            added to the text model's first layers.
         """
         if not self._whole or len(set(grids)) > 1:
             grid = torch.tensor(grids, device=patches.device)
-            return self._visual(patches.to(self._visual.dtype), grid_thw=grid).pooler_output
+            out = self._visual(patches.to(self._visual.dtype), grid_thw=grid)
+            return torch.stack([out.pooler_output, *(getattr(out, "deepstack_features", None) or ())], 1)
         weight = self._visual.patch_embed.proj.weight
         # The kernel covers a patch exactly, so the convolution is a matrix product (and 4 times as fast as one).
         hidden = F.linear(patches.to(weight.dtype), weight.flatten(1)).view(len(grids), -1, weight.shape[0])
@@ -49,7 +54,7 @@ class Tower:
         for block in self._visual.blocks:
             hidden = hidden + self._attend(block.attn, rms_norm(block.norm1, hidden), cos, sin)
             hidden = hidden + block.mlp(rms_norm(block.norm2, hidden))
-        return self._visual.merger(hidden.flatten(0, 1))
+        return self._visual.merger(hidden.flatten(0, 1))[:, None]
 
     def _attend(self, attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Attention of each image's patches to one another; hidden (images, patches, width)."""

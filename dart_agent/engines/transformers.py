@@ -1,4 +1,4 @@
-"""TransformersEngine: a model of the Qwen2.5-VL class in this process, with batching and exact log-probabilities.
+"""TransformersEngine: a model of the Qwen-VL family in this process, with batching and exact log-probabilities.
 
 One worker thread owns the model. It takes everything that waits (up to `max_batch`), samples it as one batch, and
 looks again. Weight updates go through the same queue, so they fall between two batches: one response is always
@@ -59,7 +59,7 @@ class TransformersEngine:
         """Load a model.
 
         Args:
-            model_dir: Hugging Face directory of a Qwen2.5-VL class model.
+            model_dir: Hugging Face directory of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL model.
             name: what results carry as `Generation.engine`.
             version: of these first weights.
             threads: torch threads of this process; None leaves them.

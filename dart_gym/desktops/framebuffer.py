@@ -6,6 +6,7 @@ The server draws right into it, so a frame is always current; the cursor is not 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import struct
 from dataclasses import dataclass
@@ -73,8 +74,11 @@ class Framebuffer:
         return self._rows.view(np.uint32)
 
     def close(self) -> None:
-        """Let go of the file (the mapping ends with the last array that looks into it)."""
+        """Let go of the file, now: a reference cycle, as of an exception, may keep this object for long."""
         del self._rows, self._pixels
+        with contextlib.suppress(BufferError):  # a frame is just being read in a thread: it ends with that
+            self._map.close()
+        del self._map
 
 
 def draw_cursor(frame: NDArray[np.uint8], cursor: Cursor) -> None:

@@ -9,7 +9,7 @@ Invariants:
 
 Beside it: `admission` says how much may be started, `grouping` settles complete groups, `sampling` shares the rollouts
 among tasks, `pool` keeps successes, `leftovers` makes new groups of what was left over.
-The selection of steps by entropy is the trainer's (`top_entropy_quantile`, `entropy_mask_scope`): it has the entropies.
+The trainer selects steps by entropy (`top_entropy_quantile`, `entropy_mask_scope`): only it has entropies.
 """
 
 from __future__ import annotations

@@ -18,21 +18,12 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 
 import dart_gym
-from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.env import DesktopEnv
 from dart_gym.episodes import TIMINGS
 from dart_gym.errors import ConfigurationError, EpisodeStateError, UnknownTaskError
 
 ID = "DartGym/Desktop-v0"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_private_cluster():
-    """Keeps the private cluster up between tests, which would each start one otherwise."""
-    background_loop().run(acquire_shared)
-    yield
-    background_loop().run(release_shared)
+pytestmark = pytest.mark.usefixtures("one_private_cluster")
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from gymnasium.wrappers import RecordVideo
 
 import dart_gym
 from dart_gym import pacing
-from dart_gym.cluster.background import background_loop
 from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.local import acquire_shared, release_shared
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.desktops.base import DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.fake import FakeDesktop
@@ -33,14 +31,7 @@ from dart_gym.tasks import registry
 ID = "DartGym/OSWorld-v0"
 BUNDLED = Path(__file__).parents[1] / "data/osworld"
 SIZE = {"width": 640, "height": 480}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_private_cluster():
-    """Keeps the private cluster up between tests, which would each start one otherwise."""
-    background_loop().run(acquire_shared)
-    yield
-    background_loop().run(release_shared)
+pytestmark = pytest.mark.usefixtures("one_private_cluster")
 
 
 @pytest.fixture

@@ -20,20 +20,11 @@ from gymnasium.wrappers.vector import (
 from gymnasium.wrappers.vector import RecordVideo as VectorRecordVideo
 
 from dart_gym.actions import Done, Move
-from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import acquire_shared, release_shared
 
 ID = "DartGym/Desktop-v0"
 TASK = "fake/two-steps"
 MODES = list(AutoresetMode)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_private_cluster():
-    """Keeps the private cluster up between tests, which would each start one otherwise."""
-    background_loop().run(acquire_shared)
-    yield
-    background_loop().run(release_shared)
+pytestmark = pytest.mark.usefixtures("one_private_cluster")
 
 
 @pytest.fixture

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable
-
 import pytest
 
 from dart_gym.cluster.client import ClientSettings, ClusterClient
@@ -50,19 +46,10 @@ async def server(start_server):
 
 
 @pytest.fixture
-def client(server):
-    return ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))
+async def tcp_server(start_server):
+    return await start_server(listen="ws://127.0.0.1:0")
 
 
 @pytest.fixture
-def until():
-    """Waits until a function returns something true, and returns that."""
-
-    async def wait(condition: Callable[[], object], timeout: float = 5.0):
-        deadline = time.monotonic() + timeout
-        while not (value := condition()):
-            assert time.monotonic() < deadline, "the condition did not come true"
-            await asyncio.sleep(0.005)
-        return value
-
-    return wait
+def client(server):
+    return ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))

@@ -8,7 +8,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +99,15 @@ class ServeProcess:
 
 
 class Line:
-    """A path to a server's Unix socket, which can be cut. An async context manager."""
+    """A line of bytes to a server's Unix socket, which can be cut, lose what comes back, and be slow.
+
+    An async context manager.
+    """
 
     def __init__(self, target: Path, path: Path) -> None:
         self.target, self.path = target, path
         self.url = f"ws+unix://{path}"
+        self.lose_next_reply, self.lost, self.chunk = False, asyncio.Event(), 1 << 16
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Line:
@@ -128,30 +131,24 @@ class Line:
             return
         ends = {writer, far_writer}
         self._writers |= ends
-        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+        await asyncio.gather(self._pump(reader, far_writer, False), self._pump(far_reader, writer, True))
         for end in ends:
             end.transport.abort()
         self._writers -= ends
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: bool) -> None:
         with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 16):
+            while data := await reader.read(self.chunk):
+                if replies and self.lose_next_reply:
+                    self.lose_next_reply = False
+                    self.cut()
+                    self.lost.set()
+                    return
                 writer.write(data)
                 await writer.drain()
+                if self.chunk < 1 << 16:
+                    await asyncio.sleep(0.001)  # a slow line
         writer.transport.abort()  # one end has gone: so does the other
-
-
-async def wait_for(condition: Any, timeout: float = 30.0) -> Any:
-    """Wait until a function (or coroutine function) returns something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert time.monotonic() < deadline, "the condition did not come true"
-        await asyncio.sleep(0.01)
 
 
 def none_runs(processes: dict[int, tuple[int | None, str]]) -> bool:

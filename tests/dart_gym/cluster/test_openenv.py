@@ -9,43 +9,25 @@ import pytest
 import websockets
 from hypothesis import given
 from hypothesis import strategies as st
+from openenv_wire import TASK, Raw
 from websockets.asyncio.client import connect
 
 from dart_gym.cluster.openenv import MessageError, Translation
 
-TASK = "fake/two-steps"
-
 
 @pytest.fixture
-async def server(start_server):
-    return await start_server(listen="ws://127.0.0.1:0", desktops=2)
-
-
-class Raw:
-    """A websocket that speaks OpenEnv's messages by hand."""
-
-    def __init__(self, connection) -> None:
-        self.connection = connection
-
-    async def ask(self, message) -> tuple[str, dict]:
-        await self.connection.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
-        answer = json.loads(await self.connection.recv())
-        return answer["type"], answer["data"]
-
-
-@pytest.fixture
-async def raw(server):
-    async with connect(f"{server.url}/ws", proxy=None) as connection:
+async def raw(tcp_server):
+    async with connect(f"{tcp_server.url}/ws", proxy=None) as connection:
         yield Raw(connection)
 
 
-async def test_a_client_that_goes_gives_its_desktop_back(server, until):
-    connection = await connect(f"{server.url}/openenv/ws", proxy=None)
+async def test_a_client_that_goes_gives_its_desktop_back(tcp_server, until):
+    connection = await connect(f"{tcp_server.url}/openenv/ws", proxy=None)
     await Raw(connection).ask({"type": "reset", "data": {"task_id": TASK}})
     await connection.send(json.dumps({"type": "step", "data": {"kind": "wait", "seconds": 0.2}}))
     connection.transport.abort()
-    await until(lambda: server.status()["sessions"] == 0)
-    assert {desktop["phase"] for desktop in server.status()["desktops"]} == {"idle"}
+    await until(lambda: tcp_server.status()["sessions"] == 0)
+    assert {desktop["phase"] for desktop in tcp_server.status()["desktops"]} == {"idle"}
 
 
 @pytest.mark.parametrize(
@@ -90,10 +72,10 @@ def test_any_text_is_a_request_or_an_error(text):
         assert isinstance(found, (bytes, str))
 
 
-async def test_the_server_says_goodbye(server):
-    connection = await connect(f"{server.url}/ws", proxy=None)
+async def test_the_server_says_goodbye(tcp_server):
+    connection = await connect(f"{tcp_server.url}/ws", proxy=None)
     await Raw(connection).ask({"type": "reset", "data": {"task_id": TASK}})
-    stopping = asyncio.create_task(server.stop())
+    stopping = asyncio.create_task(tcp_server.stop())
     answer = json.loads(await connection.recv())
     assert answer["type"] == "error" and answer["data"]["code"] == "SESSION_ERROR"
     with pytest.raises(websockets.ConnectionClosed):

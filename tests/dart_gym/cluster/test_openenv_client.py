@@ -7,41 +7,23 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 
 import numpy as np
 import pytest
+from openenv_wire import TASK, Raw
 from PIL import Image
 from websockets.asyncio.client import connect
 
 from dart_gym.cluster.client import ClusterClient
 from dart_gym.desktops.fake import FakeDesktop
 
-TASK = "fake/two-steps"
 pytestmark = pytest.mark.openenv
-
-
-@pytest.fixture
-async def server(start_server):
-    return await start_server(listen="ws://127.0.0.1:0", desktops=2)
 
 
 def openenv_client(url: str):
     from openenv.core import GenericEnvClient  # here, so that these tests can be collected without it
 
     return GenericEnvClient(base_url=url)
-
-
-class Raw:
-    """A websocket that speaks OpenEnv's messages by hand."""
-
-    def __init__(self, connection) -> None:
-        self.connection = connection
-
-    async def ask(self, message) -> tuple[str, dict]:
-        await self.connection.send(message if isinstance(message, (str, bytes)) else json.dumps(message))
-        answer = json.loads(await self.connection.recv())
-        return answer["type"], answer["data"]
 
 
 def screen(observation: dict) -> np.ndarray:
@@ -52,10 +34,10 @@ def center(desktop: FakeDesktop, label: str) -> tuple[int, int]:
     return next(button.center for button in desktop._buttons if button.label == label)
 
 
-async def test_openenvs_client_plays_an_episode(server, desktops):
-    async with ClusterClient(server.url).session() as session:
+async def test_openenvs_client_plays_an_episode(tcp_server, desktops):
+    async with ClusterClient(tcp_server.url).session() as session:
         expected = (await session.reset(TASK, seed=3)).observation
-    async with openenv_client(server.url) as env:
+    async with openenv_client(tcp_server.url) as env:
         result = await env.reset(task_id=TASK, seed=3)
         assert (result.reward, result.done) == (0.0, False)
         assert result.observation["instruction"] == expected.instruction
@@ -73,7 +55,7 @@ async def test_openenvs_client_plays_an_episode(server, desktops):
         assert again["step_count"] == 3 and again["episode_id"] == state["episode_id"]
         assert (await env.reset(task_id=TASK, episode_id="mine")).done is False
         assert (await env.state())["episode_id"] == "mine"
-    assert server.status()["counters"]["step"] == 3
+    assert tcp_server.status()["counters"]["step"] == 3
 
 
 def test_openenvs_synchronous_client_works_too(server_thread):
@@ -93,16 +75,16 @@ def server_thread(tmp_path):
     background_loop().run(server.stop)
 
 
-async def test_a_large_screen_arrives_whole(server):
-    async with ClusterClient(server.url).session() as session:
+async def test_a_large_screen_arrives_whole(tcp_server):
+    async with ClusterClient(tcp_server.url).session() as session:
         expected = (await session.reset(TASK, seed=2, desktop={"width": 1920, "height": 1080})).observation.screenshot
-    async with openenv_client(server.url) as env:
+    async with openenv_client(tcp_server.url) as env:
         result = await env.reset(task_id=TASK, seed=2, width=1920, height=1080)
         assert np.array_equal(screen(result.observation), expected)
 
 
-async def test_a_fault_of_the_desktop_has_no_reward(server, desktops):
-    async with openenv_client(server.url) as env:
+async def test_a_fault_of_the_desktop_has_no_reward(tcp_server, desktops):
+    async with openenv_client(tcp_server.url) as env:
         await env.reset(task_id=TASK, seed=0)
         desktops[-1].crash()
         result = await env.step({"kind": "move", "x": 1, "y": 1})

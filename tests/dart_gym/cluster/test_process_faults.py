@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serving import Place, ServeProcess, none_runs, small_desktop, wait_for
+from serving import Place, ServeProcess, none_runs, small_desktop
+from waiting import wait_for
 
 from dart_gym.actions import Move, Wait
 from dart_gym.errors import MissingDependencyError

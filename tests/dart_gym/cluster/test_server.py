@@ -12,6 +12,7 @@ import pytest
 import websockets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from serving import Line
 from websockets.asyncio.client import connect, unix_connect
 from websockets.asyncio.server import unix_serve
 
@@ -38,55 +39,10 @@ def path_of(server: ClusterServer) -> str:
     return server.url.removeprefix("ws+unix://")
 
 
-class Proxy:
-    """Stands between client and server, and can cut the line."""
-
-    def __init__(self, target: str, path: str) -> None:
-        self.target, self.path = target, path
-        self.lose_replies = False
-        self._writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
-        self.cut()
-
-    @property
-    def url(self) -> str:
-        return f"ws+unix://{self.path}"
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self.target)
-        self._writers += [writer, far_writer]
-        await asyncio.gather(self._pump(reader, far_writer, False), self._pump(far_reader, writer, True))
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: bool) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                if replies and self.lose_replies:
-                    self.lose_replies = False
-                    self.cut()
-                    return
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-
-
 @pytest.fixture
-async def proxy(server, tmp_path):
-    async with Proxy(path_of(server), str(tmp_path / "p")) as proxy:
-        yield proxy
+async def line(server, tmp_path):
+    async with Line(Path(path_of(server)), tmp_path / "p") as line:
+        yield line
 
 
 # --- episodes
@@ -264,10 +220,10 @@ async def test_a_crashed_desktop_is_a_value_and_replaced(client, desktops):
     assert len(desktops) == 2
 
 
-async def test_a_lost_reply_executes_nothing_twice(proxy, server, desktops):
-    async with ClusterClient(proxy.url).session() as session:
+async def test_a_lost_reply_executes_nothing_twice(line, server, desktops):
+    async with ClusterClient(line.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)
-        proxy.lose_replies = True
+        line.lose_next_reply = True
         result = await session.step(Type("once"))
         assert result.step_index == 1 and result.terminal is None
         assert desktops[0].typed == "once"
@@ -275,30 +231,30 @@ async def test_a_lost_reply_executes_nothing_twice(proxy, server, desktops):
     assert server.status()["counters"]["resent"] == 1 and len(desktops) == 1
 
 
-async def test_a_cut_between_operations_goes_unnoticed(proxy, server):
-    async with ClusterClient(proxy.url).session() as session:
+async def test_a_cut_between_operations_goes_unnoticed(line, server):
+    async with ClusterClient(line.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)
         for index in range(1, 4):
-            proxy.cut()
+            line.cut()
             assert (await session.step(Wait(0))).step_index == index
     assert server.status()["counters"]["resumed"] == 3
 
 
-async def test_a_cut_during_an_operation_waits_for_its_result(proxy, desktops):
-    async with ClusterClient(proxy.url).session() as session:
+async def test_a_cut_during_an_operation_waits_for_its_result(line, desktops):
+    async with ClusterClient(line.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)
         step = asyncio.create_task(session.step(Wait(0.2)))
         await asyncio.sleep(0.05)
-        proxy.cut()
+        line.cut()
         assert (await step).step_index == 1
 
 
 async def test_after_the_grace_period_the_episode_is_lost_and_the_desktop_free(start_server, tmp_path, until):
     server = await start_server(grace_s=0.05, desktops=1)
-    async with Proxy(path_of(server), str(tmp_path / "p")) as proxy:
-        async with ClusterClient(proxy.url).session() as session:
+    async with Line(Path(path_of(server)), tmp_path / "p") as line:
+        async with ClusterClient(line.url).session() as session:
             await session.reset(TWO_STEPS, seed=0)
-            proxy.cut()
+            line.cut()
             await until(lambda: server.status()["sessions"] == 0)
             async with ClusterClient(server.url).session() as other:
                 assert (await other.reset(TWO_STEPS, seed=0, deadline_s=2.0)).terminal is None
@@ -310,14 +266,14 @@ async def test_after_the_grace_period_the_episode_is_lost_and_the_desktop_free(s
 async def test_a_reset_survives_a_line_that_breaks_again_and_again(start_server, tmp_path, until):
     """Whoever waits in line has nothing to come back to, so each cut costs the session."""
     server = await start_server(desktops=1)
-    async with Proxy(path_of(server), str(tmp_path / "p")) as proxy, ClusterClient(proxy.url).session() as session:
+    async with Line(Path(path_of(server)), tmp_path / "p") as line, ClusterClient(line.url).session() as session:
         async with ClusterClient(server.url).session() as other:
             await other.reset(TWO_STEPS, seed=0)
             reset = asyncio.create_task(session.reset(TWO_STEPS, seed=0))
             for sessions in (2, 3, 4):
                 await until(lambda n=sessions: server.pool.waiting and server.status()["counters"]["sessions"] == n)
                 if sessions < 4:
-                    proxy.cut()
+                    line.cut()
         assert (await reset).terminal is None
 
 

@@ -16,7 +16,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import msgpack
 import pytest
 import websockets
-from serving import Place, ServeProcess, wait_for
+from serving import Line, Place, ServeProcess
+from waiting import wait_for
 from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import unix_serve
 
@@ -86,57 +87,9 @@ async def counters(url: str) -> dict[str, int]:
 # --- lines
 
 
-class Line:
-    """A line of bytes between client and server, which can be cut, lose what comes back, and be slow."""
-
-    def __init__(self, place: Place) -> None:
-        self._target, self.path = place.url.removeprefix("ws+unix://"), str(place.path / "line.sock")
-        self.lose_next_reply, self.lost, self.chunk = False, asyncio.Event(), 1 << 16
-        self._writers: list[asyncio.StreamWriter] = []
-        self._pumps: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Line:
-        self._server = await asyncio.start_unix_server(self._serve, self.path)
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
-        self.cut()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    @property
-    def url(self) -> str:
-        return f"ws+unix://{self.path}"
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self._target)
-        self._writers += [writer, far_writer]
-        for pump in (self._pump(reader, far_writer, False), self._pump(far_reader, writer, True)):
-            self._pumps.add(asyncio.create_task(pump))
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replies: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(self.chunk):
-                if replies and self.lose_next_reply:
-                    self.lose_next_reply = False
-                    self.cut()
-                    self.lost.set()
-                    return
-                writer.write(data)
-                await writer.drain()
-                if self.chunk < 1 << 16:
-                    await asyncio.sleep(0.001)  # a slow line
-        writer.close()
-
-
 @pytest.fixture
 async def line(server, place):
-    async with Line(place) as line:
+    async with Line(place.path / "serve.sock", place.path / "line.sock") as line:
         yield line
 
 

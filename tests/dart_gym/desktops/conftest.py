@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -28,24 +25,6 @@ async def start_desktop():
     yield start
     for desktop in started:
         await desktop.stop()
-
-
-@pytest.fixture
-def until():
-    """Waits until a function (or coroutine function) returns something true, and returns that."""
-
-    async def wait(condition: Callable[[], object | Awaitable[object]], timeout: float = 10.0):
-        deadline = time.monotonic() + timeout
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            assert time.monotonic() < deadline, "the condition did not come true"
-            await asyncio.sleep(0.01)
-
-    return wait
 
 
 @pytest.fixture

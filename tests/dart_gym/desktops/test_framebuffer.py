@@ -1,4 +1,6 @@
+import os
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,6 +34,26 @@ def test_other_pixel_formats_are_refused(tmp_path):
     write_xwd(tmp_path / "screen", np.zeros((2, 2, 4), np.uint8), bits=16)
     with pytest.raises(DesktopError, match="16 bits"):
         Framebuffer(tmp_path / "screen")
+
+
+def test_closing_lets_the_file_go_though_the_object_is_still_held(tmp_path):
+    write_xwd(tmp_path / "screen", np.zeros((2, 3, 4), np.uint8))
+    framebuffer = Framebuffer(tmp_path / "screen")
+
+    def is_open() -> bool:
+        return str(tmp_path / "screen") in {os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()}
+
+    assert is_open()
+    framebuffer.close()
+    assert not is_open()
+
+
+def test_a_frame_that_is_being_read_outlives_the_closing(tmp_path):
+    write_xwd(tmp_path / "screen", np.full((2, 3, 4), 7, np.uint8))
+    framebuffer = Framebuffer(tmp_path / "screen")
+    raw = framebuffer.raw
+    framebuffer.close()
+    assert (raw == 0x07070707).all()
 
 
 def test_opaque_cursor_pixels_replace_and_transparent_ones_keep():

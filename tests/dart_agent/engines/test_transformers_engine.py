@@ -1,32 +1,24 @@
 """The embedded engine computes what a plain forward pass computes, whatever shares its batches."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from plain_forward import make_prompt, plain_logprobs, screen, settings
 
-from dart_agent.engines.base import EngineError, Prompt, Sampling
+from dart_agent.engines.base import EngineError, Prompt
 from dart_agent.engines.qwen import QwenRunner, rope_positions
 from dart_agent.engines.transformers import TransformersEngine
-from dart_agent.tiny import TinyModelConfig, build_tiny_model
+from dart_agent.tiny import FAMILIES, TinyModelConfig, build_tiny_model
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
 from dart_gym.errors import ConfigurationError
 
 pytestmark = pytest.mark.train
-
-
-def screen(seed: int, height: int = 112, width: int = 84) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def make_prompt(tokens, vision, images: list[np.ndarray], text: str = "Click on it") -> Prompt:
-    ids = [tokens.im_start_id, *tokens.encode(f"user\n{text}")]
-    for image in images:
-        pads = [tokens.image_pad_id] * vision.num_tokens(image)
-        ids += [tokens.vision_start_id, *pads, tokens.vision_end_id, *tokens.encode("then")]
-    return Prompt((*ids, tokens.im_end_id, *tokens.encode("\nassistant\n")), tuple(images))
 
 
 def various(tokens, vision) -> list[Prompt]:
@@ -35,34 +27,10 @@ def various(tokens, vision) -> list[Prompt]:
     return [make_prompt(tokens, vision, some, "go " * (3 * i)) for i, some in enumerate(images)]
 
 
-def settings(tokens, **changes) -> Sampling:
-    return Sampling(**{"max_tokens": 9, "stop_ids": tokens.stop_ids, "suppressed_ids": tokens.suppressed_ids} | changes)
-
-
 @pytest.fixture(scope="module")
 def runner(tiny_dir, vision) -> QwenRunner:
     torch.set_num_threads(1)
     return QwenRunner.load(tiny_dir, vision)
-
-
-def plain_logprobs(runner: QwenRunner, prompt: Prompt, response: tuple[int, ...], suppressed) -> torch.Tensor:
-    """Log-probabilities of a response by the model's own forward pass."""
-    model, vision = runner.model, runner.vision
-    ids = torch.tensor([[*prompt.token_ids, *response, 0, 0, 0]])  # padded on the right, as in training
-    extra = {}
-    if prompt.images:
-        patches = np.concatenate([vision.patchify(image) for image in prompt.images])
-        extra["pixel_values"] = torch.from_numpy(patches)
-        extra["image_grid_thw"] = torch.tensor([vision.grid(image) for image in prompt.images])
-        extra["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
-    mask = torch.ones_like(ids)
-    mask[:, -3:] = 0
-    with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=mask, **extra).logits[0].float()
-    logits[:, list(suppressed)] = -torch.inf
-    start = len(prompt.token_ids)
-    logprobs = logits[start - 1 : start - 1 + len(response)].log_softmax(-1)
-    return logprobs.gather(1, torch.tensor(response)[:, None])[:, 0]
 
 
 def test_equals_a_plain_forward_pass(runner, tokens, vision):
@@ -70,7 +38,7 @@ def test_equals_a_plain_forward_pass(runner, tokens, vision):
     samplings = [settings(tokens, max_tokens=4 + i, seed=i) for i in range(len(prompts))]
     for prompt, row in zip(prompts, runner.sample(prompts, samplings), strict=True):
         expected = plain_logprobs(runner, prompt, row.token_ids, tokens.suppressed_ids)
-        assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-4)
+        assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
         assert not set(row.token_ids) & set(tokens.suppressed_ids)
 
 
@@ -83,7 +51,7 @@ def test_windowed_vision_towers_work_too(tmp_path, tokens, vision):
     prompt = make_prompt(tokens, vision, [screen(1), screen(2)])
     [row] = windowed.sample([prompt], [settings(tokens, seed=1)])
     expected = plain_logprobs(windowed, prompt, row.token_ids, tokens.suppressed_ids)
-    assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-4)
+    assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
 
 
 def test_results_do_not_depend_on_the_batch(runner, tokens, vision):
@@ -93,7 +61,7 @@ def test_results_do_not_depend_on_the_batch(runner, tokens, vision):
     for prompt, sampling, row in zip(prompts, samplings, together, strict=True):
         [alone] = runner.sample([prompt], [sampling])
         assert alone.token_ids == row.token_ids
-        assert np.allclose(alone.logprobs, row.logprobs, atol=1e-4)
+        assert np.allclose(alone.logprobs, row.logprobs, atol=1e-5)
     assert [row.token_ids for row in runner.sample(prompts[::-1], samplings[::-1])][::-1] == [
         row.token_ids for row in together
     ]
@@ -107,7 +75,7 @@ def test_seeds_and_temperature(runner, tokens, vision):
     greedy = runner.sample([prompt] * 2, [settings(tokens, temperature=0.0, seed=seed) for seed in (1, 2)])
     assert greedy[0].token_ids == greedy[1].token_ids
     expected = plain_logprobs(runner, prompt, greedy[0].token_ids, tokens.suppressed_ids)
-    assert torch.allclose(torch.tensor(greedy[0].logprobs), expected, atol=1e-4), "those at temperature 1"
+    assert torch.allclose(torch.tensor(greedy[0].logprobs), expected, atol=1e-5), "those at temperature 1"
 
 
 def test_samples_follow_the_distribution(runner, tokens, vision):
@@ -259,23 +227,85 @@ async def test_cancelled_requests_and_close(tiny_dir, tokens, vision):
         await engine.generate(prompt, settings(tokens))
 
 
-def test_other_models_are_refused(tmp_path, vision):
-    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
-
-    text = {
-        "vocab_size": 50,
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-    }
-    text |= {
-        "num_key_value_heads": 2,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10.0, "mrope_section": [2, 3, 3]},
-    }
-    config = Qwen2VLConfig(
-        text_config=text, vision_config={"embed_dim": 16, "depth": 1, "num_heads": 2, "hidden_size": 32}
+def test_other_models_are_refused(tiny_dir, tmp_path, vision):
+    other = shutil.copytree(tiny_dir, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
+    with pytest.raises(ConfigurationError, match="llava model; the embedded engine serves qwen2_vl, qwen2_5_vl"):
+        QwenRunner.load(other, vision)
+    (other / "config.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        QwenRunner.load(other, vision)
+    (other / "config.json").write_text(
+        json.dumps(config | {"text_config": config["text_config"] | {"use_sliding_window": True, "sliding_window": 64}})
     )
-    Qwen2VLForConditionalGeneration(config).save_pretrained(tmp_path)
-    with pytest.raises(ConfigurationError, match="qwen2_vl model"):
-        QwenRunner.load(tmp_path, vision)
+    with pytest.raises(ConfigurationError, match="sliding-window"):
+        QwenRunner.load(other, vision)
+    with pytest.raises(ConfigurationError, match="has patch_size 16, config.json has patch_size 14"):
+        QwenRunner.load(tiny_dir, dataclasses.replace(vision, patch_size=16))
+
+
+# Every family
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    """(runner, tokens, vision) of a tiny model of each family, with Qwen's two frames in a patch."""
+    directory = tmp_path_factory.mktemp(request.param)
+    small = TinyModelConfig(family=request.param, layers=2, vision_layers=2, temporal_patch_size=2, matrix_std=0.15)
+    build_tiny_model(directory, seed=3, config=small)
+    torch.set_num_threads(1)
+    vision = VisionSpec.from_dir(directory)
+    return QwenRunner.load(directory, vision), ModelTokens.load(directory), vision
+
+
+SIZES = ((112, 84), (56, 140), (64, 64), (168, 96), (90, 130))
+
+
+def test_families_with_one_to_five_images_alone_and_together(family):
+    """Log-probabilities are those of a plain forward pass, whatever shares the batch; positions are the model's."""
+    runner, tokens, vision = family
+    frames = [vision.resize(screen(i, *size)) for i, size in enumerate(SIZES)]
+    prompts = [make_prompt(tokens, vision, frames[:count], "go " * (7 * (count % 3))) for count in range(1, 6)]
+    prompts.append(make_prompt(tokens, vision, [frames[0]] * 3))
+    samplings = [settings(tokens, max_tokens=6, seed=i, temperature=0.5 + 0.25 * i) for i in range(len(prompts))]
+    together = runner.sample(prompts, samplings)
+    for prompt, sampling, row in zip(prompts, samplings, together, strict=True):
+        runner.check(prompt, sampling)
+        expected = plain_logprobs(runner, prompt, row.token_ids, tokens.suppressed_ids, sampling.temperature)
+        assert np.abs(np.asarray(row.logprobs) - expected.numpy()).max() < 1e-5
+        [alone] = runner.sample([prompt], [sampling])
+        assert alone.token_ids == row.token_ids
+        assert np.abs(np.asarray(alone.logprobs) - expected.numpy()).max() < 1e-5
+        ids = torch.tensor([prompt.token_ids])
+        types = torch.from_numpy(tokens.mm_token_type_ids(ids.numpy()))
+        grids = [vision.grid(image) for image in prompt.images]
+        positions, _ = runner.model.model.get_rope_index(ids, types, torch.tensor(grids))
+        ours = rope_positions(ids[0].numpy(), grids, tokens.image_pad_id, vision.merge_size)
+        assert np.array_equal(ours, positions[:, 0].numpy())
+
+
+def test_images_matter_in_every_family(family):
+    """Another picture, or the same ones in another order, give other numbers: the features reach their places."""
+    runner, tokens, vision = family
+    frames = [vision.resize(screen(i)) for i in range(3)]
+    prompts = [make_prompt(tokens, vision, list(some)) for some in (frames[:2], frames[1::-1], frames[1:])]
+    greedy = [settings(tokens, temperature=0.0, max_tokens=1)] * 3
+    assert len({row.logprobs for row in runner.sample(prompts, greedy)}) == 3
+
+
+def test_families_load_what_they_save(family, tmp_path):
+    runner, tokens, vision = family
+    runner.model.save_pretrained(tmp_path)
+    prompt, sampling = make_prompt(tokens, vision, [vision.resize(screen(0))]), settings(tokens, seed=4)
+    [before] = runner.sample([prompt], [sampling])
+    with torch.no_grad():
+        for parameter in runner.model.parameters():
+            parameter.mul_(0.5)
+    runner._cache.clear()
+    [halved] = runner.sample([prompt], [sampling])
+    runner.load_weights(tmp_path)
+    [after] = runner.sample([prompt], [sampling])
+    assert not np.allclose(halved.logprobs, before.logprobs, atol=1e-3)
+    assert after.token_ids == before.token_ids
+    assert np.allclose(after.logprobs, before.logprobs, atol=1e-5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 
 from dart_agent.engines import protocol
-from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, RequestRefused, Sampling
 from dart_agent.engines.remote import RemoteEngine
 from dart_agent.engines.server import EngineServer
 from dart_gym.errors import ConfigurationError
@@ -38,7 +38,7 @@ class EchoEngine:
             self.cancelled += 1
             raise
         if sampling.temperature == 8.0:
-            raise EngineError("too hot")
+            raise RequestRefused("too hot")
         total = str(int(prompt.images[0].sum())) if prompt.images else ""
         logprobs = tuple(-float(i) / 3 for i in prompt.token_ids)
         return Generation(total, prompt.token_ids, logprobs, (self.version, self.version), "stop", "echo", (0.5, 0.25))
@@ -51,6 +51,11 @@ class EchoEngine:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+def test_errors_of_unknown_types_are_engine_errors():
+    error = protocol.read_error({"error": "melted", "kind": "EngineMelted"})
+    assert (type(error), str(error)) == (EngineError, "melted")
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ async def test_replies_find_their_calls(echo, remote, url):
 
 async def test_errors_of_the_engine_cross(echo, remote, url):
     async with EngineServer(echo).listening(url):
-        with pytest.raises(EngineError, match="too hot"):
+        with pytest.raises(RequestRefused, match="too hot"):
             await remote.generate(Prompt((1,)), Sampling(temperature=8.0))
         assert (await remote.generate(Prompt((1,)), Sampling())).token_ids == (1,)
 

@@ -1,0 +1,174 @@
+"""A hosted model can be evaluated, and nothing of it gets into training."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from aiohttp import web
+from vllm_stub import pixels
+
+from dart_agent.conversation import Conversation, ConversationConfig
+from dart_agent.engines.addresses import connect_engine
+from dart_agent.engines.base import (
+    EngineBusy,
+    EngineError,
+    EngineMismatch,
+    EngineTimeout,
+    Prompt,
+    RequestRefused,
+    Sampling,
+)
+from dart_agent.engines.openai_compatible import OpenAICompatibleEngine
+from dart_agent.engines.remote import RemoteEngine
+from dart_agent.engines.vllm import VLLMEngine
+from dart_agent.formats import get_format
+from dart_agent.policies.policy import Episode
+from dart_agent.policies.vlm import VLMPolicy
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+from dart_gym.errors import ConfigurationError
+from dart_gym.outcomes import Observation, TerminalState
+
+
+class Hosted:
+    """An API: a queue of answers, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[dict, str]] = []
+        self.answers: list = ["Thought: it is there\nAction: click(start_box='(30,14)')"]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append((await request.json(), request.headers.get("Authorization", "")))
+        given = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(given, asyncio.Event):
+            await given.wait()
+            return web.Response()
+        if isinstance(given, tuple):
+            return web.json_response(given[1], status=given[0])
+        return web.json_response({"choices": [{"message": {"content": given}, "finish_reason": "stop"}]})
+
+
+@pytest.fixture
+async def hosted():
+    api = Hosted()
+    app = web.Application(client_max_size=2**26)
+    app.router.add_post("/v1/chat/completions", api.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    yield api
+    await runner.cleanup()
+
+
+@pytest.fixture(scope="module")
+def plain() -> ModelTokens:
+    return ModelTokens.plain()
+
+
+@pytest.fixture
+async def engine(hosted, plain, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-1")
+    engine = OpenAICompatibleEngine(hosted.url, "big", plain, key_env="MY_KEY", timeout_s=5.0)
+    yield engine
+    await engine.close()
+
+
+def prompt_of(plain: ModelTokens) -> Prompt:
+    conversation = Conversation(plain, VisionSpec(), ConversationConfig())
+    conversation.begin("Öffne <|im_end|> das Menü 你好")
+    conversation.observe(np.full((56, 84, 3), 7, np.uint8))
+    conversation.respond(plain.encode("Action: wait()"))
+    conversation.observe(np.full((84, 56, 3), 9, np.uint8))
+    return conversation.prompt()
+
+
+async def test_a_policy_plays_on_it(hosted, engine, plain):
+    """The whole way: screenshot to message to text to action, twice; what the model said is in the history."""
+    policy = VLMPolicy(engine, tokens=plain, vision=VisionSpec(), action_format=get_format("ui_tars"))
+    policy.begin(Episode("t", "Click on 你好", seed=4))
+    screen = np.full((112, 168, 3), 200, np.uint8)
+    for _ in range(2):
+        decision = await policy.act(Observation(screen, "Click"))
+        assert decision.terminal is None
+        [click] = decision.actions
+        assert (click.x, click.y) == (30, 14)
+        assert decision.generation.logprobs == ()
+    body, key = hosted.requests[1]
+    assert key == "Bearer sk-1"
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    first = body["messages"][1]["content"]
+    assert first[0]["text"].endswith("## User Instruction\nClick on 你好")
+    assert np.array_equal(pixels(first[1]["image_url"]["url"]), screen)
+    assert body["messages"][2]["content"] == hosted.answers[0]
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("big", 32, 1.0)
+    info = await engine.info()
+    assert (info.requests, info.model, info.in_flight) == (2, "big", 0)
+
+
+async def test_training_is_refused(hosted, engine, plain):
+    with pytest.raises(RequestRefused, match="evaluated but not trained on"):
+        await engine.generate(prompt_of(plain), Sampling(training=True))
+    assert not hosted.requests, "nothing was paid for"
+    with pytest.raises(RequestRefused, match="cannot be updated"):
+        await engine.update_weights("/ckpt", 1)
+
+
+async def test_errors(hosted, engine, plain):
+    prompt = prompt_of(plain)
+    for answer, kind, says in (
+        ((500, {"error": {"message": "boom"}}), EngineError, "boom"),
+        ((400, {"error": {"message": "too long"}}), RequestRefused, "too long"),
+        ((401, {"error": {"message": "no"}}), RequestRefused, "set MY_KEY"),
+        ((200, {"choices": []}), EngineMismatch, "no chat completion"),
+        ((200, {"choices": [{"message": {"content": None}, "finish_reason": "length"}]}), EngineError, "raise max_tok"),
+        ((200, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}), EngineError, "filter"),
+    ):
+        hosted.answers = [answer]
+        with pytest.raises(kind, match=says):
+            await engine.generate(prompt, Sampling())
+
+
+async def test_a_busy_and_a_late_server(hosted, plain):
+    hosted.answers = [(429, {"error": {"message": "slow down"}}), (503, {}), "Action: wait()"]
+    engine = OpenAICompatibleEngine(hosted.url, "big", plain, timeout_s=10.0)
+    assert (await engine.generate(prompt_of(plain), Sampling())).text == "Action: wait()"
+    assert len(hosted.requests) == 3
+    impatient = OpenAICompatibleEngine(hosted.url, "big", plain, timeout_s=0.3)
+    hosted.answers = [(429, {"error": {"message": "slow down"}})]
+    with pytest.raises(EngineBusy, match="slow down"):
+        await impatient.generate(prompt_of(plain), Sampling())
+    gate = asyncio.Event()
+    hosted.answers = [gate]
+    with pytest.raises(EngineTimeout):
+        await impatient.generate(prompt_of(plain), Sampling())
+    policy = VLMPolicy(impatient, tokens=plain, vision=VisionSpec(), action_format=get_format("ui_tars"))
+    policy.begin(Episode("t", "Click", seed=4))
+    decision = await policy.act(Observation(np.full((56, 56, 3), 200, np.uint8), "Click"))
+    assert decision.terminal is TerminalState.MODEL_ERROR
+    assert "did not answer within" in decision.error
+    gate.set()
+    await engine.close()
+    await impatient.close()
+
+
+def test_configuration(plain, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigurationError, match="set the environment variable OPENAI_API_KEY"):
+        OpenAICompatibleEngine("https://api.example.org/v1", "big", plain)
+    with pytest.raises(ConfigurationError, match="no address"):
+        OpenAICompatibleEngine("api.example.org", "big", plain)
+
+
+def test_the_plain_tokens_read_back_exactly(plain):
+    for text in ("Action: click(start_box='(1,2)')", "Öffne 你好 \x00\t\n", "<|image_pad|>", ""):
+        assert plain.decode(plain.encode(text)) == text
+
+
+async def test_engines_by_address(processing_dir):
+    assert isinstance(connect_engine("ws+unix:///nowhere.sock", processing_dir), RemoteEngine)
+    vllm = connect_engine("http://127.0.0.1:1", processing_dir)
+    assert isinstance(vllm, VLLMEngine)
+    await vllm.close()
+    with pytest.raises(ConfigurationError, match="http://host:port for vLLM"):
+        connect_engine("tcp://host", processing_dir)

@@ -1,0 +1,191 @@
+"""A stand-in for a vLLM server: its routes over real HTTP, a deterministic model, and faults on demand."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from PIL import Image
+
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+class VLLMStub:
+    """The state of the server. Tests set its attributes.
+
+    Attributes:
+        requests: (route, body) of all requests.
+        scale_out: whether the generate route is offered.
+        dev: whether the control routes are.
+        changes: each is applied to the next answer of a generating route; it may return a response of its own.
+        abort_after: the next answers are cut after so many tokens, as by a pause in mode "abort".
+        paused: 503 for every request.
+        hold: requests wait for it.
+        raw: whether log-probabilities are those before forbidden tokens.
+        loads: paths of `reload_weights` that succeed; None for all.
+        mortal: whether it ends after a load that failed, as vLLM 0.32 does; `dead` says that it did.
+        fixed: what the model says, then it ends.
+    """
+
+    def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
+        self.tokens, self.vision = tokens, vision
+        self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.scale_out = self.dev = True
+        self.changes: list[Change] = []
+        self.abort_after: list[int] = []
+        self.paused = self.raw = self.mortal = self.dead = False
+        self.hold: asyncio.Event | None = None
+        self.models = ["policy"]
+        self.label = "default"
+        self.loads: set[str] | None = None
+        self.key = ""
+        self.fixed = tuple(tokens.response("Action: wait()"))
+        self.calls: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Listen on loopback; yields the URL."""
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            if self.hold is not None:
+                self.hold.set()
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self.dead:
+            assert request.transport is not None
+            request.transport.abort()
+        path = f"/{request.match_info['path']}"
+        body = await request.json() if request.can_read_body else {}
+        self.requests.append((path, body))
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": "Unauthorized"}, status=401)
+        if path in ("/inference/v1/generate", "/v1/chat/completions"):
+            return await self._generate(path, body)
+        if path == "/v1/models":
+            return web.json_response({"data": [{"id": name} for name in self.models]})
+        if path == "/health":
+            return web.Response()
+        if path.startswith("/v1/") and path.endswith("lora_adapter"):
+            self.calls.append(path)
+            return web.Response(text="Success")
+        return self._steer(path, dict(request.query), body)
+
+    def _steer(self, path: str, query: dict[str, str], body: dict[str, Any]) -> web.Response:
+        if not self.dev:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        self.calls.append(path + (f"?{query['mode']}" if "mode" in query else ""))
+        match path:
+            case "/pause" | "/resume":
+                self.paused = path == "/pause"
+            case "/is_paused":
+                return web.json_response({"is_paused": self.paused})
+            case "/weight_info":
+                return web.json_response({"weight_version": self.label})
+            case "/update_weight_version":
+                self.label = body["new_version"]
+            case "/finish_weight_update":
+                self.label = body["weight_version"]
+            case "/collective_rpc":
+                path = body["kwargs"]["weights_path"]
+                if self.loads is not None and path not in self.loads:
+                    self.dead = self.mortal
+                    return web.json_response({"error": {"message": f"no weights in {path}"}}, status=500)
+            case "/reset_prefix_cache" | "/abort_requests" | "/init_weight_transfer_engine" | "/start_weight_update":
+                pass
+            case "/update_weights":
+                pass
+            case _:
+                return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"status": "ok"})
+
+    async def _generate(self, path: str, body: dict[str, Any]) -> web.StreamResponse:
+        if path == "/inference/v1/generate" and not self.scale_out:
+            return web.json_response({"error": {"message": "needs --enable-scale-out"}}, status=403)
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.paused:
+            return web.json_response({"error": {"message": "the engine is paused"}}, status=503)
+        if body["model"] not in self.models:
+            message = f"The model `{body['model']}` does not exist."
+            return web.json_response({"error": {"message": message}}, status=404)
+        if (only := body.get("sampling_params", body).get("allowed_token_ids")) is not None:
+            return web.json_response(self._only(path, body, only))
+        answer = self.answer(path, body)
+        if self.changes:
+            changed = self.changes.pop(0)(answer)
+            if isinstance(changed, web.StreamResponse):
+                return changed
+        return web.json_response(answer)
+
+    def _only(self, path: str, body: dict[str, Any], allowed: list[int]) -> dict[str, Any]:
+        """The answer where a single token is allowed."""
+        answer = self.answer(path, body)
+        logprobs = {"content": [{"token_id": allowed[0], "logprob": -6.5 if self.raw else 0.0}]}
+        answer["choices"][0] |= {"token_ids": allowed, "logprobs": logprobs}
+        return answer
+
+    def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """What an honest server says: `fixed`, or what is left of it after what the prompt ends with."""
+        chat = path == "/v1/chat/completions"
+        prompt = self._rendered(body["messages"]) if chat else self._expanded(body)
+        params = body if chat else body["sampling_params"]
+        said = next(n for n in range(len(self.fixed), -1, -1) if prompt[len(prompt) - n :] == list(self.fixed[:n]))
+        sampled = list(self.fixed[said:])[: params["max_tokens"]]
+        reason = "stop" if sampled and sampled[-1] in params["stop_token_ids"] else "length"
+        if self.abort_after:
+            sampled, reason = sampled[: self.abort_after.pop(0)], "abort"
+        content = [{"token_id": token, "logprob": -0.25 * (1 + index)} for index, token in enumerate(sampled, said)]
+        spans = [{"version": self.label, "start": 0, "end": len(sampled)}] if sampled else None
+        choice = {"index": 0, "token_ids": sampled, "finish_reason": reason, "weight_versions": spans}
+        choice["logprobs"] = {"content": content}
+        return {"model": body["model"], "prompt_token_ids": prompt, "choices": [choice]}
+
+    def _expanded(self, body: dict[str, Any]) -> list[int]:
+        images = iter(body.get("content_parts") or [])
+        prompt: list[int] = []
+        for token in body["token_ids"]:
+            is_pad = token == self.tokens.image_pad_id
+            prompt += [token] * (self.vision.num_tokens(pixels(next(images)["url"])) if is_pad else 1)
+        assert next(images, None) is None
+        return prompt
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The tiny model's chat template."""
+        text = ""
+        for message in messages:
+            parts = message["content"]
+            parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
+            text += f"<|im_start|>{message['role']}\n"
+            for part in parts:
+                if part["type"] == "text":
+                    text += part["text"]
+                else:
+                    count = self.vision.num_tokens(pixels(part["image_url"]["url"]))
+                    text += f"<|vision_start|>{'<|image_pad|>' * count}<|vision_end|>"
+            text += "<|im_end|>\n"
+        return self.tokens.encode_markup(text + "<|im_start|>assistant\n")
+
+
+def pixels(url: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))))
+
+
+def runs(token_ids: list[int], token: int) -> list[int]:
+    """Lengths of the runs of a token."""
+    return [len(list(group)) for key, group in itertools.groupby(token_ids) if key == token]

