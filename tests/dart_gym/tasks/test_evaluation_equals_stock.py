@@ -13,7 +13,7 @@ from dart_gym.outcomes import EvaluationStatus, TerminalState
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from tests.dart_gym.stock_osworld import stock_score_on
 
-pytestmark = pytest.mark.desktop
+pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "osworld" / "examples"
 LIBREOFFICE = "~/.config/libreoffice/4/user/registrymodifications.xcu"

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "efficiency.yaml"
 DRAWN = [  # drawn desktops, in seconds
     "model={path: tiny}", "cluster.desktops=4", "rollout.slots=4", "rollout.pacing=settle", "agent.texts=2",
+    "rollout.metrics_interval_s=0.1",
     "rollout.tasks=[{id: fake/click-button, max_steps: 1}, {id: fake/two-steps, max_steps: 2}]",
 ]  # fmt: skip
 
