@@ -32,7 +32,7 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.vllm_control import PauseMode, RouteMissing, VLLMControl
+from dart_agent.engines.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
 from dart_agent.tokens import ModelTokens
 
 GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
@@ -136,14 +136,18 @@ class VLLMEngine:
                 f"{self._name} serves {', '.join(models) or 'nothing'}, not {self._model!r}: give the engine that "
                 f"name, or start the server with --served-model-name {self._model}"
             )
+        version, load = await asyncio.gather(self._served_version(), self._load())
+        self._version = max(self._version, version)  # another client may have updated it
         return EngineInfo(
             name=self._name,
             model=self._model,
-            version=await self._served_version(),
+            version=version,
             in_flight=self._in_flight,
             busy_s=self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0),
             requests=self._requests,
             tokens=self._generated,
+            waiting=load.waiting,
+            kv_use=load.kv_use,
         )
 
     async def close(self) -> None:
@@ -230,6 +234,12 @@ class VLLMEngine:
             return wire.version_number(await self.control.weight_info(), self._first_version)
         except RouteMissing:
             return self._version
+
+    async def _load(self) -> ServerLoad:
+        try:
+            return await self.control.load()
+        except (RouteMissing, RequestRefused):  # metrics are switched off or kept from us
+            return ServerLoad()
 
     async def _replace_weights(self, path: str, version: int) -> None:
         await self.control.pause(self._pause, timeout_s=self._update_timeout)
