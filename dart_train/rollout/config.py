@@ -77,12 +77,14 @@ class EngineConfig(_Model):
     updates_at_once: int = Field(
         default=1, ge=1, description="replicas whose weights are updated at the same time; one always goes on serving"
     )
-    update: Literal["keep", "drain"] = Field(
-        default="keep",
-        description="what an update does to running requests: keep freezes them and goes on with the new weights, "
-        "drain lets them end first",
+    update: Literal["drain", "abort", "keep"] | None = Field(
+        default=None,
+        description="what an update does to running requests: drain lets them end first, while the other replicas "
+        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them (vLLM 0.32 ends "
+        "itself over frozen requests whose images it has seen before). None: drain for vLLM; our own engine updates "
+        "between two batches in any case",
     )
-    drain_s: float = Field(default=60.0, gt=0, description="longest wait for running requests before a draining update")
+    drain_s: float = Field(default=60.0, gt=0, description="longest wait for running requests; then they are cut off")
     fingerprint_tolerance: float | None = Field(
         default=0.2,
         gt=0,

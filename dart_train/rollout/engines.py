@@ -189,7 +189,7 @@ class EnginePool:
             if replica.engine is None or replica.state is not ReplicaState.READY:
                 raise EngineBusy(f"{replica.name} is {replica.state}")
             try:
-                if self.config.update == "drain":
+                if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
                     await self._drain(replica)
                 self._set(replica, ReplicaState.UPDATING)
                 await load_weights(replica, weights, self.config)
@@ -204,7 +204,7 @@ class EnginePool:
                 self.weights = weights
 
     async def _drain(self, replica: Replica) -> None:
-        """Wait until a replica has ended its requests, at most `drain_s`: what is left then is frozen."""
+        """Wait until a replica has ended its requests, at most `drain_s`: what is left then is cut off."""
         self._set(replica, ReplicaState.DRAINING)
         deadline = time.monotonic() + self.config.drain_s
         while replica.in_flight and replica.usable and time.monotonic() < deadline:

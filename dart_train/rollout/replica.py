@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from dart_agent.engines.base import Engine, EngineError, EngineInfo, EngineMismatch
 from dart_agent.engines.remote import RemoteEngine
@@ -58,6 +59,7 @@ class ReplicaSpec:
         update_timeout_s: for one update of its weights.
         least_requests: that it gets at the same time when it is loaded.
         most_requests: that it ever gets at the same time.
+        pause: what an update of a vLLM server does to requests that still run.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ReplicaSpec:
     update_timeout_s: float = 120.0
     least_requests: int = 4
     most_requests: int = 256
+    pause: Literal["keep", "abort"] = "abort"
 
 
 @dataclass(slots=True)
@@ -126,6 +129,11 @@ class Replica:
         return self.spec.name
 
     @property
+    def is_vllm(self) -> bool:
+        """Whether it is a vLLM server."""
+        return self.url.partition("://")[0] in ("http", "https")
+
+    @property
     def usable(self) -> bool:
         """Whether it is in service: requests may be sent to it, or may again once it is updated."""
         return self.state in (ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DRAINING)
@@ -153,7 +161,7 @@ class Replica:
         self.version, self.verified, self.loading, self.info, self._busy_at = UNKNOWN, None, None, None, None
 
     def _client(self, weights: Weights) -> Engine:
-        if self.url.partition("://")[0] not in ("http", "https"):
+        if not self.is_vllm:
             return RemoteEngine(self.url)
         from dart_agent.engines.vllm import VLLMEngine
 
@@ -165,6 +173,7 @@ class Replica:
             version=weights.version if self.spec.owned else UNKNOWN,
             timeout_s=self.spec.request_timeout_s,
             update_timeout_s=self.spec.update_timeout_s,
+            pause=self.spec.pause,
         )
 
     async def until_ready(self, timeout: float) -> EngineInfo:

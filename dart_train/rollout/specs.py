@@ -51,6 +51,7 @@ def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned:
         update_timeout_s=config.start_timeout_s,
         least_requests=config.least_requests,
         most_requests=config.most_requests,
+        pause="keep" if config.update == "keep" else "abort",
     )
 
 

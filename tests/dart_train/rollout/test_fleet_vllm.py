@@ -206,8 +206,8 @@ async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vll
     quiet = quiet_steps / quiet_s
     with capsys.disabled():
         print(
-            f"\n{len(episodes.steps)} steps, {mixed} checked ones over two versions; log-probabilities off by {worst:.1e}"
-            f"\n{quiet:.1f} steps/s without updates, {ratio:.0%} of that with one every {QUIET_STEPS} steps, "
+            f"\n{len(episodes.steps)} steps, {mixed} of them over two versions; log-probabilities off by {worst:.1e}\n"
+            f"{quiet:.1f} steps/s without updates, {ratio:.0%} of that with one every {QUIET_STEPS} steps, "
             f"{steps / seconds / quiet:.0%} within the updates of both, {seconds / UPDATES:.2f} s each"
         )
     assert ratio >= 0.8
