@@ -80,9 +80,9 @@ class EngineConfig(_Model):
     update: Literal["drain", "abort", "keep"] | None = Field(
         default=None,
         description="what an update does to running requests: drain lets them end first, while the other replicas "
-        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them (vLLM 0.32 ends "
-        "itself over frozen requests whose images it has seen before). None: drain for vLLM; our own engine updates "
-        "between two batches in any case",
+        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them (vLLM 0.32 "
+        "ends itself over frozen requests whose images were in its prefix cache). None: drain for vLLM; our own engine "
+        "updates between two batches in any case",
     )
     drain_s: float = Field(default=60.0, gt=0, description="longest wait for running requests; then they are cut off")
     fingerprint_tolerance: float | None = Field(

@@ -85,7 +85,7 @@ def command_of(program: Program, name: str, url: str, weights: Weights) -> Comma
 
 def _vllm(program: Program, weights: Weights, port: int) -> Command:
     limits = json.dumps({"image": program.images, "video": 0})
-    argv = [*program.argv, "serve", weights.path, "--served-model-name", program.model]
+    argv = [*program.argv, "serve", weights.model, "--served-model-name", program.model]
     argv += ["--host", "127.0.0.1", "--port", str(port)]
     argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     argv += ["--limit-mm-per-prompt", limits, "--max-model-len", str(program.max_length)]

@@ -167,10 +167,10 @@ class Replica:
 
         return VLLMEngine(
             self.url,
-            weights.path,
+            weights.model,
             model=self.spec.program.model,
             name=self.name,
-            version=weights.version if self.spec.owned else UNKNOWN,
+            version=weights.version if self.spec.owned and not weights.is_adapter else UNKNOWN,
             timeout_s=self.spec.request_timeout_s,
             update_timeout_s=self.spec.update_timeout_s,
             pause=self.spec.pause,

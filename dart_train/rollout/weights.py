@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dart_agent.engines.vllm_adapters import ADAPTER_CONFIG, MODEL_CONFIG, is_adapter
+from dart_gym.errors import ConfigurationError
+
 MAX_HEADER = 100 << 20  # of a safetensors file, its own limit
-MODEL_CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,23 @@ class Weights:
     @property
     def is_adapter(self) -> bool:
         """Whether it holds a LoRA adapter, not a whole model."""
-        directory = Path(self.path)
-        return (directory / ADAPTER_CONFIG).exists() and not (directory / MODEL_CONFIG).exists()
+        return is_adapter(self.path)
+
+    @property
+    def model(self) -> str:
+        """Directory of the whole model: its own, or that which the adapter was trained on.
+
+        Raises:
+            ConfigurationError: the adapter does not name it.
+        """
+        if not self.is_adapter:
+            return self.path
+        try:
+            return str(json.loads((Path(self.path) / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.path}/{ADAPTER_CONFIG} does not name its model ({error}): set base_model_name_or_path"
+            ) from error
 
 
 class BrokenFileError(Exception):

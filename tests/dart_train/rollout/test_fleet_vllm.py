@@ -241,3 +241,54 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         assert pool.faults["died"] == 1 and sync.failed == 0
         assert {step.replica for step in episodes.steps[-20:]} == {"r0", "r1"}
         assert {step.generation.version for step in episodes.steps[-20:]} == {(1, 1)}
+
+
+def write_adapter(base: QwenRunner, model_dir: Path, path: Path, seed: int) -> QwenRunner:
+    """A LoRA adapter with noise in it, as peft writes them; returns the model with the adapter merged."""
+    from peft import LoraConfig, get_peft_model
+
+    runner = QwenRunner.load(model_dir, base.vision)
+    targets = r".*language_model.*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+    with_adapter = get_peft_model(runner.model, LoraConfig(r=8, lora_alpha=16, target_modules=targets))
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in with_adapter.named_parameters():
+            if "lora_" in name:
+                tensor.copy_(0.1 * torch.randn(tensor.shape, generator=noise))
+    with_adapter.peft_config["default"].base_model_name_or_path = str(model_dir)
+    with_adapter.save_pretrained(path)
+    return QwenRunner(with_adapter.merge_and_unload().eval(), base.vision)
+
+
+async def test_adapters_as_versions(versions, vllm_model, tmp_path):
+    """No pause: each response is of the adapter that it began with, and shows that adapter's log-probabilities."""
+    base = versions[0]
+    adapters = {0: base.runner}
+    for number in (1, 2):
+        path = tmp_path / f"a{number}"
+        adapters[number] = write_adapter(base.runner, Path(base.weights.path), path, number)
+    lora = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
+    vllm = settings().vllm.model_copy(update={"options": (*OPTIONS, *lora)})
+    newest = [base.weights]
+    async with EnginePool(settings(replicas=1, vllm=vllm), base.weights, directory=tmp_path, log_dir=tmp_path) as pool:
+        episodes = Episodes(pool, vllm_model)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
+        for number in (1, 2):
+            await episodes.until_steps(20)
+            newest[0] = Weights(str(tmp_path / f"a{number}"), number)
+            await until(lambda: pool.replicas[0].verified == newest[0].version, timeout=600)
+        await episodes.until_steps(20)
+        episodes.going = False
+        await asyncio.gather(*playing)
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert sync.failed == 0 and not pool.faults and pool.weights == newest[0]
+    seen = collections.Counter(step.generation.version for step in episodes.steps)
+    assert set(seen) == {(0, 0), (1, 1), (2, 2)}
+    for step in episodes.steps[::5]:
+        number = step.generation.version[0]
+        got = np.asarray(step.generation.logprobs)
+        assert np.abs(got - plain(adapters[number], step, episodes.suppressed)).max() < EXACT
+        assert np.abs(got - plain(adapters[(number + 1) % 3], step, episodes.suppressed)).max() > EXACT
