@@ -23,7 +23,7 @@ from dart_train.errors import CheckpointError
 
 FILE = "fingerprint.json"
 TEXTS = ("Click on the tab", "Type a name and press enter", "Scroll down", "Is it done?")
-LENGTH = 4
+LENGTH = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,10 @@ def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
             (length,) = struct.unpack("<Q", prefix) if len(prefix) == 8 else (MAX_HEADER + 1,)
             if length > MAX_HEADER:
                 raise BrokenFileError(f"{path.name} has no valid header")
-            header = json.loads(file.read(length))
             size = path.stat().st_size
+            if size < 8 + length:
+                raise BrokenFileError(f"{path.name} has {size} bytes, its header alone has {8 + length}")
+            header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         expected = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}

@@ -20,13 +20,15 @@ from typing import Any
 
 import torch
 
+from dart_train.fingerprint import FILE as FINGERPRINT_FILE
 from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.fingerprint import fingerprint_of
 
 STATE_FILE = "dart_state.json"
 _TEMPORARY = ".tmp-"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
-_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE})
+_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
 
 
 def version_dir(root: str | Path, version: int) -> Path:
@@ -56,6 +58,7 @@ def write_model(model: Any, directory: str | Path, source_dir: str | Path) -> Pa
         model.save_pretrained(path)
         for file in companion_files(source_dir):
             shutil.copyfile(file, path / file.name)
+        fingerprint_of(model, path).write(path)
 
     return _write_atomically(Path(directory), fill)
 

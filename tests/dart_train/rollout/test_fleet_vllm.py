@@ -18,6 +18,7 @@ from pool_builders import until
 from dart_agent.conversation import Conversation, ConversationConfig
 from dart_agent.engines.base import Generation, Prompt, Sampling
 from dart_agent.engines.qwen import QwenRunner
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.rollout.config import EngineConfig, VLLMConfig
@@ -214,7 +215,7 @@ async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vll
 
 
 async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm_model, tmp_path):
-    """-9 to one of two; then weights that are cut off, and weights that do not fit, which would end vLLM."""
+    """-9 to one of two; meanwhile weights come that are cut off, and weights that do not fit: both would end vLLM."""
     newest = [versions[0].weights]
     async with EnginePool(settings(), versions[0].weights, directory=tmp_path, log_dir=tmp_path) as pool:
         await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas), timeout=START_S)
@@ -229,10 +230,15 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         os.kill(victim.process.pid, signal.SIGKILL)
         cut = Path(shutil.copytree(versions[2].weights.path, tmp_path / "cut"))
         os.truncate(cut / "model.safetensors", 5000)
+        wide = build_tiny_model(tmp_path / "wide", config=TinyModelConfig(hidden_size=96, heads=3))
         newest[0] = Weights(str(cut), 2)
-        await episodes.until_steps(40)
+        await episodes.until_steps(20)
+        newest[0] = Weights(str(wide), 3)
+        await episodes.until_steps(20)
         await until(lambda: victim.state is ReplicaState.READY and victim.restarts == 1, timeout=START_S)
-        assert {r.verified for r in pool.replicas} == {1} and "header says" in sync.skipped[newest[0]]
+        assert {r.verified for r in pool.replicas} == {1}
+        reasons = {weights.version: reason for weights, reason in sync.skipped.items()}
+        assert "has 5000 bytes" in reasons[2] and "does not fit the model" in reasons[3]
         await episodes.until_steps(20)
         episodes.going = False
         await asyncio.gather(*playing)

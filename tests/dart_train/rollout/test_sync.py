@@ -10,10 +10,11 @@ import pytest
 from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
 
 from dart_agent.engines.base import Prompt, Sampling
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_train.errors import DataError
 from dart_train.rollout.replica import Replica, ReplicaSpec, ReplicaState, Weights
 from dart_train.rollout.sync import WeightSync, next_stale
-from dart_train.rollout.weights import why_unusable
+from dart_train.rollout.weights import why_unfit, why_unusable
 
 
 def replica(name: str, state: ReplicaState, version: int) -> Replica:
@@ -65,6 +66,7 @@ def test_broken_checkpoint_directories_are_told_from_sound_ones(model_dir, tmp_p
     for name, breakage, reason in [
         ("config", lambda d: (d / "config.json").write_text("{"), "config.json"),
         ("empty", lambda d: (d / "model.safetensors").unlink(), "holds no"),
+        ("early", lambda d: os.truncate(d / "model.safetensors", 200), "its header alone has"),
         ("cut", lambda d: os.truncate(d / "model.safetensors", 5000), "bytes, its header says"),
         ("header", lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "no valid header"),
         ("stub", lambda d: (d / "model.safetensors").write_bytes(b"12"), "no valid header"),
@@ -223,3 +225,27 @@ async def test_a_database_that_is_away_is_asked_again(weights_dir, sockets, capl
         sync = WeightSync(look_up, pool)
         assert [await sync.update_some() for _ in range(4)] == [0, 0, 0, 1]
         assert caplog.text.count("cannot look for checkpoints") == 1
+
+
+@pytest.mark.train
+async def test_weights_of_another_shape_are_skipped_before_any_engine_sees_them(
+    model_dir, sockets, table, tmp_path, caplog
+):
+    wider = TinyModelConfig(hidden_size=64, layers=2, intermediate_size=64, vision_hidden_size=32, vision_layers=1)
+    other = build_tiny_model(tmp_path / "wider", seed=1, config=wider)
+    assert "does not fit the model" in why_unfit(other, model_dir)
+    assert why_unfit(model_dir, model_dir) == why_unfit(model_dir, tmp_path / "none") == ""
+    async with echo_pool(1, model_dir, sockets) as pool:
+        sync = WeightSync(table, pool)
+        table.newest = Weights(str(other), 4)
+        assert await sync.update_some() == 0 and sync.failed == 0
+        assert "have other shapes" in sync.skipped[table.newest] and all_ready(pool)()
+
+
+async def test_several_are_updated_at_a_time_once_the_version_has_proved_itself(weights_dir, sockets, table):
+    async with echo_pool(5, weights_dir, sockets, updates_at_once=2) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool)
+        table.newest = weights_at(sockets / "v4", 4)
+        assert [await sync.update_some() for _ in range(4)] == [1, 2, 2, 0]
+        assert {replica.verified for replica in pool.replicas} == {4}
