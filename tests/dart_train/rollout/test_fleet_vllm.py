@@ -230,7 +230,7 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         os.kill(victim.process.pid, signal.SIGKILL)
         cut = Path(shutil.copytree(versions[2].weights.path, tmp_path / "cut"))
         os.truncate(cut / "model.safetensors", 5000)
-        wide = build_tiny_model(tmp_path / "wide", config=TinyModelConfig(hidden_size=96, heads=3))
+        wide = build_tiny_model(tmp_path / "wide", config=TinyModelConfig(hidden_size=96, heads=4))
         newest[0] = Weights(str(cut), 2)
         await episodes.until_steps(20)
         newest[0] = Weights(str(wide), 3)
