@@ -30,8 +30,8 @@ test: apps lint  ## everything but the tests that take many minutes
 	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh
 
-test-unit: setup  ## tests without desktops, models and processes: under a minute
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not e2e and not slow and not docker and not openenv and not vllm"
+test-unit: setup  ## tests without desktops, models, servers and processes: under a minute
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not mysql and not e2e and not slow and not docker and not openenv and not vllm"
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200

@@ -1,1 +1,15 @@
 """Policies for GUI environments: model text <-> typed actions, prompts, engines. Imports dart_gym only."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_LATER = {"TextActions": "dart_agent.text_actions"}  # imported when first used: most of the package needs no Gymnasium
+
+
+def __getattr__(name: str) -> Any:
+    """What is imported when it is first used."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'dart_agent' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -1,91 +1,119 @@
-"""The command `dart-agent`: let a policy play, score it, build the tiny model."""
+"""The command `dart-agent`: let a policy play, score it, build the tiny model. For recorded episodes: `cli_records`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import math
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dart_agent.conversation import ConversationConfig
-from dart_agent.engines.base import Engine, Sampling
-from dart_agent.evaluate import (
-    PlayedEpisode,
-    PolicyFactory,
-    TaskScore,
-    evaluate,
-    open_cluster,
-    play_episode,
-    total_score,
-)
-from dart_agent.policies.loading import model_factory, policy_factory
-from dart_agent.policies.policy import Decision
+from dart_agent import cli_records
+from dart_agent.bench.cli import app as bench_app
+from dart_agent.episode import PlayedEpisode, PlayedStep, play_episode
+from dart_agent.evaluate import evaluate, open_cluster
+from dart_agent.evaluation.directory import EvaluationDirectory, Plan, app_of, write_json
+from dart_agent.evaluation.scores import Outcome, TaskScore, score_groups, total_score
+from dart_agent.evaluation.tables import ending_lines, group_row, group_table, score_row, score_table
+from dart_agent.policies.loading import PolicyOptions, open_policies
+from dart_agent.records import EpisodeWriter, make_record
 from dart_gym.cluster.client import ClusterClient
 from dart_gym.errors import ConfigurationError, DartGymError
-from dart_gym.outcomes import Observation, StepResult
 from dart_gym.tasks import registry
 
 app = typer.Typer(
     name="dart-agent",
-    help="Policies: let one play, score one, build the tiny model.",
+    help="Policies: let one play, score one, compare two, look at what they did.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
 console = Console()
+cli_records.mount(app)
 
-Policy = Annotated[str, typer.Option("--policy", help='"random", "oracle", "vlm", or module:Class of your own.')]
+Policy = Annotated[
+    str, typer.Option("--policy", help='"random", "oracle", "human", "vlm", "anthropic", "openai", or module:Class.')
+]
 Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")]
 MaxSteps = Annotated[int | None, typer.Option(min=1, help="Step limit; the task's own without it.")]
-Model = Annotated[Path | None, typer.Option(help="vlm: model directory.")]
-EngineUrl = Annotated[str | None, typer.Option(help="vlm: a running engine server; else the model is loaded here.")]
-Prompt = Annotated[str, typer.Option(help='vlm: "ui_tars" or "short".')]
-Screenshots = Annotated[int, typer.Option(min=1, help="vlm: newest screenshots in the prompt.")]
+Pacing = Annotated[
+    str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
+]
+Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic, openai: name of the model.")]
+EngineUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: base URL."
+    ),
+]
+Format = Annotated[str, typer.Option("--format", help="vlm: how it writes actions, see docs/formats.md.")]
+Prompt = Annotated[
+    str | None, typer.Option(help='vlm: "ui_tars", "format" or "short"; in the words of --format without it.')
+]
+Screenshots = Annotated[int, typer.Option(min=1, help="Models: newest screenshots in the prompt.")]
 Texts = Annotated[int, typer.Option(min=0, help="vlm: newest responses in the prompt.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="vlm: longest response.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Models: longest response.")]
 Temperature = Annotated[float, typer.Option(min=0.0, help="vlm: 0 for greedy.")]
 
 
 @app.command()
 def run(
-    task: Annotated[str, typer.Argument(help="Task id, or path of an OSWorld JSON.")],
+    task: Annotated[str | None, typer.Argument(help="Task id, or path of an OSWorld JSON.")] = None,
+    task_option: Annotated[str | None, typer.Option("--task", help="The same, as an option.")] = None,
     policy: Policy = "random",
     seed: Annotated[int, typer.Option(help="Of the task's initial state.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Record the episode here: `dart-agent view` shows it.")] = None,
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
+    pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
-    prompt: Prompt = "ui_tars",
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
     screenshots: Screenshots = 5,
     texts: Texts = 35,
     max_tokens: MaxTokens = 500,
     temperature: Temperature = 1.0,
 ) -> None:
     """Play one episode and print every step."""
+    chosen = task or task_option
+    if chosen is None or (task and task_option):
+        raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
+    if out is not None and out.exists():
+        raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
 
     async def play() -> PlayedEpisode:
-        conversation = _conversation(prompt, screenshots, texts)
-        sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
         async with (
-            _policies(policy, model, engine_url, conversation, sampling) as make_policy,
+            open_policies(options) as make_policy,
             _cluster(url, token_env, 1) as client,
             client.session() as session,
         ):
-            return await play_episode(
-                session, make_policy(session), task, seed=seed, max_steps=max_steps, on_step=_print_step
-            )
+            with _recording(out, chosen, seed, options) as writer:
+
+                def told(step: PlayedStep) -> None:
+                    _print_step(step)
+                    if writer is not None:
+                        writer.step(step)
+
+                episode = await play_episode(
+                    session, make_policy(session), chosen, seed=seed, max_steps=max_steps, pacing=pacing, on_step=told
+                )
+                if writer is not None:
+                    writer.finish(make_record(episode, app=app_of(chosen), policy=policy))
+                return episode
 
     episode = asyncio.run(play())
     score = "none" if episode.score is None else f"{episode.score:g}"
@@ -95,57 +123,78 @@ def run(
 
 @app.command("eval")
 def evaluate_command(
-    tasks: Annotated[list[str], typer.Argument(help="Task ids, names of suites, paths of OSWorld JSONs.")],
+    tasks: Annotated[list[str] | None, typer.Argument(help="Task ids, suites, paths of OSWorld JSONs.")] = None,
+    suites: Annotated[list[str] | None, typer.Option("--suite", help="The same, as options.")] = None,
     policy: Policy = "random",
-    episodes: Annotated[int, typer.Option(min=1, help="Per task.")] = 10,
+    episodes: Annotated[int, typer.Option("--episodes", "--n", "-n", min=1, help="Per task.")] = 10,
     first_seed: Annotated[int, typer.Option(min=0, help="Seeds first_seed, first_seed + 1, ...")] = 0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Desktops at the same time.")] = 2,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "--parallel", min=1, help="Desktops at the same time.")
+    ] = 2,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; the number of episodes without it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Record every episode here; the same command again goes on where it stopped.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")] = None,
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
+    pacing: Pacing = None,
     model: Model = None,
     engine_url: EngineUrl = None,
-    prompt: Prompt = "ui_tars",
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
     screenshots: Screenshots = 5,
     texts: Texts = 35,
     max_tokens: MaxTokens = 500,
     temperature: Temperature = 1.0,
 ) -> None:
-    """Score a policy: success rates with 95 % intervals."""
-    chosen = expand_tasks(tasks)
+    """Score a policy: pass@1 and pass@k by application, with 95 % intervals."""
+    chosen = expand_tasks([*(tasks or []), *(suites or [])])
+    if not chosen:
+        raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
+    if k is not None and k > episodes:
+        raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --episodes from {episodes}")
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
+    seeds = range(first_seed, first_seed + episodes)
 
     async def play() -> list[TaskScore]:
-        conversation = _conversation(prompt, screenshots, texts)
-        sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
-        async with (
-            _policies(policy, model, engine_url, conversation, sampling) as make_policy,
-            _cluster(url, token_env, concurrency) as client,
-        ):
-            seeds = range(first_seed, first_seed + episodes)
-            with console.status("playing") as status:
-                done = 0
-
-                def told(episode: PlayedEpisode) -> None:
-                    nonlocal done
-                    done += 1
-                    status.update(f"{done}/{len(chosen) * episodes} episodes, last: {episode.task_id}")
-
-                return await evaluate(
-                    client,
-                    make_policy,
-                    chosen,
-                    seeds,
-                    concurrency=concurrency,
-                    max_steps=max_steps,
-                    on_episode=told,
-                )
+        async with contextlib.AsyncExitStack() as stack:
+            make_policy = await stack.enter_async_context(open_policies(options))
+            directory = None
+            if out is not None:
+                plan = Plan(policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing})
+                directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
+            client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
+            done = len(directory.known()) if directory else 0
+            return await evaluate(
+                client,
+                make_policy,
+                chosen,
+                seeds,
+                concurrency=concurrency,
+                max_steps=max_steps,
+                pacing=pacing,
+                directory=directory,
+                on_episode=stack.enter_context(_progress(done, len(chosen) * episodes)),
+            )
 
     scores = asyncio.run(play())
+    groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
     console.print(score_table(scores))
-    if output is not None:
-        rows = [_score_row(score) for score in [*scores, total_score(scores)]]
-        output.write_text(json.dumps({"policy": policy, "scores": rows}, indent=2) + "\n")
+    console.print(group_table(groups))
+    for line in ending_lines(groups[-1].total):
+        console.print(line, markup=False, highlight=False)
+    result = {
+        "policy": policy,
+        "scores": [score_row(score) for score in [*scores, total_score(scores)]],
+        "apps": [group_row(group) for group in groups],
+    }
+    for path in (output, out and out / "scores.json"):
+        if path is not None:
+            write_json(path, result)
 
 
 @app.command()
@@ -181,77 +230,40 @@ def expand_tasks(names: list[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def score_table(scores: list[TaskScore]) -> Table:
-    """Scores as people read them."""
-    table = Table(Column("task", no_wrap=True), "episodes", "success", "95 % interval", "mean score", "steps", "lost")
-    for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
-        rate = "-" if math.isnan(score.rate) else f"{100 * score.rate:.0f} %"
-        interval = f"{100 * score.low:.0f} - {100 * score.high:.0f} %"
-        mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
-        table.add_row(score.task_id, str(score.episodes), rate, interval, mean, steps, str(score.lost))
-    return table
-
-
-def _score_row(score: TaskScore) -> dict[str, object]:
-    def finite(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
-    return {
-        "task_id": score.task_id,
-        "episodes": score.episodes,
-        "successes": score.successes,
-        "rate": finite(score.rate),
-        "low": score.low,
-        "high": score.high,
-        "mean_score": finite(score.mean_score),
-        "mean_steps": finite(score.mean_steps),
-        "lost": score.lost,
-        "terminals": score.terminals,
-    }
-
-
-def _print_step(observation: Observation, decision: Decision, result: StepResult) -> None:
+def _print_step(step: PlayedStep) -> None:
+    decision = step.decision
     if decision.thought:
         console.print(f"thought: {decision.thought}", style="dim", markup=False, highlight=False)
     for action in decision.actions:
         console.print(repr(action), markup=False)
-    for problem in (decision.error, result.observation.action_error):
+    for problem in (decision.error, step.result.observation.action_error):
         if problem:
             console.print(problem, style="red", markup=False)
 
 
-def _conversation(style: str, screenshots: int, texts: int) -> ConversationConfig:
-    known: dict[str, Literal["ui_tars", "short"]] = {"ui_tars": "ui_tars", "short": "short"}
-    if style not in known:
-        raise ConfigurationError(f"unknown prompt style {style!r}; known: {', '.join(known)}")
-    return ConversationConfig(style=known[style], screenshots=screenshots, texts=texts)
+def _recording(
+    out: Path | None, task: str, seed: int, options: PolicyOptions
+) -> contextlib.AbstractContextManager[EpisodeWriter | None]:
+    if out is None:
+        return contextlib.nullcontext()
+    return EpisodeWriter(out, task, seed, options.decoder())
 
 
-@contextlib.asynccontextmanager
-async def _policies(
-    spec: str, model: Path | None, engine_url: str | None, conversation: ConversationConfig, sampling: Sampling
-) -> AsyncIterator[PolicyFactory]:
-    """The factory of a policy, with an engine around it for "vlm"."""
-    if spec != "vlm":
-        yield policy_factory(spec)
-        return
-    if model is None:
-        raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
-    engine = _engine(model, engine_url)
-    try:
-        yield model_factory(engine, str(model), conversation, sampling, "ui_tars")
-    finally:
-        await engine.close()
+@contextlib.contextmanager
+def _progress(done: int, total: int) -> Iterator[Callable[[Outcome], None]]:
+    """A progress bar; yields what is to be told about each episode."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as progress:
+        bar = progress.add_task("", total=total, completed=done)
+        succeeded = lost = 0
 
+        def told(episode: Outcome) -> None:
+            nonlocal succeeded, lost
+            succeeded, lost = succeeded + episode.success, lost + bool(episode.lost_by)
+            said = f"{succeeded} succeeded" + (f", {lost} lost" if lost else "") + f", last: {episode.task_id}"
+            progress.update(bar, advance=1, description=said)
 
-def _engine(model: Path, url: str | None) -> Engine:
-    if url is not None:
-        from dart_agent.engines.remote import RemoteEngine
-
-        return RemoteEngine(url)
-    from dart_agent.engines.transformers import TransformersEngine
-
-    return TransformersEngine(model)
+        yield told
 
 
 def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractAsyncContextManager[ClusterClient]:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent import prompts
 from dart_agent.engines.base import Prompt
+from dart_agent.formats import ActionFormat, get_format
+from dart_agent.prompts import Style
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_gym.errors import ConfigurationError
@@ -31,7 +33,8 @@ class ConversationConfig:
     """How prompts are made.
 
     Attributes:
-        style: "ui_tars" (system message and the full computer-use prompt) or "short" (the instruction alone).
+        style: "ui_tars" (UI-TARS's computer-use prompt, to the letter), "format" (what the action format says of
+            itself, as the system message) or "short" (the instruction alone).
         screenshots: so many of the newest images are kept, at least 1.
         texts: so many of the newest responses are kept.
         block: so many images are dropped at once, at most `screenshots`. 1 is a sliding window, as UI-TARS has it;
@@ -41,7 +44,7 @@ class ConversationConfig:
         report_errors: say with the next screenshot why the last action could not be carried out.
     """
 
-    style: Literal["ui_tars", "short"] = "ui_tars"
+    style: Style = "ui_tars"
     screenshots: int = 5
     texts: int = 35
     block: int = 1
@@ -50,8 +53,8 @@ class ConversationConfig:
     report_errors: bool = True
 
     def __post_init__(self) -> None:
-        if self.style not in ("ui_tars", "short"):
-            raise ConfigurationError(f"unknown prompt style {self.style!r}; known: ui_tars, short")
+        if self.style not in get_args(Style):
+            raise ConfigurationError(f"unknown prompt style {self.style!r}; known: {', '.join(get_args(Style))}")
         if self.screenshots < 1 or self.texts < 0:
             raise ConfigurationError("a prompt needs screenshots >= 1 and texts >= 0")
         if not 1 <= self.block <= self.screenshots:
@@ -61,6 +64,11 @@ class ConversationConfig:
                 f"a block window keeps the response to every kept screenshot but the newest: texts must be at least "
                 f"{self.screenshots - 1}, got {self.texts}"
             )
+
+
+def style_for(action_format: ActionFormat) -> Style:
+    """The prompt style of a model that was trained, or is asked, to write in a format."""
+    return "ui_tars" if action_format.name == "ui_tars" else "format"
 
 
 def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
@@ -88,23 +96,51 @@ class _Turn:
 class Conversation:
     """The history of one episode."""
 
-    def __init__(self, tokens: ModelTokens, vision: VisionSpec, config: ConversationConfig | None = None) -> None:
-        """Prepare the fixed parts of the prompts of one model."""
+    def __init__(
+        self,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        config: ConversationConfig | None = None,
+        action_format: ActionFormat | None = None,
+    ) -> None:
+        """Prepare the fixed parts of the prompts of one model.
+
+        Args:
+            tokens: of the model.
+            vision: of the model.
+            config: how prompts are made.
+            action_format: what the prompt asks for, UI-TARS's of version 1.5 by default.
+
+        Raises:
+            ConfigurationError: a prompt of UI-TARS for another format.
+        """
         self._tokens, self._vision = tokens, vision
         self.config = config or ConversationConfig()
         self._newline = tokens.encode("\n")
         self._user = [tokens.im_start_id, *tokens.encode("user\n")]
         self._assistant = [tokens.im_start_id, *tokens.encode("assistant\n")]
         self._end = [tokens.im_end_id, *self._newline]
-        self._opening: list[int] = []
-        if self.config.style == "ui_tars":
-            text = prompts.ui_tars_prompt(language=self.config.language, call_user=self.config.call_user)
-            system = [tokens.im_start_id, *tokens.encode("system\n"), *tokens.encode(prompts.SYSTEM), *self._end]
-            self._opening = [*system, *self._user, *tokens.encode_markup(text)]
-        else:
-            self._opening = list(self._user)
+        self._opening = self._opened(action_format or get_format("ui_tars"))
         self._instruction: list[int] = []
         self._turns: list[_Turn] = []
+
+    def _opened(self, action_format: ActionFormat) -> list[int]:
+        """All that stands before the instruction."""
+        tokens, config = self._tokens, self.config
+        if config.style == "short":
+            return list(self._user)
+        system, user = prompts.SYSTEM, ""
+        if config.style == "format":
+            system = action_format.describe()
+        elif action_format.name != "ui_tars":
+            raise ConfigurationError(
+                f"the prompt style 'ui_tars' asks for UI-TARS's actions, the action format is {action_format.name!r}: "
+                "take style 'format', or 'short' for a model that has learnt its format"
+            )
+        else:
+            user = prompts.ui_tars_prompt(action_format.describe(), config.language, config.call_user)
+        opening = [tokens.im_start_id, *tokens.encode("system\n"), *tokens.encode_markup(system), *self._end]
+        return [*opening, *self._user, *tokens.encode_markup(user)]
 
     def begin(self, instruction: str) -> None:
         """Start an episode."""

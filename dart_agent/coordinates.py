@@ -1,5 +1,10 @@
 """Coordinate spaces of models, and the image size that a processor of the Qwen-VL family makes.
 
+One rule for all formats, engines and the trainer: a model's numbers are scaled to the real screen in floating point and
+rounded once, at the very end, to the nearest pixel (halves to the even one, as Python's `round`). The far edge, which
+models of relative coordinates may name, belongs to the last pixel. What lies off the screen stays off it, so that the
+screen can say so. `pyautogui`, which the published parsers end in, cuts the fraction off instead; `compat` follows it.
+
 Source of `smart_resize`: Qwen2-VL's image processor; UI-TARS parses with the same rule (`README_coordinates.md`).
 """
 
@@ -49,11 +54,15 @@ class CoordinateSpace:
     Attributes:
         screen: (width, height) of the real screen in pixels.
         model: (width, height) of the range in which the model writes: the resized image for absolute coordinates
-            (UI-TARS-1.5, Qwen2.5-VL), (1000, 1000) for relative ones (UI-TARS v1, Qwen2-VL).
+            (UI-TARS-1.5, Qwen2.5-VL), (1000, 1000) for relative ones (UI-TARS v1, Qwen2-VL), (1, 1) for fractions.
     """
 
     screen: tuple[int, int]
     model: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if min(*self.screen, *self.model) <= 0:
+            raise ValueError(f"screen and model need positive sizes (width, height), got {self.screen}, {self.model}")
 
     @classmethod
     def for_image(
@@ -66,9 +75,19 @@ class CoordinateSpace:
     ) -> CoordinateSpace:
         """The space of a model that sees a screenshot of this screen."""
         if kind == "relative_1000":
-            return cls(screen, (1000, 1000))
+            return cls.relative(screen, 1000)
         height, width = smart_resize(screen[1], screen[0], min_pixels=min_pixels, max_pixels=max_pixels)
         return cls(screen, (width, height))
+
+    @classmethod
+    def relative(cls, screen: tuple[int, int] | CoordinateSpace, size: int) -> CoordinateSpace:
+        """The space of a model that writes 0 to `size` on both axes, whatever image it saw."""
+        return cls(screen.screen if isinstance(screen, CoordinateSpace) else screen, (size, size))
+
+    @classmethod
+    def of(cls, screen: tuple[int, int] | CoordinateSpace) -> CoordinateSpace:
+        """The space itself; for a bare (width, height) that of a model that saw the screenshot as it is."""
+        return screen if isinstance(screen, CoordinateSpace) else cls(screen, screen)
 
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
         """From the model's coordinates to screen pixels, unrounded and unclipped."""
@@ -77,3 +96,24 @@ class CoordinateSpace:
     def to_model(self, x: float, y: float) -> tuple[float, float]:
         """From screen pixels to the model's coordinates, unrounded."""
         return x / self.screen[0] * self.model[0], y / self.screen[1] * self.model[1]
+
+    def pixel(self, x: float, y: float) -> tuple[int, int]:
+        """The pixel of a model's point, by the rule of this module.
+
+        Raises:
+            ValueError: not finite.
+        """
+        (width, height), (wide, high) = self.screen, self.model
+        across, down = x / wide * width, y / high * height
+        if not (math.isfinite(across) and math.isfinite(down)):
+            raise ValueError("coordinates must be finite numbers")
+        column = width - 1 if width - 0.5 <= across <= width else round(across)
+        return column, height - 1 if height - 0.5 <= down <= height else round(down)
+
+    def written(self, x: int, y: int) -> tuple[float, float]:
+        """A pixel in the model's numbers: whole ones where they come back to the same pixel, else with a fraction."""
+        across, down = self.to_model(x, y)
+        whole = (round(across), round(down))
+        if self.pixel(*whole) == (x, y):
+            return whole
+        return (across, down) if max(self.model) <= 1 else (round(across, 3), round(down, 3))

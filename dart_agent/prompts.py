@@ -7,6 +7,10 @@ their format from demonstrations: the instruction and nothing else.
 
 from __future__ import annotations
 
+from typing import Literal
+
+Style = Literal["ui_tars", "format", "short"]
+
 SYSTEM = "You are a helpful assistant."
 
 UI_TARS = """You are a GUI agent. You are given a task and your action history, with screenshots. \
@@ -38,6 +42,20 @@ drag(start_box='<|box_start|>(x1,y1)<|box_end|>', end_box='<|box_start|>(x3,y3)<
 hotkey(key='')
 type(content='') #If you want to submit your input, use "\\n" at the end of `content`.
 scroll(start_box='<|box_start|>(x1,y1)<|box_end|>', direction='down or up or right or left')
+wait() #Sleep for 5s and take a screenshot to check for any changes.
+finished(content='xxx') # Use escape characters \\', \\", and \\n in content part to ensure we can parse the \
+content in normal python string format."""
+
+UI_TARS_DOUBAO_ACTION_SPACE = """click(point='<point>x1 y1</point>')
+left_double(point='<point>x1 y1</point>')
+right_single(point='<point>x1 y1</point>')
+drag(start_point='<point>x1 y1</point>', end_point='<point>x2 y2</point>')
+hotkey(key='ctrl c') # Split keys with a space and use lowercase. Also, do not use more than 3 keys in one hotkey \
+action.
+type(content='xxx') # Use escape characters \\', \\\", and \\n in content part to ensure we can parse the content in \
+normal python string format. If you want to submit your input, use \\n at the end of content.\x20
+scroll(point='<point>x1 y1</point>', direction='down or up or right or left') # Show more information on the \
+`direction` side.
 wait() #Sleep for 5s and take a screenshot to check for any changes.
 finished(content='xxx') # Use escape characters \\', \\", and \\n in content part to ensure we can parse the \
 content in normal python string format."""

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -20,6 +21,7 @@ MAX_TEXT = 20_000
 MAX_WAIT_S = 60.0
 MAX_DRAG_POINTS = 256
 MAX_COORDINATE = 1 << 20
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def _check_int(name: str, value: object, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE) -> None:
@@ -35,6 +37,8 @@ def _check_button(value: object) -> None:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise ValueError(f"{name} must be text of at most {MAX_TEXT} characters")
+    if not value.isascii() and _HALF_PAIR.search(value):
+        raise ValueError(f"{name} holds half of a surrogate pair, which is no character and cannot be sent")
 
 
 def _canonical_keys(value: Any) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ _NAMED = {
 }
 
 _ALIASES = {
+    **{keysym.lower(): name for name, keysym in _NAMED.items()},  # xdotool's names
     "control": "ctrl",
     "ctrlleft": "ctrl",
     "controlleft": "ctrl",

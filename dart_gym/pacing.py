@@ -40,7 +40,9 @@ class Pacing:
 _LOOK = SettlePolicy(quiet_ms=20.0, max_ms=60.0)  # whether the screen stands still, not a wait for it
 SETTLE = Pacing("settle")
 OSWORLD = Pacing("osworld", after_reset_s=60.0, after_action_s=2.0)
-PACINGS = {pacing.name: pacing for pacing in (SETTLE, OSWORLD)}
+STEP_PAUSE = Pacing("step-pause", after_action_s=2.0)
+"""The pause of OSWorld's `step`, without the minute that its runners wait after a reset."""
+PACINGS = {pacing.name: pacing for pacing in (SETTLE, OSWORLD, STEP_PAUSE)}
 
 
 def pacing_named(name: str | None) -> Pacing:

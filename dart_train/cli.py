@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,44 +13,20 @@ from rich.text import Text
 from dart_agent.engines.base import EngineError
 from dart_gym.errors import DartGymError
 from dart_gym.processes import exit_status
-from dart_train.config import RunConfig, dump_config, load_config
+from dart_train.bench.cli import app as bench_app
+from dart_train.commands.data import app as data_app
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ClusterUrl, ConfigPath, Name, Overrides, RunsDir
+from dart_train.commands.options import load as _load
+from dart_train.commands.options import module_context as _context
+from dart_train.config import dump_config
 from dart_train.errors import DartTrainError, Interrupted
 from dart_train.rundir import explained_file_errors
 
-if TYPE_CHECKING:
-    from dart_train.commands.context import ModuleContext
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
-ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.slots=2")
-]
-Name = Annotated[str | None, typer.Option(help="name of the run; its directory is RUNS_DIR/NAME")]
-RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
-ClusterUrl = Annotated[str | None, typer.Option("--cluster", help="URL of the environment cluster")]
-
-DEFAULT_RUNS_DIR = Path("runs")
 INTERRUPTED = 130
-
-
-def _load(config: Path, overrides: list[str] | None, name: str | None, *, check_trainer: bool = True) -> RunConfig:
-    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])], check_trainer=check_trainer)
-
-
-@contextlib.contextmanager
-def _context(
-    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None
-) -> Iterator[ModuleContext]:
-    """What a module needs; what the file system does to it meanwhile is explained."""
-    from dart_train.commands.context import ModuleContext
-    from dart_train.pipeline import open_run
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    loaded = _load(config, overrides, name, check_trainer=False)
-    with explained_file_errors(runs_dir / loaded.name):
-        yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)
 
 
 @app.command()
@@ -170,22 +143,6 @@ def constant_click(
 
     with _context(config, overrides, name, runs_dir, cluster) as context:
         command.main(context)
-
-
-@app.command()
-def data(
-    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
-) -> None:
-    """Be the data manager's process: expire, return leases, keep statistics."""
-    from dart_train.data.service import run_data_service
-
-    with _context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
-        run_data_service(
-            manager,
-            context.run.metrics("data"),
-            slots=context.config.rollout.slots,
-            sweep_interval_s=context.config.data.sweep_interval_s,
-        )
 
 
 @app.command()

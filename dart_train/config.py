@@ -10,11 +10,14 @@ import difflib
 import os
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from dart_agent.prompts import Style
 from dart_train.data.curation import CurationConfig
+from dart_train.data.retention import RetentionConfig
 from dart_train.errors import DartTrainError
 from dart_train.rollout.config import RolloutConfig
 
@@ -64,7 +67,7 @@ class AgentConfig(_Model):
     """How screenshots become prompts and text becomes actions."""
 
     format: str = Field("ui_tars", description="a name of dart_agent.formats")
-    prompt: Literal["short", "ui_tars"] = Field("short", description="what precedes the instruction")
+    prompt: Style = Field("short", description="what precedes the instruction")
     screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
     texts: int = Field(4, ge=0, description="newest own responses in the prompt")
     block: int = Field(
@@ -105,9 +108,38 @@ class WarmupConfig(_Model):
 class DataConfig(_Model):
     """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
 
-    url: str | None = Field(None, description="SQLAlchemy URL; None for a SQLite file in the run directory")
+    url: str | None = Field(
+        None, description="SQLAlchemy URL without a password; None for a SQLite file in the run directory"
+    )
+    url_env: str | None = Field(None, description="environment variable that holds the URL, password and all")
+    files: str | None = Field(
+        None,
+        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under "
+        "the run's name; None for the run directory",
+    )
+    image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
+    retention: RetentionConfig = RetentionConfig()
     sweep_interval_s: float = Field(0.5, gt=0)
     curation: CurationConfig = CurationConfig()
+
+    @field_validator("url")
+    @classmethod
+    def _without_password(cls, url: str | None) -> str | None:
+        """The configuration is written into the run's directory and shown: a password must not be in it."""
+        if url is not None and urlsplit(url).password:
+            raise ValueError("a password in a file; put the url into an environment variable and name that in url_env")
+        return url
+
+    def database_url(self) -> str | None:
+        """The database's URL; None for a file in the run directory. Raises `ConfigError` if the variable is not set."""
+        if self.url_env is None:
+            return self.url
+        url = os.environ.get(self.url_env)
+        if not url:
+            raise ConfigError(
+                f"data.url_env: the environment variable {self.url_env} is not set: export the database's URL"
+            )
+        return url
 
 
 class EvaluationConfig(_Model):
@@ -228,6 +260,12 @@ def parse_config(values: dict[str, Any], origin: str = "configuration", *, check
     except ValidationError as error:
         lines = [_explain(item) for item in error.errors(include_url=False)]
         raise ConfigError(f"{origin}:\n  " + "\n  ".join(lines)) from None
+    sampled, trained = config.rollout.sampling.temperature, config.trainer.get("temperature", 1.0)
+    if sampled != trained:
+        raise ConfigError(
+            f"{origin}:\n  rollout.sampling.temperature is {sampled:g}, trainer.temperature {trained!r}: the "
+            "log-probabilities of the two would differ by more than the policies do; set both to the same value"
+        )
     if check_trainer:
         check_trainer_fields(config.trainer, origin)
     return config
@@ -251,6 +289,8 @@ def _explain(item: Any) -> str:
     where = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
         return f"{where}: unknown key{_suggest(str(item['loc'][-1]), _known_keys(item['loc'][:-1]))}"
+    if "password" in item["msg"]:
+        return f"{where}: {item['msg']}"  # what was given is not to be shown
     return f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
 
 

@@ -55,6 +55,10 @@ class ReadOnlyError(DataError):
     hopeless = True
 
 
+class StorageGoneError(DataError):
+    """The object store that holds trajectories and screenshots cannot be reached."""
+
+
 class SchemaError(DataError):
     """The database was made by another version of the schema, or is not the data manager's at all."""
 
@@ -65,7 +69,7 @@ class CorruptDataError(DataError):
     """A stored file does not hold what its name or row says.
 
     Attributes:
-        path: the file.
+        path: the file; a text where it is a URL.
     """
 
     hopeless = True
@@ -75,11 +79,15 @@ class CorruptDataError(DataError):
             f"{path} is damaged or missing ({cause}): restore it from a copy, or go on without it; "
             "a lease leaves groups with damaged members out and marks them rejected"
         )
-        self.path = Path(path)
+        self.path = path if "://" in str(path) else Path(path)
 
 
 class InvalidTrajectoryError(DataError):
     """A trajectory that breaks an invariant of `dart_train.trajectory` was offered for recording."""
+
+
+class DuplicateTrajectoryError(InvalidTrajectoryError):
+    """Two different trajectories of one run have the same id."""
 
 
 class LeaseError(DataError):

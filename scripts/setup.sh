@@ -13,6 +13,7 @@ APT_PACKAGES=(
   xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
   zenity mousepad
 )
+TEST_PACKAGES=(mariadb-server-core mariadb-client-core)   # the server's programs alone: tests start one of their own
 
 say()  { printf '\033[1m%s\033[0m\n' "$*" >&2; }
 die()  { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; do printf '  %s\n' "$line" >&2; done; exit 1; }
@@ -94,7 +95,7 @@ setup_apps() {
   local packages
   packages=$("$VENV/bin/python" dart_gym/desktops/apps.py packages)
   # shellcheck disable=SC2086  # one word each
-  apt_install $packages
+  apt_install $packages "${TEST_PACKAGES[@]}"
   install_desktop_python
   if [ -x scripts/evaluator.sh ]; then scripts/evaluator.sh; fi
 }

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a quiet environment, and proof that nothing is left behind."""
+"""Fixtures for all tests: a quiet environment, and one private cluster for many tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: children would inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from hypothesis import settings  # noqa: E402  the environment comes first
+import pytest  # noqa: E402  the environment comes first
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("dart", deadline=None)  # a busy machine is no failure
 settings.load_profile("dart")
+
+
+@pytest.fixture(scope="module")
+def one_private_cluster():
+    """Keeps the private cluster up between tests, which would each start one otherwise."""
+    from dart_gym.cluster.background import background_loop
+    from dart_gym.cluster.local import acquire_shared, release_shared
+
+    background_loop().run(acquire_shared)
+    yield
+    background_loop().run(release_shared)

@@ -14,37 +14,45 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dart_agent.formats.base import ParseError
+from dart_agent.formats.base import MAX_ACTIONS, UnreadableError
 
-_NAME = re.compile(r"\s*([A-Za-z_]\w*)")
-_KEY = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(?!=)")
+_HEAD = re.compile(r"([A-Za-z_]\w*)[\s;]*\([\s;]*")
+_KEY = re.compile(r"([A-Za-z_]\w*)\s*=\s*(?!=)")
 _SPACE = re.compile(r"[\s;]*")
-_END_OF_ARGUMENT = re.compile(r"\s*(?:\)|,\s*(?:[A-Za-z_]\w*\s*=|\)))")
+_AFTER_VALUE = re.compile(r"[\s;]*([,)]?)[\s;]*")
+_TO_MARK = {mark: re.compile(rf"[^{mark}\\]*+(?:\\.[^{mark}\\]*+)*+{mark}", re.DOTALL) for mark in "'\""}
+_END_OF_ARGUMENT = re.compile(r"\s*+(?:\)|,\s*+(?:[A-Za-z_]\w*\s*+=|\)))")
+_BARE_PIECE = re.compile(r"[^,()\[\]{}]+|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "\n": ""}
 _SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]|[\ud800-\udfff]")
 _OPEN, _CLOSE = "([{", ")]}"
 _SHOWN = 40
+MAX_BARE = 2000
+MAX_ARGUMENTS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
-    """One call. `arguments` maps names to values; the name of a sole unnamed one is ""."""
+    """One call. `arguments` maps names to values, the name of a sole unnamed one is ""; `span` is its place."""
 
     name: str
     arguments: dict[str, str]
+    span: tuple[int, int] = (0, 0)
 
 
-def parse_calls(text: str) -> list[Call]:
-    """Read all of `text` as calls. Raises `ParseError`, also where there is none."""
+def parse_calls(text: str, position: int = 0) -> list[Call]:
+    """Read all of `text` from `position` on as calls. Raises `UnreadableError`, also where there is none."""
     calls: list[Call] = []
-    position = _skip(text, 0)
+    position = _skip(text, position)
     while position < len(text):
-        call, position = _call(text, position)
+        if len(calls) == MAX_ACTIONS:
+            raise UnreadableError(f"more than {MAX_ACTIONS} actions in one response", (position, len(text)))
+        call = _call(text, position)
         calls.append(call)
-        position = _skip(text, position)
+        position = _skip(text, call.span[1])
     if not calls:
-        raise ParseError("there is no action after 'Action:'")
+        raise UnreadableError("there is no action after 'Action:'", (position, position))
     return calls
 
 
@@ -64,26 +72,34 @@ def _shown(text: str, position: int) -> str:
     return repr(rest + ("..." if position + _SHOWN < len(text) else ""))
 
 
-def _call(text: str, position: int) -> tuple[Call, int]:
-    """The call that starts here, and where it ends."""
-    name = _NAME.match(text, position)
-    if name is None or not text.startswith("(", end := _skip(text, name.end())):
-        raise ParseError(f"expected an action such as click(start_box='(x,y)'), found {_shown(text, position)}")
+def _place(text: str, position: int) -> tuple[int, int]:
+    return position, min(len(text), position + _SHOWN)
+
+
+def _call(text: str, start: int) -> Call:
+    """The call that starts here."""
+    head = _HEAD.match(text, start)
+    if head is None:
+        raise UnreadableError(
+            f"expected an action such as click(start_box='(x,y)'), found {_shown(text, start)}", _place(text, start)
+        )
+    name, position = head[1], head.end()
     arguments: dict[str, str] = {}
-    position = _skip(text, end + 1)
     while not text.startswith(")", position):
-        key, value, position = _argument(text, position, name[1])
-        if key in arguments or (arguments and "" in (key, *arguments)):
-            raise ParseError(f"{name[1]}: arguments must have names of their own, found {key or value!r} again or bare")
-        arguments[key] = value
-        position = _skip(text, position)
-        if text.startswith(",", position):
-            position = _skip(text, position + 1)
-        elif not text.startswith(")", position):
-            raise ParseError(
-                f"{name[1]}: expected ',' or ')' after the value of {key!r}, found {_shown(text, position)}"
+        key, value, end = _argument(text, position, name)
+        if key in arguments or (arguments and (key == "" or "" in arguments)) or len(arguments) == MAX_ARGUMENTS:
+            raise UnreadableError(
+                f"{name}: arguments must have names of their own, found {(key or value)[:_SHOWN]!r} again or bare",
+                (position, end),
             )
-    return Call(name[1], arguments), position + 1
+        arguments[key] = value
+        after = _AFTER_VALUE.match(text, end)
+        if after is None or not after[1]:
+            raise UnreadableError(
+                f"{name}: expected ',' or ')' after the value of {key!r}, found {_shown(text, end)}", _place(text, end)
+            )
+        position = after.end() if after[1] == "," else after.start(1)
+    return Call(name, arguments, (start, position + 1))
 
 
 def _argument(text: str, position: int, call: str) -> tuple[str, str, int]:
@@ -92,46 +108,37 @@ def _argument(text: str, position: int, call: str) -> tuple[str, str, int]:
     key = match[1] if match else ""
     position = match.end() if match else position
     if position >= len(text):
-        raise ParseError(f"{call}: the closing ')' is missing")
+        raise UnreadableError(f"{call}: the closing ')' is missing", (position, position))
     value, position = _quoted(text, position, call) if text[position] in "'\"" else _bare(text, position, call)
     return key, value, position
 
 
 def _quoted(text: str, start: int, call: str) -> tuple[str, int]:
     """The value in quotes that starts here, unescaped."""
-    mark = text[start]
-    position = start + 1
-    while (found := _next_mark(text, position, mark)) >= 0:
-        if _END_OF_ARGUMENT.match(text, found + 1):
-            return unescape(text[start + 1 : found]), found + 1
-        position = found + 1
-    raise ParseError(f"{call}: the text {_shown(text, start)} has no closing {mark} followed by ')'")
-
-
-def _next_mark(text: str, position: int, mark: str) -> int:
-    """Index of the next unescaped quote, -1 if there is none."""
-    while position < len(text):
-        if text[position] == "\\":
-            position += 2
-        elif text[position] == mark:
-            return position
-        else:
-            position += 1
-    return -1
+    to_mark = _TO_MARK[text[start]]
+    found = to_mark.match(text, start + 1)
+    while found:
+        end = found.end()
+        if _END_OF_ARGUMENT.match(text, end):
+            return unescape(text[start + 1 : end - 1]), end
+        found = to_mark.match(text, end)
+    raise UnreadableError(
+        f"{call}: the text {_shown(text, start)} has no closing {text[start]} followed by ')'", (start, len(text))
+    )
 
 
 def _bare(text: str, start: int, call: str) -> tuple[str, int]:
     """The value without quotes that starts here: `(5,3)`, `<point>5 3</point>`, `down`, `2.5`."""
     depth = 0
-    for position in range(start, len(text)):
-        char = text[position]
+    for piece in _BARE_PIECE.finditer(text, start, min(len(text), start + MAX_BARE)):
+        char = piece[0]
         if char in _OPEN:
             depth += 1
         elif char in _CLOSE and depth:
             depth -= 1
         elif char in ",)" and not depth:
-            return text[start:position].strip(), position
-    raise ParseError(f"{call}: the closing ')' is missing")
+            return text[start : piece.start()].strip(), piece.start()
+    raise UnreadableError(f"{call}: the closing ')' is missing", (start, len(text)))
 
 
 def unescape(text: str) -> str:

@@ -1,9 +1,10 @@
-"""The action format of UI-TARS (1.0 and 1.5), both ways.
+"""The action format of UI-TARS (1.0, 1.5 and Doubao), both ways.
 
-`parse` accepts every spelling that the models and their tools produce: box tokens or none, two or four numbers,
-`<point>` and `<bbox>`, floats, any argument order, several actions one after the other. `format` writes the
-published spelling; the few typed actions for which there is none (modifiers, wheel notches, paths) get extra
-arguments, so that every action survives the round trip.
+`parse` accepts every spelling that the models and their tools produce, in any dialect: box tokens or none, two or four
+numbers, `<point>` and `<bbox>`, floats, any argument order, several actions one after the other, code fences, the tags
+of Doubao-Seed. A dialect decides what the numbers mean and how `format` writes. The few typed actions for which there
+is no published spelling (modifiers, wheel notches, paths) get extra arguments, so that every action survives the round
+trip.
 """
 
 from __future__ import annotations
@@ -11,20 +12,38 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from typing import Literal
 
 from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import ParsedResponse, ParseError
+from dart_agent.formats.base import (
+    InexpressibleError,
+    ParsedResponse,
+    ParseError,
+    Response,
+    Screen,
+    UnreadableError,
+    as_tuple,
+    parse_error,
+    text_of,
+)
 from dart_agent.formats.calls import Call, parse_calls, quote
-from dart_agent.prompts import UI_TARS_ACTION_SPACE
+from dart_agent.formats.chords import read_chord, write_chord
+from dart_agent.formats.registry import register
+from dart_agent.formats.seed_calls import OPENING, read_seed_calls
+from dart_agent.formats.ui_tars_compat import Compat, parse_as_published
+from dart_agent.prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
 from dart_gym import actions as a
-from dart_gym.keys import canonical_key
 
+Dialect = Literal["1.0", "1.5", "doubao"]
 WHEEL_NOTCHES = 5
 _ACTION = re.compile(r"Action:\s*")
 _CANDIDATES = 16
+MAX_PLACE = 1000
+_FENCE = re.compile(r"```\w*\s*")
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _THOUGHT = re.compile(r"^\s*Thought:\s*")
-_TAG = re.compile(r"<\|?/?[A-Za-z_]+\|?>|[()\[\]]")
+_PLAIN = re.compile(r"\((\d{1,5}),(\d{1,5})\)")
+_TAG = re.compile(r"<\|?/?[A-Za-z_]{1,20}\|?>|[()\[\]]")
 _NUMBERS = re.compile(r"\s*[-+]?\d+(?:\.\d*)?(?:(?:\s*,\s*|\s+)[-+]?\d+(?:\.\d*)?){1,3}\s*")
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?")
 _FLOAT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
@@ -37,39 +56,77 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_triple": ("left", 3),
     "right_single": ("right", 1),
     "middle_single": ("middle", 1),
+    "middle_click": ("middle", 1),
 }
 _DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 
 
+@register(
+    "ui_tars",
+    variants={
+        "1.0": {"dialect": "1.0"},
+        "1.5": {"dialect": "1.5"},
+        "doubao": {"dialect": "doubao"},
+        "dart": {"compat": "dart"},
+        "osworld-uitars15-v1": {"compat": "osworld-uitars15-v1"},
+    },
+)
 class UITarsFormat:
     """`ActionFormat` of UI-TARS."""
 
     name = "ui_tars"
 
-    def __init__(self, wait_s: float = 5.0) -> None:
-        """`wait_s` is what `wait()` stands for; the prompt promises five seconds."""
-        self._wait_s = wait_s
+    def __init__(self, dialect: Dialect = "1.5", *, compat: Compat | None = None, wait_s: float = 5.0) -> None:
+        """Choose a dialect.
 
-    def parse(self, text: str, space: CoordinateSpace) -> ParsedResponse:
-        """Return thought and actions of a response. Raises `ParseError`, whatever the text."""
-        thought, calls = _split(text)
+        Args:
+            dialect: "1.5" writes absolute pixels of the resized image; "1.0" and "doubao" 0 to 1000 on both axes.
+            compat: read as a published parser does, defects and all; see `ui_tars_compat`.
+            wait_s: what `wait()` stands for; the prompt promises five seconds.
+
+        Raises:
+            TypeError: an unknown dialect or compat.
+        """
+        if dialect not in ("1.0", "1.5", "doubao"):
+            raise TypeError(f"unknown dialect {dialect!r}; known: 1.0, 1.5, doubao")
+        if compat not in (None, "dart", "osworld-uitars15-v1"):
+            raise TypeError(f"unknown compat {compat!r}; known: dart, osworld-uitars15-v1")
+        self._dialect, self._compat, self._wait_s = dialect, compat, wait_s
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """Absolute in the resized image (that of UI-TARS's own limits for a bare size), or relative to 1000."""
+        if self._dialect != "1.5":
+            return CoordinateSpace.relative(screen, 1000)
+        return screen if isinstance(screen, CoordinateSpace) else CoordinateSpace.for_image(screen)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a response."""
+        space = self.space(screen)
         try:
-            return ParsedResponse(thought, tuple(self._action(_Arguments(call, space)) for call in calls))
-        except ParseError:
-            raise
-        except ValueError as error:  # a typed action refused its fields: an unknown key, an absurd number
-            raise ParseError(str(error)) from None
+            text = text_of(response)
+            if self._compat is not None:
+                return parse_as_published(text, space, self._compat)
+            thought, calls = _split(text)
+        except UnreadableError as error:
+            return ParsedResponse("", (), (parse_error(error),))
+        actions: list[a.Action] = []
+        errors: list[ParseError] = []
+        for call in calls:
+            try:
+                actions.append(self._action(_Arguments(call, space)))
+            except ValueError as error:  # also a typed action that refuses its fields: an absurd number
+                errors.append(parse_error(error, call.span))
+        return ParsedResponse(thought, tuple(actions), tuple(errors))
 
-    def format(self, actions: tuple[a.Action, ...], space: CoordinateSpace, thought: str = "") -> str:
-        """Write a response; `parse` returns the same actions, up to the rounding of `space`."""
-        if not actions:
-            raise ValueError("a response holds at least one action")
-        lines = "\n\n".join(self._call(action, space) for action in actions)
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a response; `parse` returns the same actions."""
+        space = self.space(screen)
+        lines = "\n\n".join(self._call(action, space) for action in as_tuple(actions))
         return f"Thought: {thought}\nAction: {lines}" if thought else f"Action: {lines}"
 
     def describe(self) -> str:
         """The action space as the prompt states it."""
-        return UI_TARS_ACTION_SPACE
+        return UI_TARS_DOUBAO_ACTION_SPACE if self._dialect == "doubao" else UI_TARS_ACTION_SPACE
 
     def _action(self, arguments: _Arguments) -> a.Action:
         name = arguments.call.name.lower()
@@ -80,8 +137,8 @@ class UITarsFormat:
         elif name in _READERS:
             action = _READERS[name](arguments)
         else:
-            raise ParseError(
-                f"unknown action {arguments.call.name!r}; known: click, left_double, right_single, drag, hotkey, "
+            raise UnreadableError(
+                f"unknown action {arguments.call.name[:40]!r}; known: click, left_double, right_single, drag, hotkey, "
                 "type, scroll, wait, finished"
             )
         arguments.check_all_used()
@@ -92,33 +149,60 @@ class UITarsFormat:
             return "wait()" if action.seconds == self._wait_s else f"wait(seconds={action.seconds!r})"
         writer = _WRITERS.get(type(action))
         if writer is None:
-            raise ValueError(f"UI-TARS has no spelling for {action!r}")
+            raise InexpressibleError(f"UI-TARS has no spelling for {action!r}")
         name, arguments = writer(action, space)
-        return f"{name}({', '.join(f'{key}={quote(value)}' for key, value in arguments.items())})"
+        written = (f"{key}={quote(value)}" for key, value in arguments.items())
+        if self._dialect == "doubao":
+            written = (_doubao(name, *item.split("=", 1)) for item in written)
+        return f"{name}({', '.join(written)})"
+
+
+_DOUBAO_BOX = re.compile(r"'\((.+),(.+)\)'")
+
+
+def _doubao(name: str, key: str, value: str) -> str:
+    """An argument in Doubao's spelling: points instead of boxes."""
+    if key not in ("start_box", "end_box"):
+        return f"{key}={value}"
+    key = {"start_box": "start_point" if name == "drag" else "point", "end_box": "end_point"}[key]
+    point = _DOUBAO_BOX.sub(r"'<point>\1 \2</point>'", value)
+    return f"{key}={point}"
 
 
 def _split(text: str) -> tuple[str, list[Call]]:
     """Thought and calls. The last `Action:` that calls follow to the end counts: texts may contain the word too."""
+    if OPENING in text and not _ACTION.search(text, 0, text.index(OPENING)):
+        return read_seed_calls(text)
     text = _without_special_end(text)
     places = list(_ACTION.finditer(text))
     if not places:
-        raise ParseError("no 'Action:' found; end your response with a line such as: Action: click(start_box='(x,y)')")
-    first_error: ParseError | None = None
-    for place in [*places[:-_CANDIDATES:-1], places[0]]:
+        raise UnreadableError(
+            "no 'Action:' found; end your response with a line such as: Action: click(start_box='(x,y)')",
+            (0, len(text)),
+        )
+    first_error: UnreadableError | None = None
+    for place in places if len(places) == 1 else [*places[:-_CANDIDATES:-1], places[0]]:
+        start = fence.end() if (fence := _FENCE.match(text, place.end())) else place.end()
         try:
-            calls = parse_calls(text[place.end() :])
-        except ParseError as error:
+            calls = parse_calls(text, start)
+        except UnreadableError as error:
             first_error = first_error or error
             continue
         return _THOUGHT.sub("", text[: place.start()]).strip(), calls
-    raise first_error or ParseError("no action found")
+    raise first_error or UnreadableError("no action found")
 
 
 def _without_special_end(text: str) -> str:
-    """The text without the special tokens that an engine may leave at its end."""
+    """The text without the special tokens and code fences that stand at its end."""
     text = text.rstrip()
-    while text.endswith("|>") and _SPECIAL.fullmatch(text, max(text.rfind("<|"), 0)):
-        text = text[: text.rfind("<|")].rstrip()
+    for _ in range(8):  # each round copies the text
+        if text.endswith("|>"):
+            start = max(text.rfind("<|", max(0, len(text) - 60)), 0)
+            if not _SPECIAL.fullmatch(text, start):
+                return text
+            text = text[:start].rstrip()
+        else:
+            text = text.removesuffix("```").removesuffix("[EOS]").rstrip()
     return text
 
 
@@ -130,13 +214,13 @@ class _Arguments:
         self._unused = set(call.arguments)
 
     def text(self, names: tuple[str, ...], default: str | None = None) -> str:
-        """The first of several names that is given. Raises `ParseError` where none is and there is no default."""
+        """The first of several names that is given. Raises `UnreadableError` where none is and there is no default."""
         for name in names:
             if name in self.call.arguments:
                 self._unused.discard(name)
                 return self.call.arguments[name]
         if default is None:
-            raise ParseError(f"{self.call.name} needs {names[0]}='...'")
+            raise UnreadableError(f"{self.call.name} needs {names[0]}='...'")
         return default
 
     def point(self, names: tuple[str, ...]) -> tuple[int, int] | None:
@@ -147,7 +231,7 @@ class _Arguments:
     def need_point(self, names: tuple[str, ...]) -> tuple[int, int]:
         """A point in screen pixels that must be given."""
         if (point := self.point(names)) is None:
-            raise ParseError(f"{self.call.name} needs {names[0]}='(x,y)'")
+            raise UnreadableError(f"{self.call.name} needs {names[0]}='(x,y)'")
         return point
 
     def number(self, names: tuple[str, ...], default: float) -> float:
@@ -155,48 +239,41 @@ class _Arguments:
         value = self.text(names, "")
         if not value:
             return default
-        if not _FLOAT.fullmatch(value.strip()) or not math.isfinite(number := float(value)):
-            raise ParseError(f"{self.call.name}: {names[0]} must be a number, got {value[:40]!r}")
+        if len(value) > 40 or not _FLOAT.fullmatch(value.strip()) or not math.isfinite(number := float(value)):
+            raise UnreadableError(f"{self.call.name}: {names[0]} must be a number, got {value[:40]!r}")
         return number
 
     def integer(self, names: tuple[str, ...], default: int) -> int:
         """A whole number."""
         value = self.number(names, default)
         if value != int(value):
-            raise ParseError(f"{self.call.name}: {names[0]} must be a whole number, got {value}")
+            raise UnreadableError(f"{self.call.name}: {names[0]} must be a whole number, got {value}")
         return int(value)
 
     def check_all_used(self) -> None:
-        """Raise `ParseError` for arguments that the action does not have."""
+        """Raise `UnreadableError` for arguments that the action does not have."""
         if self._unused:
             unknown = ", ".join(sorted(self._unused)) or "a value without a name"
-            raise ParseError(f"{self.call.name} has no argument {unknown}")
+            raise UnreadableError(f"{self.call.name} has no argument {unknown}")
 
 
 def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
     """Centre of `(x,y)`, `(x1,y1,x2,y2)`, `<point>x y</point>`, `<bbox>..</bbox>`, with or without box tokens."""
-    plain = _TAG.sub(" ", value)
-    if not _NUMBERS.fullmatch(plain):
-        raise ParseError(f"{call}: {value[:60]!r} is not a place; write it as '(x,y)'")
-    numbers = [float(number) for number in _NUMBER.findall(plain)]
+    if plain := _PLAIN.fullmatch(value):
+        return space.pixel(int(plain[1]), int(plain[2]))
+    bare = _TAG.sub(" ", value) if len(value) <= MAX_PLACE else ""
+    if not _NUMBERS.fullmatch(bare):
+        raise UnreadableError(f"{call}: {value[:60]!r} is not a place; write it as '(x,y)'")
+    numbers = [float(number) for number in _NUMBER.findall(bare)]
     if len(numbers) == 3:
-        raise ParseError(f"{call}: {value[:60]!r} has three numbers; a place has two, a box four")
-    x, y = (numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2
-    screen = space.to_screen(x, y)
-    return _pixel(screen[0], space.screen[0]), _pixel(screen[1], space.screen[1])
-
-
-def _pixel(value: float, size: int) -> int:
-    """Nearest pixel. The far edge belongs to the last one; what lies off the screen stays there for it to complain."""
-    if not math.isfinite(value):
-        raise ParseError("coordinates must be finite numbers")
-    return size - 1 if size - 0.5 <= value <= size else round(value)
+        raise UnreadableError(f"{call}: {value[:60]!r} has three numbers; a place has two, a box four")
+    return space.pixel((numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2)
 
 
 def _click(arguments: _Arguments, button: a.Button, count: int) -> a.Action:
     x, y = arguments.point(_START) or (None, None)
     named = arguments.text(("button",), button)
-    modifiers = tuple(keys(arguments.text(("modifiers",), "")))
+    modifiers = read_chord(arguments.text(("modifiers",), ""))
     return a.Click(x, y, named, arguments.integer(("count",), count), modifiers)  # type: ignore[arg-type]  # checked there
 
 
@@ -214,74 +291,26 @@ def _scroll(arguments: _Arguments) -> a.Action:
     dx, dy = arguments.integer(("dx",), 0), arguments.integer(("dy",), 0)
     if direction:
         if direction not in _DIRECTIONS:
-            raise ParseError(f"scroll: direction must be down, up, left or right, got {direction[:40]!r}")
+            raise UnreadableError(f"scroll: direction must be down, up, left or right, got {direction[:40]!r}")
         notches = arguments.integer(("amount",), WHEEL_NOTCHES)
         dx, dy = (notches * step for step in _DIRECTIONS[direction])
     elif not {"dx", "dy"} & arguments.call.arguments.keys():
-        raise ParseError("scroll needs direction='down', 'up', 'left' or 'right'")
+        raise UnreadableError("scroll needs direction='down', 'up', 'left' or 'right'")
     return a.Scroll(x, y, dx, dy)
 
 
 def _chord(arguments: _Arguments) -> a.Action:
-    found = keys(arguments.text(("key", "keys", "hotkey", "")))
+    found = read_chord(arguments.text(("key", "keys", "hotkey", "")))
     if not found:
-        raise ParseError(f"{arguments.call.name} needs key='...', such as key='ctrl c'")
-    return a.Press(tuple(found))
+        raise UnreadableError(f"{arguments.call.name} needs key='...', such as key='ctrl c'")
+    return a.Press(found)
 
 
 def _one_key(arguments: _Arguments) -> str:
-    found = keys(arguments.text(("key", "")))
+    found = read_chord(arguments.text(("key", "")))
     if len(found) != 1:
-        raise ParseError(f"{arguments.call.name} takes one key, got {len(found)}")
+        raise UnreadableError(f"{arguments.call.name} takes one key, got {len(found)}")
     return found[0]
-
-
-def keys(text: str) -> list[str]:
-    """Canonical keys of a chord: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl page down`, `ctrl +`.
-
-    Raises:
-        ValueError: an unknown key.
-    """
-    words = [part for word in text.split() for part in _plus_parts(word)]
-    # A plus between two keys joins them; as a key of its own it stands at an end or is called `plus`.
-    words = [word for index, word in enumerate(words) if word != "+" or index in (0, len(words) - 1)]
-    if text and not text.strip():
-        return [canonical_key(text[0])]  # a sole space, newline or tab is that key
-    if any(len(word) > 1 and word[0].isupper() for word in words):
-        words = [word.lower() for word in words]  # in `Ctrl+C` the capital is a way of writing, not a Shift
-    found: list[str] = []
-    index = 0
-    while index < len(words):
-        pair = " ".join(words[index : index + 2])
-        # Two words that are one key (`page down`), unless both are keys of their own (`up left`).
-        joined = " " in pair and not all(map(_is_key, words[index : index + 2])) and _is_key(pair)
-        found.append(canonical_key(pair if joined else words[index]))
-        index += 2 if joined else 1
-    return found
-
-
-def _chord_text(chord: tuple[str, ...]) -> str:
-    """Keys as `keys` reads them back."""
-    return " ".join("plus" if key == "+" else key for key in chord)
-
-
-def _plus_parts(word: str) -> list[str]:
-    """`ctrl+shift+c` and `ctrl-c` in their keys; `+`, `-`, `ctrl++` and names that contain a dash stay whole keys."""
-    if len(word) == 1 or _is_key(word):
-        return [word]
-    for mark in "+-":
-        if mark in word:
-            parts = word.removesuffix(2 * mark).split(mark) if word.endswith(2 * mark) else word.split(mark)
-            return [part for part in parts if part] + ([mark] if word.endswith(2 * mark) else [])
-    return [word]
-
-
-def _is_key(name: str) -> bool:
-    try:
-        canonical_key(name)
-    except ValueError:
-        return False
-    return True
 
 
 _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
@@ -304,14 +333,10 @@ _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
 }
 
 
-def _place(x: float, y: float, space: CoordinateSpace) -> str:
-    """A screen point as the model writes it: whole numbers where they come back to the same pixel."""
-    precise = space.to_model(x, y)
-    whole = (round(precise[0]), round(precise[1]))
-    back = space.to_screen(*whole)
-    if (_pixel(back[0], space.screen[0]), _pixel(back[1], space.screen[1])) == (x, y):
-        return f"({whole[0]},{whole[1]})"
-    return f"({precise[0]:.3f},{precise[1]:.3f})"
+def _place(x: int, y: int, space: CoordinateSpace) -> str:
+    """A screen point as the model writes it."""
+    across, down = space.written(x, y)
+    return f"({across},{down})"
 
 
 Written = tuple[str, dict[str, str]]
@@ -323,7 +348,7 @@ def _write_click(action: a.Click, space: CoordinateSpace) -> Written:
     arguments = {} if action.x is None or action.y is None else {"start_box": _place(action.x, action.y, space)}
     if (action.button, action.count) not in known:
         arguments |= {"button": action.button, "count": str(action.count)}
-    return name, arguments | ({"modifiers": _chord_text(action.modifiers)} if action.modifiers else {})
+    return name, arguments | ({"modifiers": write_chord(action.modifiers)} if action.modifiers else {})
 
 
 def _write_drag(action: a.Drag, space: CoordinateSpace) -> Written:
@@ -351,7 +376,7 @@ _WRITERS: dict[type[a.Action], Callable[..., Written]] = {
     a.Drag: _write_drag,
     a.Scroll: _write_scroll,
     a.Move: lambda action, space: ("hover", {"start_box": _place(action.x, action.y, space)}),
-    a.Press: lambda action, space: ("hotkey", {"key": _chord_text(action.keys)}),
+    a.Press: lambda action, space: ("hotkey", {"key": write_chord(action.keys)}),
     a.KeyDown: lambda action, space: ("keydown", {"key": action.key}),
     a.KeyUp: lambda action, space: ("keyup", {"key": action.key}),
     a.MouseDown: lambda action, space: ("mouse_down", {"button": action.button}),

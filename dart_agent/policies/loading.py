@@ -1,21 +1,158 @@
-"""Policies by name, for the command line: "random", "oracle", a model, or anybody's `module:Class`."""
+"""Policies by name, for the command line: "random", "oracle", "human", a model, or anybody's `module:Class`."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
-from typing import Any
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
 
-from dart_agent.conversation import ConversationConfig
+from dart_agent.conversation import ConversationConfig, style_for
 from dart_agent.engines.base import Engine, Sampling
 from dart_agent.evaluate import PlayableSession, PolicyFactory
+from dart_agent.evaluation.directory import fingerprint
+from dart_agent.formats import get_format
 from dart_agent.policies.oracle import OraclePolicy
 from dart_agent.policies.policy import Policy
 from dart_agent.policies.random_policy import RandomPolicy
+from dart_agent.prompts import Style
+from dart_agent.records import Decoder
 from dart_gym.errors import ConfigurationError
 
-BUILT_IN = ("random", "oracle", "vlm")
+BUILT_IN = ("random", "oracle", "human", "vlm", "anthropic", "openai")
+HOSTED = ("anthropic", "openai")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """A policy as the command line names it.
+
+    Attributes:
+        spec: one of `BUILT_IN`, or `module:Class`.
+        model: "vlm": its directory; hosted models: their name.
+        url: "vlm": of an engine server, None to load the model here; hosted models: another base URL.
+        prompt: a style of `ConversationConfig`; in the words of the format if None ("vlm" only).
+        screenshots: newest screenshots in the prompt.
+        texts: newest responses in the prompt ("vlm" only).
+        max_tokens: longest response.
+        temperature: 0 for greedy ("vlm" only).
+        format: how the model writes actions, a name of `dart_agent.formats` ("vlm" only).
+    """
+
+    spec: str
+    model: str | None = None
+    url: str | None = None
+    prompt: str | None = None
+    screenshots: int = 5
+    texts: int = 35
+    max_tokens: int = 500
+    temperature: float = 1.0
+    format: str = "ui_tars"
+
+    def settings(self) -> dict[str, Any]:
+        """What of it changes what the policy does, as JSON; not where a server listens."""
+        if self.spec == "vlm":
+            return {
+                "model": fingerprint(Path(self.model or "")),
+                "format": self.format,
+                "prompt": self.prompt_style(),
+                "screenshots": self.screenshots,
+                "texts": self.texts,
+                "max_tokens": self.max_tokens,
+                "temperature": self.temperature,
+            }
+        if self.spec in HOSTED:
+            return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
+        return {}
+
+    def prompt_style(self) -> Style:
+        """The style of prompts.
+
+        Raises:
+            ConfigurationError: there is no such style, or no such format.
+        """
+        if self.prompt is None:
+            return style_for(get_format(self.format))
+        if self.prompt not in get_args(Style):
+            raise ConfigurationError(f"unknown prompt style {self.prompt!r}; known: {', '.join(get_args(Style))}")
+        return cast(Style, self.prompt)
+
+    def decoder(self) -> Decoder | None:
+        """Of the model's tokenizer; None where it has none here."""
+        return token_decoder(Path(self.model)) if self.spec == "vlm" and self.model else None
+
+
+@contextlib.asynccontextmanager
+async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+    """The factory of a policy, with what its policies share (an engine, a connection) around it.
+
+    Raises:
+        ConfigurationError: no such policy, or it lacks a setting.
+    """
+    if options.spec == "vlm":
+        async with _vlm_policies(options) as factory:
+            yield factory
+    elif options.spec in HOSTED:
+        from dart_agent.policies.hosted import open_hosted
+
+        async with open_hosted(
+            options.spec,
+            options.model,
+            base_url=options.url,
+            screenshots=options.screenshots,
+            max_tokens=options.max_tokens,
+        ) as factory:
+            yield factory
+    elif options.spec == "human":
+        from dart_agent.policies.human import open_human
+
+        async with open_human() as factory:
+            yield factory
+    else:
+        yield policy_factory(options.spec)
+
+
+@contextlib.asynccontextmanager
+async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+    if options.model is None:
+        raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
+    style = options.prompt_style()
+    conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
+    sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
+    engine = _engine(options.model, options.url)
+    try:
+        yield model_factory(engine, options.model, conversation, sampling, options.format)
+    finally:
+        await engine.close()
+
+
+def _engine(model: str, url: str | None) -> Engine:
+    if url is not None:
+        from dart_agent.engines.addresses import connect_engine
+
+        return connect_engine(url, model)
+    from dart_agent.engines.transformers import TransformersEngine
+
+    return TransformersEngine(Path(model))
+
+
+def token_decoder(model: Path) -> Decoder:
+    """Token ids -> the text of each, special tokens spelled out.
+
+    Raises:
+        ConfigurationError: the directory has no readable `tokenizer.json`.
+    """
+    from tokenizers import Tokenizer
+
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigurationError(f"{path} does not exist: is {model} a directory of a model?")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
 
 def policy_factory(spec: str) -> PolicyFactory:
@@ -46,7 +183,6 @@ def model_factory(
     engine: Engine, model_dir: str, conversation: ConversationConfig, sampling: Sampling, action_format: str
 ) -> PolicyFactory:
     """Policies of one model that share its tokenizer and image processing."""
-    from dart_agent.formats import get_format
     from dart_agent.policies.vlm import VLMPolicy
     from dart_agent.tokens import ModelTokens
     from dart_agent.vision import VisionSpec

@@ -21,4 +21,4 @@ class OraclePolicy:
 
     async def act(self, observation: Observation) -> Decision:
         """The next action."""
-        return Decision((await self._oracle(),))
+        return Decision((await self._oracle(),), actor="oracle")

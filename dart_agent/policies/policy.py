@@ -34,6 +34,7 @@ class Decision:
         terminal: PARSE_ERROR or MODEL_ERROR end the episode.
         prompt: the model's input, for training.
         generation: the model's output, for training.
+        actor: who decided: "policy", "oracle" or "human"; recorded with the step.
     """
 
     actions: tuple[Action, ...] = ()
@@ -43,6 +44,7 @@ class Decision:
     terminal: TerminalState | None = None
     prompt: Prompt | None = None
     generation: Generation | None = None
+    actor: str = "policy"
 
 
 class Policy(Protocol):

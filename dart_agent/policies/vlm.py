@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dart_agent.conversation import Conversation, ConversationConfig
+from dart_agent.conversation import Conversation, ConversationConfig, style_for
 from dart_agent.engines.base import Engine, EngineError, Sampling
 from dart_agent.formats import get_format
-from dart_agent.formats.base import ActionFormat, ParseError
+from dart_agent.formats.base import ActionFormat
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
@@ -43,7 +43,7 @@ class VLMPolicy:
             tokens: of the engine's model.
             vision: of the engine's model.
             action_format: how the model writes actions.
-            conversation: how prompts are made.
+            conversation: how prompts are made; in the words of the action format by default.
             sampling: its seed is replaced at every step; empty stop and suppressed ids are taken from `tokens`.
         """
         self._engine, self._vision, self._format = engine, vision, action_format
@@ -53,7 +53,9 @@ class VLMPolicy:
             stop_ids=sampling.stop_ids or tokens.stop_ids,
             suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
         )
-        self._conversation = Conversation(tokens, vision, conversation)
+        if conversation is None:
+            conversation = ConversationConfig(style=style_for(action_format))
+        self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._seed = 0
         self._step = 0
 
@@ -93,12 +95,12 @@ class VLMPolicy:
             self._conversation.respond(generation.token_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
-        try:
-            response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
-        except ParseError as error:
+        response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        if response.errors:
             return Decision(
                 text=generation.text,
-                error=str(error),
+                thought=response.thought,
+                error=response.problem,
                 terminal=TerminalState.PARSE_ERROR,
                 prompt=prompt,
                 generation=generation,

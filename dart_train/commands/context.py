@@ -60,6 +60,10 @@ class ModuleContext:
         """The run's data manager."""
         return open_data(self.config, self.run)
 
+    def database_url(self) -> str:
+        """URL of the run's database."""
+        return self.config.data.database_url() or self.run.database_url
+
     def progress(self) -> Progress:
         """The run's progress log."""
         return Progress(self.run)
@@ -126,8 +130,9 @@ def check_model(path: str | Path) -> None:
 def open_data(config: RunConfig, run: RunDirectory) -> DataManager:
     """Open a run's data manager with the run's settings."""
     return DataManager.open(
-        url=config.data.url or run.database_url,
-        root=Path(run.data),
+        url=config.data.database_url() or run.database_url,
+        root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
         run_id=config.name,
         config=config.curation,
+        image_format=config.data.image_format,
     )

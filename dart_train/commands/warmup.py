@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dart_agent.conversation import Conversation
+from dart_agent.formats import get_format
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.agent import conversation_config
@@ -89,7 +90,8 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
     recorded = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in recorded]
     tokens = ModelTokens.load(model_dir)
-    conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), conversation_config(config.agent))
+    vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)
+    conversation = Conversation(tokens, vision, conversation_config(config.agent), action_format)
     share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
     passes = MAX_PASSES if share or any(share_of.values()) else 1
     rng = random.Random(config.seed)

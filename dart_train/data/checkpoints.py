@@ -12,7 +12,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from dart_train.data.schema import PATH_LENGTH, CheckpointStatus, checkpoint, checkpoint_meta
+from dart_train.data.schema import PATH_LENGTH, CheckpointStatus, LeaseState, checkpoint, checkpoint_meta, lease
 from dart_train.errors import CheckpointError
 
 _meta = checkpoint_meta.c
@@ -112,6 +112,12 @@ def complete(connection: sa.Connection, run_id: str, version: int, path: str, so
     _set_status(connection, row.id, CheckpointStatus.COMPLETED)
     mine = (_meta.run_id == run_id) & (_meta.version == version)
     connection.execute(checkpoint_meta.update().where(mine).values(completed_at=now))
+    waiting = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.COMMITTED.value)
+    connection.execute(  # what was learned since the version before is in this one
+        lease.update()
+        .where(waiting, lease.c.result_version.is_(None), lease.c.version < version)
+        .values(result_version=version)
+    )
 
 
 def fail(connection: sa.Connection, run_id: str, version: int) -> None:
@@ -119,9 +125,11 @@ def fail(connection: sa.Connection, run_id: str, version: int) -> None:
     _retire(connection, run_id, version, CheckpointStatus.FAILED)
 
 
-def deprecate(connection: sa.Connection, run_id: str, version: int) -> None:
+def deprecate(connection: sa.Connection, run_id: str, version: int, now: float) -> None:
     """Mark a version whose files are going to be deleted. Its number goes on counting for staleness."""
     _retire(connection, run_id, version, CheckpointStatus.DEPRECATED)
+    mine = (_meta.run_id == run_id) & (_meta.version == version)
+    connection.execute(checkpoint_meta.update().where(mine, _meta.retired_at.is_(None)).values(retired_at=now))
 
 
 def _retire(connection: sa.Connection, run_id: str, version: int, status: CheckpointStatus) -> None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,45 +23,19 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, leases, records, statistics
-from dart_train.data.files import image_hash
-from dart_train.data.leases import Sweep
+from dart_train.data import checkpoints, leases, leftovers, records, resuming, serving, statistics
+from dart_train.data.files import image_hash, pack_trajectory
+from dart_train.data.leased import Group, LeasedGroups
+from dart_train.data.leases import Sweep, Taken, TakenGroup
 from dart_train.data.reader import RunReader
+from dart_train.data.resuming import Resumed
 from dart_train.data.schema import Reason, RolloutState, run_state
-from dart_train.errors import CorruptDataError, InvalidTrajectoryError
+from dart_train.errors import CorruptDataError, InvalidTrajectoryError, LeaseError
 from dart_train.trajectory import Trajectory
 
 _log = logging.getLogger(__name__)
 
 LEASE_POLL_S = 0.02  # how often a waiting lease looks again; a look is one small read
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rollouts of one task and seed that are compared with one another.
-
-    Attributes:
-        key: their common `group_key`.
-        task_id: their task.
-        trajectories: in the order of their recording.
-    """
-
-    key: str
-    task_id: str
-    trajectories: tuple[Trajectory, ...]
-
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """The score of each trajectory."""
-        return tuple(trajectory.reward or 0.0 for trajectory in self.trajectories)
-
-
-@dataclass(frozen=True, slots=True)
-class LeasedGroups:
-    """Groups that are the holder's until it commits, releases, or stops sending heartbeats."""
-
-    lease_id: str
-    groups: tuple[Group, ...]
 
 
 class DataManager(RunReader):
@@ -72,7 +46,7 @@ class DataManager(RunReader):
         files: the data directory.
         run_id: the run.
         config: the switches of curation.
-        clock: Unix time; all processes of a run must agree on it to well within a lease's time to live.
+        clock: Unix time for tests to turn; None for the database's own, which all machines of a run share.
     """
 
     # Trajectories and screenshots
@@ -101,12 +75,15 @@ class DataManager(RunReader):
 
         Raises:
             InvalidTrajectoryError: it breaks an invariant; nothing was stored.
+            DuplicateTrajectoryError: another trajectory was recorded under its id; nothing was stored.
             DataError: disk or database failed; nothing was stored.
         """
         self._check(trajectory, images or {})
+        digest = records.digest(pack_trajectory(trajectory))
+        name = trajectory.trajectory_id
         self.files.write_images(images or {})
         if not self.files.write_trajectory(trajectory):
-            known = self.store.read(lambda c: records.find_state(c, self.run_id, trajectory.trajectory_id))
+            known = self.store.read(lambda c: records.find_state(c, self.run_id, name, digest))
             if known is not None:
                 return known
             self.files.write_trajectory(trajectory, replace=True)  # left by a process killed before its transaction
@@ -115,10 +92,11 @@ class DataManager(RunReader):
                 connection,
                 trajectory,
                 run_id=self.run_id,
-                split_dir=f"trajectories/{trajectory.trajectory_id}",
+                split_dir=f"trajectories/{name}",
+                digest=digest,
                 expected=expected or self.config.group_size,
                 config=self.config,
-                now=self._clock(),
+                now=self._now(connection),
             )
         )
 
@@ -156,25 +134,67 @@ class DataManager(RunReader):
                 return leased
             threading.Event().wait(min(LEASE_POLL_S, remaining))
 
+    def leases(
+        self,
+        holder: str,
+        *,
+        groups: int,
+        at_least: int | None = None,
+        ttl_s: float = 60.0,
+        stop: Callable[[], bool] = lambda: False,
+        poll_s: float = 0.5,
+        say_after_s: float = 15.0,
+    ) -> Iterator[LeasedGroups]:
+        """Yield lease after lease, waiting for data in between, until told to stop. See `dart_train.data.leased`.
+
+        While it waits, the log says every `say_after_s` seconds why nothing can be leased.
+
+        Args:
+            holder: who asks.
+            groups: how many groups each lease asks for.
+            at_least: take as few as this; `groups` by default.
+            ttl_s: time to live of a lease without heartbeats.
+            stop: asked before every lease, and every `poll_s` seconds while waiting.
+            poll_s: see `stop`.
+            say_after_s: see above.
+        """
+        said = time.monotonic()
+        while not stop():
+            leased = self.lease(groups, holder, ttl_s=ttl_s, timeout_s=poll_s, at_least=at_least)
+            if leased is not None:
+                yield leased
+                said = time.monotonic()
+            elif time.monotonic() - said >= say_after_s:
+                _log.info("waiting for data: %s", self.why())
+                said = time.monotonic()
+
     def heartbeat(self, lease_id: str) -> None:
         """Extend a lease by its time to live.
 
         Raises:
             LeaseError: it is over.
         """
-        self.store.write(lambda c: leases.extend(c, self.run_id, lease_id, self._clock()))
+        self.store.write(lambda c: leases.extend(c, self.run_id, lease_id, self._now(c)))
 
     def commit(self, lease_id: str, version: int) -> None:
         """Mark a lease's trajectories trained; doing so twice changes nothing.
 
+        A lease that ran out is committed as far as nobody else has its groups; the others are counted (`surplus()`).
+
         Args:
             lease_id: the lease.
-            version: of the weights that were trained on them (the trainer's version before the update).
+            version: of the weights that were trained on them (the trainer's version before the update). The first
+                version published after that is written down as the one that resulted.
 
         Raises:
-            LeaseError: the lease ran out and its groups were given to others.
+            LeaseError: the lease ran out and some of its groups were given to others.
         """
-        self.store.write(lambda c: leases.commit(c, self.run_id, lease_id, version))
+        surplus = self.store.write(lambda c: leases.commit(c, self.run_id, lease_id, version))
+        if surplus:
+            raise LeaseError(
+                f"lease {lease_id} is expired: others have {surplus} of its groups, which are trained twice now and "
+                "counted as surplus; send heartbeats more often than every ttl_s seconds, or ask for a longer ttl_s"
+            )
 
     def release(self, lease_id: str) -> None:
         """Give a lease's groups back untrained; nothing happens to one that is over."""
@@ -188,6 +208,27 @@ class DataManager(RunReader):
             for lease_id in held:
                 leases.release(connection, self.run_id, lease_id)
             return len(held)
+
+        return self.store.write(work)
+
+    def resume(self, holder: str, contained: int | None, *, version: int | None = None) -> Resumed:
+        """Settle the leases of a trainer's earlier life, so that nothing is trained twice or lost. For its start.
+
+        A trainer saves the serial of the lease that it trained on last (`LeasedGroups.serial`) with its weights. When
+        it begins again from them, whatever it was doing when it died, everything up to that serial is in the weights
+        and is marked trained; everything after it is not, and can be leased again.
+
+        Args:
+            holder: the trainer.
+            contained: that serial; 0 for weights that were trained on nothing; None: unknown, as with weights of
+                another origin; then commits stay as they are.
+            version: written down for what is marked trained now; by default the newest.
+        """
+
+        def work(connection: sa.Connection) -> Resumed:
+            newest = checkpoints.newest_version(connection, self.run_id) or 0
+            chosen = newest if version is None else version
+            return resuming.resume(connection, self.run_id, holder, contained, chosen)
 
         return self.store.write(work)
 
@@ -206,14 +247,19 @@ class DataManager(RunReader):
             DatabaseGoneError: the database file was deleted.
         """
         self.store.check_alive()
-        return self.store.write(lambda c: leases.sweep(c, self.run_id, self._oldest_allowed(c), self._clock()))
+        total = Sweep()
+        while True:  # in small transactions, so that nobody waits long for a large one
+            part = self.store.write(lambda c: leases.sweep(c, self.run_id, self._oldest_allowed(c), self._now(c)))
+            total += part
+            if part.expired_groups < leases.SWEEP_GROUPS:
+                return total
 
     # Checkpoints
 
     def announce(self, version: int, path: str | Path, source: str = "training") -> None:
         """Say that a version is about to be written: status PENDING."""
         where = _absolute(path)
-        self.store.write(lambda c: checkpoints.announce(c, self.run_id, version, where, source, self._clock()))
+        self.store.write(lambda c: checkpoints.announce(c, self.run_id, version, where, source, self._now(c)))
 
     def publish(self, version: int, path: str | Path, source: str = "training") -> None:
         """Say that a version can be read from a path: status COMPLETED. Doing so twice changes nothing.
@@ -222,7 +268,7 @@ class DataManager(RunReader):
             CheckpointError: nothing is at the path, or the version was published with another path.
         """
         where = _absolute(path)
-        self.store.write(lambda c: checkpoints.complete(c, self.run_id, version, where, source, self._clock()))
+        self.store.write(lambda c: checkpoints.complete(c, self.run_id, version, where, source, self._now(c)))
 
     def fail_checkpoint(self, version: int) -> None:
         """Say that a version could not be written: status FAILED."""
@@ -230,14 +276,34 @@ class DataManager(RunReader):
 
     def deprecate_checkpoint(self, version: int) -> None:
         """Say that a version's files are going to be deleted: status DEPRECATED."""
-        self.store.write(lambda c: checkpoints.deprecate(c, self.run_id, version))
+        self.store.write(lambda c: checkpoints.deprecate(c, self.run_id, version, self._now(c)))
+
+    def serve(self, replica: str, version: int | None) -> None:
+        """Say that an engine replica serves a version from now on; None: that it serves none."""
+        self.store.write(lambda c: serving.serve(c, self.run_id, replica, version, self._now(c)))
 
     # What others look at
 
     def refresh_task_stats(self) -> int:
         """Bring the saved records of tasks up to date; return how many tasks had news."""
         window = self.config.success_window
-        return self.store.write(lambda c: statistics.refresh_task_stats(c, self.run_id, window, self._clock()))
+        return self.store.write(lambda c: statistics.refresh_task_stats(c, self.run_id, window, self._now(c)))
+
+    def replay_leftovers(self) -> int:
+        """Make groups of trajectories that no group can use as it is; return how many. See `data.leftovers`."""
+        config = self.config
+        plans = self.plans(dict.fromkeys(self.saved_task_stats()))
+        full = config.select_rollouts or config.group_size
+
+        def size_of(task_id: str) -> int:
+            return min(full, plans[task_id].group_size) if task_id in plans else full
+
+        def work(connection: sa.Connection) -> int:
+            oldest, now = self._oldest_allowed(connection), self._now(connection)
+            since = now - config.leftover_after_s
+            return leftovers.replay(connection, self.run_id, size_of, oldest=oldest, waited_since=since, now=now)
+
+        return self.store.write(work)
 
     def set_fact(self, name: str, value: Any) -> None:
         """Keep a JSON value under a name, over restarts."""
@@ -274,12 +340,13 @@ class DataManager(RunReader):
     def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float) -> LeasedGroups | None:
         """Lease now or not at all. Each round that finds damage rejects a group, so the rounds come to an end."""
         while self._may_lease(need):
-            taken = self.store.write(lambda c: self._take(c, groups, need, holder, ttl_s))
+            lease_id = uuid.uuid4().hex  # chosen here, so that a transaction that is run again takes the same lease
+            taken = self.store.write(lambda c: self._take(c, lease_id, groups, need, holder, ttl_s))  # noqa: B023
             if taken is None:
                 return None
-            loaded = [group for row in taken.groups if (group := self._load_group(row)) is not None]
+            loaded = tuple(group for row in taken.groups if (group := self._load_group(row)) is not None)
             if len(loaded) >= need:
-                return LeasedGroups(taken.lease_id, tuple(loaded))
+                return LeasedGroups(self, taken.lease_id, taken.serial, loaded, ttl_s)
             self.release(taken.lease_id)
         return None
 
@@ -287,21 +354,23 @@ class DataManager(RunReader):
         """Look whether a lease could succeed, so that waiting trainers do not take the writers' lock."""
 
         def work(connection: sa.Connection) -> bool:
-            ready, _ = leases.count_ready(connection, self.run_id, self._oldest_allowed(connection))
-            return ready >= need or leases.any_dead(connection, self.run_id, self._clock())
+            oldest = self._oldest_allowed(connection)
+            return leases.any_ready(connection, self.run_id, oldest, need) or leases.any_dead(
+                connection, self.run_id, self._now(connection)
+            )
 
         return self.store.read(work)
 
     def _take(
-        self, connection: sa.Connection, groups: int, need: int, holder: str, ttl_s: float
-    ) -> leases.Taken | None:
-        oldest, now = self._oldest_allowed(connection), self._clock()
+        self, connection: sa.Connection, lease_id: str, groups: int, need: int, holder: str, ttl_s: float
+    ) -> Taken | None:
+        oldest, now = self._oldest_allowed(connection), self._now(connection)
         leases.sweep(connection, self.run_id, oldest, now)
-        return leases.take(connection, self.run_id, holder, groups, need, oldest, ttl_s, now)
+        return leases.take(connection, self.run_id, lease_id, holder, groups, need, oldest, ttl_s, now)
 
-    def _load_group(self, row: leases.TakenGroup) -> Group | None:
+    def _load_group(self, row: TakenGroup) -> Group | None:
         try:
-            trajectories = tuple(self.load_trajectory(name) for name in row.trajectory_ids)
+            trajectories = tuple(self.load_trajectory(name) for name in (*row.trajectory_ids, *row.injected))
             for trajectory in trajectories:
                 for step in trajectory.steps:
                     self.files.check_images(step.image_hashes)
@@ -309,7 +378,7 @@ class DataManager(RunReader):
             _log.error("group %s is left out: %s", row.key, error)
             self.store.write(lambda c: leases.reject_group(c, row.group_id, Reason.CORRUPT))
             return None
-        return Group(row.key, row.task_id, trajectories)
+        return Group(row.key, row.task_id, trajectories, frozenset(row.injected))
 
 
 def _absolute(path: str | Path) -> str:

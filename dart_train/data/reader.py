@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -16,14 +15,19 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, curation, leases, statistics
+from dart_train.data import checkpoints, curation, leases, serving, statistics, status
+from dart_train.data.admission import Admission, Backlog, admission
 from dart_train.data.cache import LRUCache
 from dart_train.data.checkpoints import CheckpointRow
-from dart_train.data.curation import Census, CurationConfig, Plan
+from dart_train.data.curation import Census, CurationConfig, Plan, TaskSampling
 from dart_train.data.files import TrajectoryFiles
-from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta, run_state
+from dart_train.data.sampling import task_shares
+from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta, rollout_run, run_state
+from dart_train.data.serving import VersionLife
 from dart_train.data.statistics import Bucket, TaskStats, Throughput
+from dart_train.data.status import Status
 from dart_train.data.store import Store
+from dart_train.data.why import explain
 from dart_train.trajectory import Trajectory
 
 IMAGE_CACHE_BYTES = 128 * 2**20
@@ -38,7 +42,7 @@ class RunReader:
         files: the data directory.
         run_id: the run.
         config: the switches of curation.
-        clock: Unix time; all processes of a run must agree on it to well within a lease's time to live.
+        clock: Unix time for tests to turn; None for the database's own, which all machines of a run share.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class RunReader:
         files: TrajectoryFiles,
         run_id: str,
         config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.store, self.files, self.run_id = store, files, run_id
         self.config = config or CurationConfig()
@@ -63,21 +67,23 @@ class RunReader:
         run_id: str,
         *,
         config: CurationConfig | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
+        image_format: str = "png",
     ) -> Self:
         """Open (and where needed make) the database and the data directory of a run.
 
         Args:
             url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
-            root: directory of trajectories and screenshots.
+            root: directory of trajectories and screenshots, or an fsspec URL such as `s3://bucket/prefix`.
             run_id: the run; several may share a database, each with a directory of its own.
             config: the switches of curation.
-            clock: Unix time.
+            clock: Unix time for tests to turn; None for the database's own.
+            image_format: of new screenshots, "png" or "webp".
 
         Raises:
             DataError: the database or directory cannot be used; the message says why.
         """
-        return cls(Store(url), TrajectoryFiles(root), run_id, config, clock)
+        return cls(Store(url), TrajectoryFiles(root, image_format=image_format), run_id, config, clock)
 
     def close(self) -> None:
         """Close the database."""
@@ -118,7 +124,12 @@ class RunReader:
     ) -> Iterator[Trajectory]:
         """Yield stored trajectories, such as demonstrations with source "oracle"."""
         columns, order = rollout_meta.c, rollout_meta.c.rollout_id
-        query = sa.select(columns.trajectory_id).where(columns.run_id == self.run_id)
+        run = rollout_run.c
+        query = (
+            sa.select(columns.trajectory_id)
+            .join_from(rollout_meta, rollout_run, run.id == columns.rollout_id)
+            .where(columns.run_id == self.run_id, run.split_dir.is_not(None))  # else retention removed the files
+        )
         for column, value in ((columns.source, source), (columns.task_id, task_id), (columns.state, state)):
             if value is not None:
                 query = query.where(column == str(value))
@@ -142,15 +153,51 @@ class RunReader:
         """Return the version after every one that was ever announced, so that a resumed run goes on counting."""
         return self.store.read(lambda c: checkpoints.next_version(c, self.run_id))
 
+    def serving(self) -> dict[str, int]:
+        """Return which version each engine replica serves now."""
+        return self.store.read(lambda c: serving.serving_now(c, self.run_id))
+
+    def versions(self) -> list[VersionLife]:
+        """Return the lives of all versions, newest first."""
+        return self.store.read(lambda c: serving.version_lives(c, self.run_id))
+
     # Statistics and decisions
 
     def census(self) -> Census:
         """Return where every trajectory stands."""
         return self.store.read(lambda c: statistics.census(c, self.run_id, self._oldest_allowed(c)))
 
-    def why(self) -> str:
-        """Say why not more can be leased, in words."""
-        return curation.explain(self.census())
+    def why(self, asked: int | None = None) -> str:
+        """Say why not more can be leased, in words, with the values that were seen.
+
+        Args:
+            asked: groups that the waiting lease asks for.
+        """
+
+        def work(connection: sa.Connection) -> str:
+            oldest = self._oldest_allowed(connection)
+            evidence = status.gather_evidence(connection, self.run_id, oldest, asked)
+            return explain(statistics.census(connection, self.run_id, oldest), evidence)
+
+        return self.store.read(work)
+
+    def figures(self) -> tuple[Census, dict[str, Any]]:
+        """Return where every trajectory stands, and what else a line of metrics has, of one snapshot."""
+
+        def work(connection: sa.Connection) -> tuple[Census, dict[str, Any]]:
+            newest = checkpoints.newest_version(connection, self.run_id)
+            oldest, now = self._oldest_allowed(connection), self._now(connection)
+            census = statistics.census(connection, self.run_id, oldest)
+            return census, status.figures_of(connection, self.run_id, census, newest, oldest, now)
+
+        return self.store.read(work)
+
+    def status(self) -> Status:
+        """Return how everything stands, as one snapshot."""
+        config = self.config
+        return self.store.read(
+            lambda c: status.status_of(c, self.run_id, config.max_staleness, config.success_window, self._now(c))
+        )
 
     def counts(self) -> dict[str, int]:
         """Return the number of trajectories by state."""
@@ -160,15 +207,26 @@ class RunReader:
         """Return how many groups could be leased now, and how many trajectories they hold."""
         return self.store.read(lambda c: leases.count_ready(c, self.run_id, self._oldest_allowed(c)))
 
-    def admit(self, running: int) -> bool:
-        """Whether another group of episodes may start; False while the trainer is too far behind."""
-        room = curation.capacity(
-            self.ready()[1] if self.config.batches_ahead is not None else 0,
-            running,
-            batch_size=self.config.batch_groups * self.config.group_size,
-            batches_ahead=self.config.batches_ahead,
+    def admission(self, running: int, task_id: str | None = None) -> Admission:
+        """Whether another group of episodes may start, and if not, why.
+
+        Args:
+            running: rollouts of begun groups that are not recorded yet.
+            task_id: of the group; None: whether any may.
+        """
+        config = self.config
+        backlog = self.store.read(lambda c: self._backlog(c, running, task_id))
+        return admission(
+            backlog,
+            batch_size=config.batch_groups * config.group_size,
+            max_staleness=config.max_staleness,
+            batches_ahead=config.batches_ahead,
+            task_groups_ahead=config.task_groups_ahead if task_id is not None else None,
         )
-        return room is None or room > 0
+
+    def admit(self, running: int, task_id: str | None = None) -> bool:
+        """Whether another group of episodes may start; False while the trainer is too far behind."""
+        return bool(self.admission(running, task_id))
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
         """Return how the next group of each task is to be rolled out, from the tasks' records.
@@ -176,16 +234,32 @@ class RunReader:
         Args:
             step_limits: general step limit by task id; None for the task's own.
         """
-        records = self.saved_task_stats() if self.config.dynamic_rollouts or self.config.dynamic_length else {}
+        config = self.config
+        sampled = config.task_sampling is not TaskSampling.UNIFORM
+        records = self.saved_task_stats() if config.dynamic_rollouts or config.dynamic_length or sampled else {}
+        shares = task_shares(
+            config, {task: records[task].success_rate if task in records else None for task in step_limits}
+        )
+        cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
         return {
             task_id: curation.plan(
-                self.config,
+                config,
                 limit,
                 success_rate=records[task_id].success_rate if task_id in records else None,
                 longest_success=records[task_id].longest_success if task_id in records else None,
+                cut_off_at=cut_off.get(task_id),
+                share=shares[task_id],
             )
             for task_id, limit in step_limits.items()
         }
+
+    def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:
+        """Return where all latest attempts of a task were cut off, for the tasks that have a cap."""
+        capped = [
+            task for task, limit in step_limits.items() if limit and task in records and records[task].longest_success
+        ]
+        attempts = self.config.min_rollouts if self.config.dynamic_rollouts else self.config.group_size
+        return self.store.read(lambda c: statistics.cut_off_steps(c, self.run_id, capped, attempts))
 
     def task_stats(self) -> dict[str, TaskStats]:
         """Return every task's record, computed now."""
@@ -217,6 +291,22 @@ class RunReader:
         here = (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
         row = self.store.read(lambda c: c.execute(sa.select(run_state.c.value).where(here)).first())
         return default if row is None else row[0]
+
+    def surplus(self) -> int:
+        """Return how many groups were trained twice, because a trainer lost its lease and went on."""
+        return self.store.read(lambda c: leases.count_surplus(c, self.run_id))
+
+    def _backlog(self, connection: sa.Connection, running: int, task_id: str | None) -> Backlog:
+        oldest = self._oldest_allowed(connection)
+        return Backlog(
+            ready=leases.count_ready(connection, self.run_id, oldest)[1],
+            leased=leases.count_leased(connection, self.run_id),
+            running=running,
+            task_ready=0 if task_id is None else leases.count_ready(connection, self.run_id, oldest, task_id)[0],
+        )
+
+    def _now(self, connection: sa.Connection) -> float:
+        return self.store.now(connection) if self._clock is None else self._clock()
 
     def _oldest_allowed(self, connection: sa.Connection) -> int | None:
         newest = checkpoints.newest_version(connection, self.run_id)

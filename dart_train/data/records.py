@@ -2,29 +2,38 @@
 
 Invariants:
     - A row exists only for a trajectory whose files are complete.
+    - A trajectory is inserted once, however often that is asked for; another one under its id is refused.
     - A group's row sums up its trainable members, so that a lease never has to look at them one by one.
+    - Times are the database's. A trajectory from a machine whose clock is ahead is dated at its recording, and marked.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from dart_train.data import grouping, pool
 from dart_train.data.curation import CurationConfig, judge_group, untrainable
 from dart_train.data.schema import (
     INSTRUCTION_LENGTH,
     GroupState,
+    Provenance,
     Reason,
     RolloutState,
     rollout_group,
     rollout_meta,
     rollout_run,
+    rollout_step,
 )
+from dart_train.errors import DuplicateTrajectoryError
 from dart_train.trajectory import Trajectory
 
 ENVIRONMENT_PHASES = ("reset", "step", "evaluate", "wire")  # from the request to its reply, as the panel counts it
+CLOCK_TOLERANCE_S = 2.0  # a clock this far ahead is no skew: what NTP keeps, and a float's way through the database
+ENGINE_LENGTH = 64
 POLICY_SOURCE = "rollout"  # the one source whose trajectories form groups and are trained on by reinforcement
 
 
@@ -36,15 +45,15 @@ class _Place:
     reason: str = ""
     group_id: int | None = None
     group_rejected: Reason | None = None
+    complete: bool = False
 
 
 _INSERT_RUN = rollout_run.insert()
 _INSERT_META = rollout_meta.insert()
 _INSERT_GROUP = rollout_group.insert()
-_FIND_STATE = (
-    sa.select(rollout_meta.c.state)
-    .join_from(rollout_run, rollout_meta, rollout_meta.c.rollout_id == rollout_run.c.id)
-    .where(rollout_run.c.trajectory_id == sa.bindparam("trajectory"), rollout_run.c.run_id == sa.bindparam("run"))
+_INSERT_STEP = rollout_step.insert()
+_FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
+    rollout_meta.c.run_id == sa.bindparam("run"), rollout_meta.c.trajectory_id == sa.bindparam("trajectory")
 )
 _FIND_GROUP = (
     sa.select(rollout_group)
@@ -57,10 +66,26 @@ _REJECT_MEMBERS = rollout_meta.update().where(
 )
 
 
-def find_state(connection: sa.Connection, run_id: str, trajectory_id: str) -> RolloutState | None:
-    """Return where a trajectory stands; None if it has no rows."""
-    state = connection.execute(_FIND_STATE, {"trajectory": trajectory_id, "run": run_id}).scalar()
-    return None if state is None else RolloutState(state)
+def digest(packed: bytes) -> str:
+    """Return what tells a trajectory from another under its id: 32 hex digits of its stored form."""
+    return hashlib.blake2b(packed, digest_size=16).hexdigest()
+
+
+def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, digest: str) -> RolloutState | None:
+    """Return where a trajectory stands; None if it has no rows.
+
+    Raises:
+        DuplicateTrajectoryError: the one that is recorded under its id is another.
+    """
+    row = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory_id}).first()
+    if row is None:
+        return None
+    if row.digest and row.digest != digest:
+        raise DuplicateTrajectoryError(
+            f"run {run_id!r} has another trajectory with the id {trajectory_id!r}: two rollouts made it, or one was "
+            "played again; give every rollout an id of its own (the first one is kept, this one was not stored)"
+        )
+    return RolloutState(row.state)
 
 
 def insert_trajectory(
@@ -69,11 +94,19 @@ def insert_trajectory(
     *,
     run_id: str,
     split_dir: str,
+    digest: str,
     expected: int,
     config: CurationConfig,
     now: float,
 ) -> RolloutState:
-    """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands."""
+    """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands.
+
+    Raises:
+        DuplicateTrajectoryError: another one is recorded under its id.
+    """
+    known = find_state(connection, run_id, trajectory.trajectory_id, digest)
+    if known is not None:
+        return known
     run_row = {
         "run_id": run_id,
         "trajectory_id": trajectory.trajectory_id,
@@ -88,11 +121,36 @@ def insert_trajectory(
     key = connection.execute(_INSERT_RUN, run_row).inserted_primary_key
     assert key is not None  # SQLAlchemy's type: a single-row insert always has one
     place = _place(connection, trajectory, run_id, expected, config, now)
-    connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], place, expected, now))
+    connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], digest, place, expected, now))
+    if trajectory.steps:
+        connection.execute(_INSERT_STEP, _step_rows(trajectory, key[0]))
+    if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
+        pool.add(connection, run_id, key[0], trajectory, now)
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
         connection.execute(_REJECT_MEMBERS, {"group": place.group_id, "was": RolloutState.RECORDED.value, **rejected})
+    if place.complete and config.settles_groups and place.group_id is not None:
+        grouping.settle(connection, run_id, place.group_id, config, now)
+        state = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory.trajectory_id}).one().state
+        return RolloutState(state)
     return place.state
+
+
+def _step_rows(trajectory: Trajectory, rollout_id: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "rollout_id": rollout_id,
+            "step": index,
+            "oldest_version": step.version[0],
+            "newest_version": step.version[1],
+            "num_tokens": len(step.sampled_ids),
+            "num_actions": len(step.actions),
+            "failed": bool(step.action_error),
+            "seconds": sum(step.timings.values()),
+            "engine": step.engine[:ENGINE_LENGTH],
+        }
+        for index, step in enumerate(trajectory.steps)
+    ]
 
 
 def _place(
@@ -114,7 +172,8 @@ def _place(
         expected = group.expected
         members, oldest = group.members + 1, min(group.oldest_version, version)
         low, high = min(group.reward_min, reward), max(group.reward_max, reward)
-    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=config.drop_no_signal)
+    drop = config.drop_no_signal and not config.settles_groups  # else `grouping.settle` decides, pool and all
+    verdict, reason_or_none = judge_group(members, expected, low, high, drop_no_signal=drop)
     values: dict[str, Any] = {
         "members": members,
         "reward_min": low,
@@ -133,12 +192,14 @@ def _place(
         connection.execute(_UPDATE_GROUP, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)
-    return _Place(RolloutState.RECORDED, "", group_id)
+    return _Place(RolloutState.RECORDED, "", group_id, complete=verdict is GroupState.READY)
 
 
 def _meta_row(
-    trajectory: Trajectory, run_id: str, rollout_id: int, place: _Place, expected: int, now: float
+    trajectory: Trajectory, run_id: str, rollout_id: int, digest: str, place: _Place, expected: int, now: float
 ) -> dict[str, Any]:
+    ahead = trajectory.created_at - now
+    skewed = ahead > CLOCK_TOLERANCE_S
     return {
         "rollout_id": rollout_id,
         "run_id": run_id,
@@ -160,5 +221,8 @@ def _meta_row(
         "newest_version": trajectory.newest_version,
         "env_seconds": sum(trajectory.timings.get(phase, 0.0) for phase in ENVIRONMENT_PHASES),
         "timings": trajectory.timings,
-        "created_at": trajectory.created_at or now,
+        "created_at": now if skewed else trajectory.created_at or now,
+        "digest": digest,
+        "recorded_at": now,
+        "clock_skew_s": ahead if skewed else None,
     }

@@ -4,6 +4,7 @@ Invariants:
     - `rollout_run` and `checkpoint` have exactly the published columns, nullability and unique keys.
     - Own facts live in own tables, joined by id: `rollout_meta`, `rollout_group`, `checkpoint_meta`, ...
     - Everything compiles for SQLite and MySQL; `sql/*.sql` is generated from here (`python -m dart_train.data.ddl`).
+    - A change here comes with a migration (`dart_train/data/migrations`), and new columns stand at a table's end.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-SCHEMA_VERSION = 1
+REVISION = "0002"  # of the newest migration
 NAME_LENGTH = 191  # what InnoDB can index in utf8mb4; the published schema's length of ids
 INSTRUCTION_LENGTH = 1024
 PATH_LENGTH = 255
@@ -51,6 +52,10 @@ class Reason(StrEnum):
     UNTRAINABLE = "untrainable"  # environment, engine or evaluation error
     SURPLUS = "surplus"  # came when its group was complete already
     CORRUPT = "corrupt"
+    TOO_EASY = "too_easy"  # its group's mean reward reached `drop_above`
+    REPLACED = "replaced"  # a failure whose place a success of the pool took
+    UNSELECTED = "unselected"  # a balanced selection of its group left it out
+    INCOMPLETE = "incomplete"  # a group that never filled, whose members joined another one
 
 
 class LeaseState(StrEnum):
@@ -60,6 +65,16 @@ class LeaseState(StrEnum):
     COMMITTED = "committed"
     RELEASED = "released"
     EXPIRED = "expired"
+    UNDONE = "undone"  # committed, but its holder went on from older weights: its groups can be leased again
+
+
+class Provenance(StrEnum):
+    """Where a success of the experience pool comes from."""
+
+    ROLLOUT = "rollout"  # of the policy itself, earlier in the run
+    ORACLE = "oracle"
+    HUMAN = "human"
+    HINTED = "hinted"  # the policy was told how; the hint is stripped from what is stored
 
 
 class CheckpointStatus(StrEnum):
@@ -95,6 +110,11 @@ _ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # only INTEGER incre
 _NAME = sa.String(NAME_LENGTH)
 
 metadata = sa.MetaData()
+# Alembic's own table, made with the others and kept apart from them: migrations never touch it.
+version_metadata = sa.MetaData()
+alembic_version = sa.Table(
+    "alembic_version", version_metadata, sa.Column("version_num", sa.String(32), primary_key=True), **_OWN
+)
 
 rollout_run = sa.Table(
     "rollout_run",
@@ -171,6 +191,8 @@ rollout_group = sa.Table(
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time"),
     sa.UniqueConstraint("run_id", "group_key", name="uk_rollout_group"),
     sa.Index("idx_rollout_group_state", "run_id", "state", "id"),
+    sa.Index("idx_rollout_group_age", "run_id", "state", "oldest_version", "members"),
+    sa.Index("idx_rollout_group_task", "run_id", "task_id", "state"),
     sa.Index("idx_rollout_group_lease", "lease_id"),
     **_OWN,
 )
@@ -206,6 +228,10 @@ rollout_meta = sa.Table(
     ),
     sa.Column("timings", sa.JSON(), nullable=False),
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time of the episode's end"),
+    sa.Column("digest", sa.String(32), nullable=False, server_default="", comment="of its stored form"),
+    sa.Column("recorded_at", sa.Double(), comment="Unix time by the database's clock"),
+    sa.Column("clock_skew_s", sa.Double(), comment="how far its machine's clock was ahead; NULL: not noticeably"),
+    sa.Index("uk_rollout_meta_trajectory", "run_id", "trajectory_id", unique=True),
     sa.Index("idx_rollout_meta_group", "group_id"),
     sa.Index("idx_rollout_meta_state", "run_id", "state", "reason"),
     sa.Index("idx_rollout_meta_task", "run_id", "task_id", "rollout_id"),
@@ -224,7 +250,11 @@ lease = sa.Table(
     sa.Column("ttl_s", sa.Double(), nullable=False),
     sa.Column("created_at", sa.Double(), nullable=False),
     sa.Column("expires_at", sa.Double(), nullable=False),
-    sa.Column("version", sa.Integer(), comment="what the commit said"),
+    sa.Column("version", sa.Integer(), comment="weights that were trained on it, by its commit"),
+    sa.Column("serial", sa.Integer(), nullable=False, server_default="0", comment="counts its holder's leases"),
+    sa.Column("result_version", sa.Integer(), comment="first published version that holds what was learned from it"),
+    sa.Column("surplus", sa.Integer(), nullable=False, server_default="0", comment="groups trained although lost"),
+    sa.Index("idx_lease_holder", "run_id", "holder", "serial"),
     sa.Index("idx_lease_state", "run_id", "state"),
     **_OWN,
 )
@@ -237,6 +267,7 @@ checkpoint_meta = sa.Table(
     sa.Column("checkpoint_id", _ID, nullable=False, comment="checkpoint.id"),
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time"),
     sa.Column("completed_at", sa.Double(), comment="Unix time"),
+    sa.Column("retired_at", sa.Double(), comment="Unix time at which its files were given up"),
     **_OWN,
 )
 
@@ -261,5 +292,85 @@ run_state = sa.Table(
     sa.Column("run_id", _NAME, primary_key=True),
     sa.Column("name", _NAME, primary_key=True),
     sa.Column("value", sa.JSON(), nullable=False),
+    **_OWN,
+)
+
+rollout_step = sa.Table(
+    "rollout_step",
+    metadata,
+    sa.Column("rollout_id", _ID, primary_key=True, autoincrement=False, comment="rollout_run.id"),
+    sa.Column("step", sa.Integer(), primary_key=True, autoincrement=False, comment="0 for the first"),
+    sa.Column("oldest_version", sa.Integer(), nullable=False),
+    sa.Column("newest_version", sa.Integer(), nullable=False),
+    sa.Column("num_tokens", sa.Integer(), nullable=False, comment="sampled"),
+    sa.Column("num_actions", sa.Integer(), nullable=False),
+    sa.Column("failed", sa.Boolean(), nullable=False, comment="its action could not be carried out"),
+    sa.Column("seconds", sa.Double(), nullable=False, comment="all its phases together"),
+    sa.Column("engine", sa.String(64), nullable=False, comment="replica that served it"),
+    **_OWN,
+)
+
+lease_item = sa.Table(
+    "lease_item",
+    metadata,
+    sa.Column("lease_id", sa.String(32), primary_key=True),
+    sa.Column("group_id", _ID, primary_key=True, autoincrement=False, comment="rollout_group.id"),
+    **_OWN,
+)
+
+serving = sa.Table(
+    "serving",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("run_id", _NAME, nullable=False),
+    sa.Column("replica", sa.String(64), nullable=False),
+    sa.Column("version", sa.Integer(), nullable=False),
+    sa.Column("started_at", sa.Double(), nullable=False),
+    sa.Column("ended_at", sa.Double(), comment="NULL while it serves"),
+    sa.Index("idx_serving_run", "run_id", "ended_at"),
+    **_OWN,
+)
+
+experience_pool = sa.Table(
+    "experience_pool",
+    metadata,
+    sa.Column("rollout_id", _ID, primary_key=True, autoincrement=False, comment="rollout_run.id"),
+    sa.Column("run_id", _NAME, nullable=False),
+    sa.Column("trajectory_id", _NAME, nullable=False),
+    sa.Column("task_id", _NAME, nullable=False),
+    sa.Column("provenance", sa.String(16), nullable=False),
+    sa.Column("origin", sa.String(512), nullable=False, server_default="", comment="file, person or run it came from"),
+    sa.Column("has_logprobs", sa.Boolean(), nullable=False, comment="false: importance weight 1, and flagged"),
+    sa.Column("reward", sa.Double(), nullable=False),
+    sa.Column("uses", sa.Integer(), nullable=False, server_default="0", comment="groups it was injected into"),
+    sa.Column("added_at", sa.Double(), nullable=False),
+    sa.Column("last_used_at", sa.Double()),
+    sa.Column("retired_at", sa.Double(), comment="NULL while it may be used"),
+    sa.Index("idx_experience_pool_task", "run_id", "task_id", "retired_at"),
+    **_OWN,
+)
+
+group_injection = sa.Table(
+    "group_injection",
+    metadata,
+    sa.Column("group_id", _ID, primary_key=True, autoincrement=False, comment="rollout_group.id"),
+    sa.Column("rollout_id", _ID, primary_key=True, autoincrement=False, comment="of the pool, joins the group"),
+    sa.Column("replaced_id", _ID, comment="rollout_meta.rollout_id of the member that left"),
+    sa.Column("injected_at", sa.Double(), nullable=False),
+    **_OWN,
+)
+
+curation_decision = sa.Table(
+    "curation_decision",
+    metadata,
+    sa.Column("id", _ID, primary_key=True, autoincrement=True),
+    sa.Column("run_id", _NAME, nullable=False),
+    sa.Column("rule", sa.String(32), nullable=False, comment="dynamic_rollouts, no_signal, pool, staleness, ..."),
+    sa.Column("verdict", sa.String(32), nullable=False),
+    sa.Column("task_id", _NAME, nullable=False, server_default=""),
+    sa.Column("group_id", _ID),
+    sa.Column("details", sa.JSON(), nullable=False),
+    sa.Column("decided_at", sa.Double(), nullable=False),
+    sa.Index("idx_curation_decision_rule", "run_id", "rule", "id"),
     **_OWN,
 )

@@ -21,7 +21,9 @@ from types import FrameType
 
 from dart_train.data.leases import Sweep
 from dart_train.data.manager import DataManager
-from dart_train.errors import DatabaseBusyError
+from dart_train.data.pool_import import fill_pool
+from dart_train.data.retention import RetentionConfig, collect
+from dart_train.errors import DatabaseBusyError, DataError
 from dart_train.metrics import MetricsLog
 
 _log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ class DataService:
         data: the run; the service does not close it.
         metrics: where the lines go; None for nowhere.
         slots: desktops of the run, for their utilisation.
+        retention: what is cleared away, and how often; by default nothing.
         metrics_interval_s: between two lines.
         clock: monotonic seconds.
     """
@@ -46,10 +49,14 @@ class DataService:
         metrics: MetricsLog | None = None,
         *,
         slots: int | None = None,
+        retention: RetentionConfig | None = None,
         metrics_interval_s: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._data, self._metrics, self._slots = data, metrics, slots
+        self._retention = retention or RetentionConfig()
+        self._collected_at = clock()
+        self._cleaner: threading.Thread | None = None
         self._interval_s, self._clock = metrics_interval_s, clock
         self._next_line = clock()
         self._swept = Sweep()
@@ -58,21 +65,20 @@ class DataService:
     def turn(self) -> None:
         """Do what is due once."""
         sweep = self._data.sweep()
-        self._swept = Sweep(
-            self._swept.returned_leases + sweep.returned_leases,
-            self._swept.expired_groups + sweep.expired_groups,
-            self._swept.expired + sweep.expired,
-        )
+        self._swept += sweep
         if sweep.returned_leases:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
         self._data.refresh_task_stats()
+        if self._data.config.replay_leftovers:
+            self._data.replay_leftovers()
+        self._clean_up()
         if self._clock() >= self._next_line:
             self._next_line = max(self._next_line + self._interval_s, self._clock())
             self._write_line()
 
     def figures(self) -> dict[str, object]:
         """Return the figures of a line: where every trajectory stands, throughput, success and version."""
-        census, now = self._data.census(), self._clock()
+        (census, figures), now = self._data.figures(), self._clock()
         self._recorded.append((now, census.total))
         while now - self._recorded[0][0] > THROUGHPUT_WINDOW_S:
             self._recorded.popleft()
@@ -84,9 +90,11 @@ class DataService:
         rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
         return {
             **census.parts(),
+            **figures,
             "total": census.total,
             "newest_version": newest.version if newest else None,
             "returned_leases": self._swept.returned_leases,
+            "surplus_groups": self._data.surplus(),
             "trajectories_per_s": rate,
             "actions_per_min": throughput.actions_per_minute,
             "env_utilisation": throughput.utilisation,
@@ -97,6 +105,8 @@ class DataService:
     def run(self, stop: threading.Event, sweep_interval_s: float = 0.5) -> None:
         """Take turns until told to stop."""
         self._data.files.remove_leftovers(LEFTOVER_AGE_S)
+        if self._data.config.experience_pool:
+            fill_pool(self._data)
         while not stop.is_set():
             try:
                 self.turn()
@@ -105,6 +115,31 @@ class DataService:
             stop.wait(sweep_interval_s)
         self._data.refresh_task_stats()
         self._write_line()
+
+    def _clean_up(self) -> None:
+        """Collect in a thread of its own when that is due: it may read every trajectory, and turns must go on."""
+        interval_s = self._retention.interval_s
+        busy = self._cleaner is not None and self._cleaner.is_alive()
+        if interval_s is None or busy or self._clock() - self._collected_at < interval_s:
+            return
+        self._collected_at = self._clock()
+        self._cleaner = threading.Thread(target=self._collect, name="retention", daemon=True)
+        self._cleaner.start()
+
+    def _collect(self) -> None:
+        try:
+            done = collect(self._data, self._retention)
+        except DataError as error:
+            _log.error("nothing was cleared away, will try again: %s", error)
+            return
+        _log.info(
+            "cleared away %d trajectories and %d screenshots, %.1f MB",
+            done.removed,
+            done.images,
+            done.freed_bytes / 1e6,
+        )
+        for problem in done.problems:
+            _log.warning("%s", problem)
 
     def _write_line(self) -> None:
         if self._metrics is not None:
@@ -116,6 +151,7 @@ def run_data_service(
     metrics_path: str | Path | None = None,
     *,
     slots: int | None = None,
+    retention: RetentionConfig | None = None,
     sweep_interval_s: float = 0.5,
     metrics_interval_s: float = 1.0,
 ) -> None:
@@ -125,6 +161,7 @@ def run_data_service(
         data: the run.
         metrics_path: file of JSON lines, such as `metrics/data.jsonl`.
         slots: desktops of the run, for their utilisation.
+        retention: what is cleared away, and how often; by default nothing.
         sweep_interval_s: between two turns.
         metrics_interval_s: between two lines of metrics.
 
@@ -139,7 +176,8 @@ def run_data_service(
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     metrics = MetricsLog(metrics_path) if metrics_path is not None else None
     try:
-        DataService(data, metrics, slots=slots, metrics_interval_s=metrics_interval_s).run(stop, sweep_interval_s)
+        service = DataService(data, metrics, slots=slots, retention=retention, metrics_interval_s=metrics_interval_s)
+        service.run(stop, sweep_interval_s)
     finally:
         if metrics is not None:
             metrics.close()

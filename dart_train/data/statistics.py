@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from dart_gym.outcomes import TerminalState
 from dart_train.data.curation import Census
 from dart_train.data.records import POLICY_SOURCE
-from dart_train.data.schema import GroupState, Reason, RolloutState, rollout_group, rollout_meta, task_state
+from dart_train.data.schema import (
+    GroupState,
+    Reason,
+    RolloutState,
+    group_injection,
+    rollout_group,
+    rollout_meta,
+    task_state,
+)
 
 _meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
 
@@ -230,6 +240,14 @@ def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census
         name = "stale" if is_stale else "eligible" if state == GroupState.READY else "unfinished"
         groups += number if name == "eligible" else 0
         counts[name] = counts.get(name, 0) + int(size)
+    joined = (
+        sa.select(_group.state, stale.label("is_stale"), sa.func.count())
+        .join_from(group_injection, rollout_group, _group.id == group_injection.c.group_id)
+        .where(waiting)
+        .group_by(_group.state, sa.text("is_stale"))
+    )
+    for _, is_stale, number in connection.execute(joined):  # of the pool: counted there
+        counts["stale" if is_stale else "eligible"] -= number
     return Census(**counts, eligible_groups=groups, oldest_allowed=oldest)
 
 
@@ -239,6 +257,9 @@ _CENSUS_OF_REASON = {
     Reason.UNTRAINABLE.value: "untrainable",
     Reason.SURPLUS.value: "surplus",
     Reason.CORRUPT.value: "corrupt",
+    Reason.TOO_EASY.value: "too_easy",
+    Reason.REPLACED.value: "replaced",
+    Reason.UNSELECTED.value: "unselected",
 }
 _CENSUS_OF_STATE = {
     RolloutState.LEASED.value: "leased",
@@ -254,3 +275,21 @@ def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:
         **{state.value: 0 for state in RolloutState},
         **{state: count for state, count in connection.execute(query)},
     }
+
+
+def cut_off_steps(connection: sa.Connection, run_id: str, tasks: Sequence[str], attempts: int) -> dict[str, int]:
+    """Return the steps at which a task's latest attempts ended, for tasks where all of them ended at their limit.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        tasks: the tasks asked about.
+        attempts: how many of the latest ones; a task with fewer is left out.
+    """
+    found = {}
+    for task_id in tasks:
+        latest = sa.select(_meta.terminal, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)
+        rows = connection.execute(latest.order_by(_meta.rollout_id.desc()).limit(attempts)).all()
+        if len(rows) == attempts and all(row.terminal == TerminalState.STEP_LIMIT for row in rows):
+            found[task_id] = max(row.num_steps for row in rows)
+    return found

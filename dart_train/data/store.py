@@ -1,9 +1,10 @@
-"""The database behind the data manager: engine, transactions, and errors that say what to do.
+"""The database behind the data manager: engines, transactions, its clock, and errors that say what to do.
 
 Invariants:
     - A write transaction is exclusive from its first statement (`BEGIN IMMEDIATE` on SQLite, row locks on MySQL), so
-      what it read is still true when it writes.
-    - A function given to `Store.write` may run more than once (races on MySQL): it must only touch the database.
+      what it read is still true when it writes. A read transaction sees one snapshot.
+    - A function given to `Store.write` may run more than once, even after it was committed (the connection may be lost
+      while the server says so): it must only touch the database, and doing so twice must be the same as once.
     - Every driver error leaves as a `DataError`.
 """
 
@@ -19,24 +20,30 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from dart_train.data import schema
+from dart_train.data import migrate
+from dart_train.data.schema import REVISION
 from dart_train.errors import (
     CorruptDataError,
     DatabaseBusyError,
     DatabaseGoneError,
     DataError,
     DiskFullError,
+    DuplicateTrajectoryError,
     ReadOnlyError,
     SchemaError,
 )
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
+PATIENCE_S = 15.0
 RACE_ATTEMPTS = 5
-MYSQL_RACES = (1213, 1062)  # deadlock; duplicate key: two processes recorded the first member of one group
+MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
+# Refused or broken connections, and what a server says that is shutting down.
+MYSQL_AWAY = (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055)
+CONNECT_TIMEOUT_S = 10
 RETRY_S = 0.01
-_SCHEMA_KEY = "schema_version"
-_ALL_RUNS = ""  # the run_id of facts about the database itself
+LONGEST_PAUSE_S = 0.5
+_SCHEMA_LOCK = "dart_train_schema"
 
 
 class Store:
@@ -45,12 +52,21 @@ class Store:
     Args:
         url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
         busy_timeout_s: how long a transaction waits for the lock of another one.
+        patience_s: how long a transaction is tried again while a server cannot be reached.
+        upgrade: bring an older schema up to date instead of refusing it.
 
     Raises:
         DataError: the database cannot be opened, or has another schema.
     """
 
-    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        upgrade: bool = False,
+    ) -> None:
         try:
             parsed = sa.make_url(url)
         except exc.ArgumentError as error:
@@ -59,16 +75,19 @@ class Store:
             ) from None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.where = str(parsed.database) if self.is_sqlite else parsed.render_as_string(hide_password=True)
-        self._busy_timeout_s = busy_timeout_s
+        self._busy_timeout_s, self._patience_s = busy_timeout_s, patience_s
         if self.is_sqlite:
             self._make_folder(parsed.database)
-            self.engine = sa.create_engine(parsed, connect_args={"timeout": busy_timeout_s}, pool_size=16)
+            self.engine: sa.Engine = sa.create_engine(parsed, connect_args={"timeout": busy_timeout_s}, pool_size=16)
+            self._writer: sa.Engine = self.engine.execution_options(dart_write=True)
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
+            self._now = sa.text("SELECT (julianday('now') - 2440587.5) * 86400.0")
         else:
-            self.engine = sa.create_engine(parsed, pool_pre_ping=True, isolation_level="READ COMMITTED")
-        self._writer = self.engine.execution_options(dart_write=True)
-        self._create_tables()
+            self.engine = self._mysql_engine(parsed, "REPEATABLE READ")
+            self._writer = self._mysql_engine(parsed, "READ COMMITTED")
+            self._now = sa.text("SELECT UNIX_TIMESTAMP(NOW(6))")
+        self._ready_schema(upgrade=upgrade)
         self._inode = os.stat(self.where).st_ino if self.is_sqlite else 0
 
     @staticmethod
@@ -82,25 +101,38 @@ class Store:
                 f"cannot make the folder of {database} ({error}): choose another run directory"
             ) from error
 
+    def _mysql_engine(self, url: sa.URL, isolation: Any) -> sa.Engine:
+        engine = sa.create_engine(
+            url,
+            pool_pre_ping=True,
+            pool_size=4,
+            max_overflow=28,
+            pool_timeout=self._busy_timeout_s,
+            isolation_level=isolation,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+        )
+
+        def prepare(connection: Any, _: Any) -> None:
+            wait = max(1, round(self._busy_timeout_s))
+            with connection.cursor() as cursor:  # UTC, so that no hour of the year comes twice
+                cursor.execute(
+                    f"SET time_zone = '+00:00', innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
+                )
+
+        event.listen(engine, "connect", prepare)
+        return engine
+
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a write transaction and return what it returns."""
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                with self._writer.begin() as connection:
-                    return work(connection)
-            except exc.DBAPIError as error:  # rolled back whole, so it may run again
-                if _mysql_code(error) not in MYSQL_RACES or attempts == RACE_ATTEMPTS:
-                    raise self._explain(error) from error
+        return self._run(self._writer, work)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a read transaction (one snapshot) and return what it returns."""
-        try:
-            with self.engine.begin() as connection:
-                return work(connection)
-        except exc.DBAPIError as error:
-            raise self._explain(error) from error
+        return self._run(self.engine, work)
+
+    def now(self, connection: sa.Connection) -> float:
+        """Return Unix time by the database's clock: the one that all machines of a run share."""
+        return float(connection.execute(self._now).scalar_one())
 
     def check_alive(self) -> None:
         """Raise `DatabaseGoneError` if the SQLite file was deleted or replaced: SQLite itself does not notice."""
@@ -119,40 +151,93 @@ class Store:
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
+        self._writer.dispose()
 
-    def _create_tables(self) -> None:
+    def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+        races, pause, deadline = 0, RETRY_S, time.monotonic() + self._patience_s
+        while True:
+            try:
+                with engine.begin() as connection:
+                    return work(connection)
+            except exc.TimeoutError as error:
+                raise DatabaseBusyError(
+                    f"{self.where}: all connections are in use ({error}): use fewer threads"
+                ) from error
+            except exc.DBAPIError as error:
+                code = _mysql_code(error)
+                if code in MYSQL_RACES and races + 1 < RACE_ATTEMPTS:  # rolled back whole
+                    races += 1
+                    continue
+                away = not self.is_sqlite and (code in MYSQL_AWAY or error.connection_invalidated)
+                if not away or time.monotonic() + pause > deadline:
+                    raise self._explain(error) from error
+            threading.Event().wait(pause)
+            pause = min(LONGEST_PAUSE_S, pause * 2)
+
+    # Schema
+
+    def _ready_schema(self, *, upgrade: bool) -> None:
+        found = self._revision()
+        if found is None:
+            self._create()
+        elif found != REVISION and upgrade:
+            self.write(self._locked(lambda connection: migrate.upgrade(connection)))
+            found = self._revision()
+        if found is not None and found != REVISION:
+            older = found < REVISION
+            step = (
+                "bring it up to date with `dart-train data init`"
+                if older
+                else "use the version of the package that made it, or start a new run directory"
+            )
+            raise SchemaError(f"{self.where} has schema version {found}, this program needs {REVISION}: {step}")
+
+    def _revision(self) -> str | None:
+        return self._patiently(lambda: self.read(migrate.revision))
+
+    def _create(self) -> None:
+        def work(connection: sa.Connection) -> None:
+            if migrate.revision(connection) is None:  # nobody was faster
+                migrate.create(connection)
+
+        self._patiently(lambda: self.write(self._locked(work)))
+
+    def _locked(self, work: Callable[[sa.Connection], T]) -> Callable[[sa.Connection], T]:
+        """Let one process at a time change the schema: MySQL commits each such statement by itself."""
+        if self.is_sqlite:
+            return work
+
+        def locked(connection: sa.Connection) -> T:
+            name = {"name": _SCHEMA_LOCK, "wait": self._busy_timeout_s}
+            if not connection.execute(sa.text("SELECT GET_LOCK(:name, :wait)"), name).scalar():
+                raise DatabaseBusyError(f"another process is changing the schema of {self.where}: wait for it")
+            try:
+                return work(connection)
+            finally:
+                connection.execute(sa.text("SELECT RELEASE_LOCK(:name)"), {"name": _SCHEMA_LOCK})
+
+        return locked
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """SQLite's switch to WAL does not wait for its lock: another process may be creating the file too."""
         deadline = time.monotonic() + self._busy_timeout_s
         while True:
             try:
-                return self.write(self._create_tables_in)
-            except (
-                DatabaseBusyError
-            ):  # SQLite's switch to WAL does not wait for its lock: another process is creating too
-                if time.monotonic() > deadline:
+                return work()
+            except DatabaseBusyError:
+                if not self.is_sqlite or time.monotonic() > deadline:
                     raise
                 threading.Event().wait(RETRY_S)
 
-    def _create_tables_in(self, connection: sa.Connection) -> None:
-        if not sa.inspect(connection).has_table(schema.run_state.name):
-            schema.metadata.create_all(connection)
-        table = schema.run_state
-        here = (table.c.run_id == _ALL_RUNS) & (table.c.name == _SCHEMA_KEY)
-        found = connection.execute(sa.select(table.c.value).where(here)).scalar()
-        if found is None:
-            connection.execute(table.insert().values(run_id=_ALL_RUNS, name=_SCHEMA_KEY, value=schema.SCHEMA_VERSION))
-        elif found != schema.SCHEMA_VERSION:
-            raise SchemaError(
-                f"{self.where} has schema version {found}, this program needs {schema.SCHEMA_VERSION}: "
-                "open it with the version of the package that made it, or start a new run directory"
-            )
+    # Errors
 
     def _explain(self, error: exc.DBAPIError) -> DataError:
         """Turn a driver's error into the one that says what to do."""
         text, code = str(error.orig), _mysql_code(error)
-        if "disk is full" in text or code in (1021, 1114):
+        if "disk is full" in text or "No space left" in text or code in (1021, 1114):
             return DiskFullError(self.where)
         unwritable = self.is_sqlite and "unable to open" in text and not os.access(Path(self.where).parent, os.W_OK)
-        if unwritable or "readonly database" in text or code in (1290, 1836):
+        if unwritable or "readonly database" in text or code in (1290, 1836, 1792):
             return ReadOnlyError(f"{self.where} cannot be written ({text}): check its owner, rights and mount")
         if "is locked" in text or code in (1205, 1213):
             return DatabaseBusyError(
@@ -162,8 +247,17 @@ class Store:
         if "malformed" in text or "not a database" in text:
             return CorruptDataError(self.where, text)
         if "no such table" in text or "no such column" in text or "no column named" in text or code in (1146, 1054):
-            return SchemaError(f"{self.where} lacks a table or column ({text}): it was not made by this version")
-        if "unable to open" in text or "disk I/O error" in text or code in (1045, 1049, 2002, 2003, 2006, 2013):
+            return SchemaError(
+                f"{self.where} lacks a table or column ({text}): it was not made by this version; run "
+                "`dart-train data init` or start a new run directory"
+            )
+        if code == 1062 and "uk_rollout_run_traj_run" in text:
+            return DuplicateTrajectoryError(
+                f"{self.where}: {text}; the published table does not tell upper from lower case in ids: use ids "
+                "that differ in more"
+            )
+        gone = "unable to open" in text or "disk I/O error" in text
+        if gone or code in (1044, 1045, 1049, *MYSQL_AWAY) or error.connection_invalidated:
             return DatabaseGoneError(f"{self.where} cannot be reached ({text}): check that it exists and is running")
         return DataError(f"{self.where}: {text}")
 

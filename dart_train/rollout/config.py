@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 FIRST_TRAINING_SEED = 10_000
 """Seeds below are held out for evaluation."""
+
+
+class Mode(StrEnum):
+    """What a free desktop waits for."""
+
+    ROLLOUT = "rollout-wise"
+    """For nothing: an episode that ended is replaced at once."""
+    TASK = "task-wise"
+    """For the other members of the group that it played."""
+    BATCH = "batch-wise"
+    """For all groups of the batch, their training, and the new weights in all engines."""
 
 
 class _Model(BaseModel):
@@ -111,9 +123,32 @@ class RolloutConfig(_Model):
     budget_rollouts: int | None = Field(
         default=None, ge=1, description="stop after so many recorded rollouts of the run"
     )
+    mode: Mode = Field(
+        default=Mode.ROLLOUT,
+        description="what a free desktop waits for: nothing (rollout-wise, as DART does), its group (task-wise), or "
+        "batch, training and weights (batch-wise)",
+    )
+    over_provision: float = Field(
+        default=1.0,
+        ge=1.0,
+        le=2.0,
+        description="batch-wise only: groups that are opened for a batch, as a multiple of those that complete it; "
+        "what is left over goes on and is in the next batch",
+    )
+    pacing: Literal["settle", "osworld", "step-pause"] = Field(
+        default="settle",
+        description="how long desktops wait for their screen: until it stands still, as OSWorld's runners do, or with "
+        "its pause of 2 s after each action alone",
+    )
     seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
     stay_groups: float = Field(
         default=2.0, ge=0, description="full groups that a task may run ahead so that a slot can stay on it"
+    )
+    groups_at_once: int | None = Field(
+        default=None,
+        ge=1,
+        description="no group is begun while so many have members to deal. 1 completes groups soonest: for many tasks "
+        "and desktops that are thrown away; None lets a desktop stay on a task, for those kept over episodes",
     )
     max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
     sampling: SamplingConfig = SamplingConfig()
@@ -135,6 +170,15 @@ class RolloutConfig(_Model):
         if isinstance(value, Sequence):
             return tuple({"id": item} if isinstance(item, str) else item for item in value)
         return value
+
+    @model_validator(mode="after")
+    def _surplus_has_a_batch(self) -> RolloutConfig:
+        if self.over_provision > 1.0 and self.mode is not Mode.BATCH:
+            raise ValueError(
+                f"over_provision {self.over_provision} needs mode batch-wise, but it is {self.mode}: remove it; how "
+                f"far rollouts run ahead of the trainer is data.curation.batches_ahead there"
+            )
+        return self
 
     @model_validator(mode="after")
     def _unique_tasks(self) -> RolloutConfig:

@@ -47,7 +47,7 @@ class DemonstratingPolicy:
     ) -> None:
         """Put the parts together; `grid` is the grid of clicks in pixels."""
         self._session, self._tokens, self._vision, self._format = session, tokens, vision, action_format
-        self._conversation = Conversation(tokens, vision, conversation)
+        self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._grid = grid
 
     def begin(self, episode: Episode) -> None:

@@ -1,4 +1,4 @@
-"""One rollout: reset, then policy and desktop in turn until the episode ends; and what it leaves behind.
+"""One rollout: an episode (`dart_agent.episode`) as the scheduler assigned it, and what it leaves behind.
 
 Invariants:
     - Nothing that a policy or a desktop does wrong raises here; what raises is the loss of the cluster's connection.
@@ -9,18 +9,18 @@ Invariants:
 from __future__ import annotations
 
 import re
-import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.evaluate import PlayableSession
-from dart_agent.policies.policy import Decision, Episode, Policy
+from dart_agent.episode import PlayableSession, play_episode
+from dart_agent.episode import PlayedStep as AgentStep
+from dart_agent.policies.policy import Decision, Policy
 from dart_gym.actions import action_to_dict
-from dart_gym.outcomes import StepResult, TerminalState
+from dart_gym.outcomes import TerminalState
 from dart_train.rollout.scheduler import Assignment
 from dart_train.trajectory import Step, Trajectory
 
@@ -71,26 +71,6 @@ class PlayedEpisode:
         return self.terminal.trainable and self.reward is not None and bool(self.steps)
 
 
-@dataclass(slots=True)
-class _Timings:
-    """Seconds by phase. `reset`, `step` and `evaluate` are the server's, `wire` is what lies between it and us."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, seconds: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
-
-    def add_operation(self, name: str, wall: float, result: StepResult) -> dict[str, float]:
-        reported = result.timings
-        queued, evaluated = reported.get("queue", 0.0), reported.get("evaluate", 0.0)
-        total = reported.get("total", wall)
-        self.add(name, max(0.0, total - queued - evaluated))
-        self.add("queue", queued)
-        self.add("evaluate", evaluated)
-        self.add("wire", max(0.0, wall - total))
-        return reported
-
-
 def _ignore_phase(phase: str) -> None:
     """Take no note."""
 
@@ -100,6 +80,8 @@ async def play(
     policy: Policy,
     assignment: Assignment,
     on_phase: Callable[[str], None] = _ignore_phase,
+    *,
+    pacing: str | None = None,
 ) -> PlayedEpisode:
     """Play one rollout.
 
@@ -108,67 +90,40 @@ async def play(
         policy: who decides; `begin` is called here.
         assignment: what to play.
         on_phase: told which of `PHASES` begins.
+        pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
 
     Raises:
         dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
     """
-    timings = _Timings()
     steps: list[PlayedStep] = []
-    on_phase("reset")
-    started = time.perf_counter()
-    result = await session.reset(assignment.task_id, seed=assignment.seed, max_steps=assignment.max_steps)
-    timings.add_operation("reset", time.perf_counter() - started, result)
-    first = result
-    if result.terminal is None:
-        instruction = result.observation.instruction
-        policy.begin(Episode(assignment.task_id, instruction, seed=assignment.sampling_seed))
-    while result.terminal is None:
-        on_phase("generate")
-        started = time.perf_counter()
-        decision = await policy.act(result.observation)
-        waited = time.perf_counter() - started
-        timings.add("generate", waited)
-        own: dict[str, float] = {"generate": waited}
-        if decision.generation is not None:
-            own["engine_queue"], own["engine"] = decision.generation.seconds
-            timings.add("engine", own["engine"])
-        on_phase("step")
-        result = await _carry_out(session, decision, timings, own)
-        if decision.prompt is not None and decision.generation is not None:
-            steps.append(PlayedStep(decision, result.observation.action_error, own))
-    evaluation = result.evaluation
+
+    def keep(step: AgentStep) -> None:
+        if step.decision.prompt is not None and step.decision.generation is not None:
+            steps.append(PlayedStep(step.decision, step.result.observation.action_error, step.timings))
+
+    episode = await play_episode(
+        session,
+        policy,
+        assignment.task_id,
+        seed=assignment.seed,
+        policy_seed=assignment.sampling_seed,
+        max_steps=assignment.max_steps,
+        pacing=pacing,
+        on_step=keep,
+        on_phase=on_phase,
+    )
     return PlayedEpisode(
         assignment=assignment,
-        task_hash=str(first.info.get("task_hash", "")),
-        instruction=first.observation.instruction,
-        terminal=result.terminal,
-        reward=evaluation.score if evaluation else None,
+        task_hash=episode.task_hash,
+        instruction=episode.instruction,
+        terminal=episode.terminal,
+        reward=episode.score,
         steps=tuple(steps),
-        actions=result.step_index,
-        timings=timings.seconds,
-        ended_at=time.time(),
-        detail=evaluation.detail if evaluation else "",
+        actions=episode.steps,
+        timings=episode.timings,
+        ended_at=episode.ended_at,
+        detail=episode.evaluation.detail,
     )
-
-
-async def _carry_out(
-    session: PlayableSession, decision: Decision, timings: _Timings, own: dict[str, float]
-) -> StepResult:
-    """Perform the actions of a decision until the episode ends, or end it where the policy gave up."""
-    started = time.perf_counter()
-    if decision.terminal is not None:
-        result = await session.finish(decision.terminal)
-        timings.add_operation("step", time.perf_counter() - started, result)
-        return result
-    for action in decision.actions:
-        started = time.perf_counter()
-        result = await session.step(action)
-        reported = timings.add_operation("step", time.perf_counter() - started, result)
-        for name, seconds in reported.items():
-            own[name] = own.get(name, 0.0) + seconds
-        if result.terminal is not None:
-            break
-    return result
 
 
 def new_trajectory_id(assignment: Assignment) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from dart_train.rollout.episode import PHASES, PlayedEpisode
+from dart_train.rollout.replica import Replica
 
 BUSY_PHASES = frozenset({"reset", "step"})
 """Phases in which the desktop itself works; during the others it waits for a policy or for a rollout."""
@@ -86,3 +88,19 @@ class Totals:
             self._history.popleft()
         then, before = self._history[0]
         return max(now - then, 1e-9), {name: value - before.get(name, 0.0) for name, value in current.items()}
+
+
+def engine_figures(replicas: Iterable[Replica]) -> list[dict[str, Any]]:
+    """The engines' part of a metrics line."""
+    return [
+        {
+            "name": replica.name,
+            "state": str(replica.state),
+            "version": replica.version,
+            "busy_share": replica.busy_share,
+            "in_flight": replica.in_flight,
+            "requests": replica.requests,
+            "restarts": replica.restarts,
+        }
+        for replica in replicas
+    ]

@@ -1,4 +1,8 @@
-"""Deals out rollouts to desktop slots, one by one: whoever is free gets the next, nobody waits for a batch or a task.
+"""Deals out rollouts to desktop slots.
+
+Rollout-wise, as DART does: whoever is free gets the next one, nobody waits for a batch or a task. For comparison, and
+where a trainer must stay on-policy, there are two ways that wait: task-wise, where the slots that play a group are a
+team and take a new group when the last member has ended, and batch-wise, where new groups come with a new batch.
 
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
 
@@ -8,22 +12,27 @@ Invariants:
       times), so every opened group terminates: each member ends as completed or given up.
     - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
-      v(task) = groups dealt / weight (a member counts as its share of the group), a new group is opened, or a member is
-      dealt for the first time, only for the task with the smallest v or for the slot's present task while that is at
-      most `stay_groups` full groups ahead, counted in rollouts: a slot that changes its task pays for a new page, so
-      small groups must not make it change more often. Finishing what is open, when no new group is admitted, is exempt.
+      v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
+      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
+      or for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot
+      that changes its task pays for a new page, so small groups must not make it change more often. Finishing what is
+      open, when no new group is admitted or as many are dealt out as may be at once, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
+    - Task-wise, a slot plays members of one group until that group has ended. Batch-wise, the groups that are open or
+      ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dart_train.rollout.config import FIRST_TRAINING_SEED, TaskEntry
+from dart_train.rollout.batches import Batches
+from dart_train.rollout.config import FIRST_TRAINING_SEED, Mode, TaskEntry
 
 SEED_RANGE = (1 << 31) - FIRST_TRAINING_SEED
 
@@ -53,7 +62,7 @@ class Assignment:
     group_size: int = 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Group:
     key: str
     task: _Task
@@ -64,7 +73,7 @@ class _Group:
     unfinished: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Task:
     entry: TaskEntry
     order: int
@@ -72,7 +81,8 @@ class _Task:
     max_steps: int | None  # of its next group
     opened: int = 0
     dealt: int = 0
-    dealt_groups: float = 0.0
+    dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
+    share: float = 1.0  # factor on the weight, from now on
     groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
 
     @property
@@ -93,6 +103,13 @@ class Scheduler:
         max_steps: step limit of tasks without one of their own.
         stay_groups: how many full groups' rollouts a task may be ahead before a slot leaves it.
         max_attempts: how often one member is dealt at most.
+        mode: what a free slot waits for.
+        groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
+            any number, lets each slot stay on a task of its own. Task-wise it is 1: a team is filled before the next.
+        batches: of batch-wise rollouts, which need them.
+
+    Raises:
+        ValueError: batch-wise without batches, or batches where nothing waits for them.
     """
 
     def __init__(
@@ -107,7 +124,14 @@ class Scheduler:
         max_steps: int | None = None,
         stay_groups: float = 2.0,
         max_attempts: int = 5,
+        mode: Mode = Mode.ROLLOUT,
+        groups_at_once: int | None = None,
+        batches: Batches | None = None,
     ) -> None:
+        if (mode is Mode.BATCH) != (batches is not None):
+            raise ValueError(f"{mode} rollouts {'need' if mode is Mode.BATCH else 'know no'} batches")
+        self.mode = mode
+        self.batches = batches
         self.group_size = group_size
         self.budget = budget
         self.completed = completed
@@ -120,11 +144,14 @@ class Scheduler:
         }
         self._groups: dict[str, _Group] = {}
         self._unfinished = 0  # members of all open groups
+        self._to_deal = 0  # groups with members to deal
         self._slot_task: dict[int, _Task] = {}
+        self._slot_group: dict[int, _Group] = {}  # task-wise: the group that a slot is bound to
         self._origin = f"{seed}/{completed}"
         self._life = life
         self._slack = stay_groups * group_size
         self._max_attempts = max_attempts
+        self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
 
     def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
         """Return what the slot plays next, or None when there is nothing to do for it now.
@@ -133,25 +160,37 @@ class Scheduler:
             slot: the free desktop slot.
             admitted: whether the data manager takes another group; open groups are dealt out in any case.
         """
+        bound_to = self._slot_group.get(slot)
+        if bound_to is not None and bound_to.unfinished:
+            return self._deal(bound_to) if bound_to.to_deal else None
+        if not admitted and not self._to_deal:
+            return None
+        admitted = admitted and (self.batches is None or self.batches.may_open)
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
+        if self._to_deal >= self._at_once:
+            open_to = [task for task in open_to if task.groups]
         if not open_to:
             return None
         task = self._choose(open_to, self._slot_task.get(slot))
         if not task.groups:
             self._open(task)
         self._slot_task[slot] = task
-        return self._deal(task)
+        group = task.groups[0]
+        if self.mode is Mode.TASK:
+            self._slot_group[slot] = group
+        return self._deal(group)
 
-    def plan(self, task_id: str, *, group_size: int, max_steps: int | None) -> None:
-        """Settle the size and step limit of a task's groups from the next one on.
+    def plan(self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0) -> None:
+        """Settle the size and step limit of a task's groups from the next one on, and its share from now on.
 
         Args:
             task_id: one of the training set.
             group_size: rollouts per group.
             max_steps: step limit; None for the task's own.
+            share: factor on the task's weight, above 0.
         """
         task = self._tasks[task_id]
-        task.size, task.max_steps = group_size, max_steps
+        task.size, task.max_steps, task.share = group_size, max_steps, share
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""
@@ -174,6 +213,7 @@ class Scheduler:
             return False
         if not group.to_deal:
             group.task.groups.appendleft(group)
+            self._to_deal += 1
         group.to_deal.append((assignment.n, assignment.attempt + 1))
         return True
 
@@ -213,17 +253,21 @@ class Scheduler:
         group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
         task.groups.append(group)
+        self._to_deal += 1
         self._groups[key] = group
         self._unfinished += task.size
+        if self.batches is not None:
+            self.batches.opened(key)
 
-    def _deal(self, task: _Task) -> Assignment:
-        group = task.groups[0]
+    def _deal(self, group: _Group) -> Assignment:
+        task = group.task
         n, attempt = group.to_deal.popleft()
         if not group.to_deal:
-            task.groups.popleft()
+            task.groups.remove(group)
+            self._to_deal -= 1
         if attempt == 0:
             task.dealt += 1
-            task.dealt_groups += 1 / group.size
+            task.dealt_groups += 1 / (group.size * task.share)
         self.running += 1
         digest = hashlib.blake2b(f"{group.key}/{n}/{attempt}".encode(), digest_size=4).digest()
         return Assignment(
@@ -243,3 +287,5 @@ class Scheduler:
         self._unfinished -= 1
         if group.unfinished == 0:
             del self._groups[group.key]
+            if self.batches is not None:
+                self.batches.ended(group.key)

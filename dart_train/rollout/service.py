@@ -34,10 +34,11 @@ from dart_gym.outcomes import TerminalState
 from dart_train.data.manager import DataManager
 from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
-from dart_train.rollout.config import RolloutConfig
+from dart_train.rollout.config import Mode, RolloutConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.episode import PlayedEpisode, play
-from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals
+from dart_train.rollout.gate import BatchGate, make_batches
+from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals, engine_figures
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.scheduler import Assignment, Scheduler
@@ -117,6 +118,9 @@ class RolloutService:
             max_steps=config.max_steps,
             stay_groups=config.stay_groups,
             max_attempts=config.max_attempts,
+            mode=config.mode,
+            groups_at_once=config.groups_at_once,
+            batches=make_batches(config, data),
         )
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
@@ -186,9 +190,17 @@ class RolloutService:
 
     async def _run_all(self) -> None:
         """Run slots until they are done or told to stop, and the helpers beside them as long."""
-        helpers = [
-            asyncio.create_task(work) for work in (self._sync.run(), self._keep_admission(), self._keep_metrics())
-        ]
+        work = [self._sync.run(), self._keep_admission(), self._keep_metrics()]
+        if self.scheduler.batches is not None:
+            gate = BatchGate(
+                self.scheduler.batches,
+                self.data,
+                pending=lambda: self._recorder.pending,
+                served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
+                on_closed=self._work.set,
+            )
+            work.append(gate.run())
+        helpers = [asyncio.create_task(helper) for helper in work]
         slots = [asyncio.create_task(self._slot(index), name=f"slot-{index}") for index in range(self.config.slots)]
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -212,7 +224,7 @@ class RolloutService:
             try:
                 admitted = await asyncio.to_thread(self.data.admit, self.scheduler.unfinished)
                 for task_id, plan in (await asyncio.to_thread(self.data.plans, self._limits)).items():
-                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps)
+                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps, share=plan.share)
                 warned = False
             except DataError as error:
                 if not warned:
@@ -269,9 +281,13 @@ class RolloutService:
         """Play one rollout after the other on a session, until there is none."""
         policy = self._make_policy(EpisodeEngine(self._pool))
         losses = 0
+
+        def enter(phase: str) -> None:
+            self._clock.enter(slot, phase)
+
         while assignment is not None:
             try:
-                played = await play(session, policy, assignment, lambda phase: self._clock.enter(slot, phase))
+                played = await play(session, policy, assignment, enter, pacing=self.config.pacing)
             except BaseException:
                 self.scheduler.lose(assignment)
                 self._work.set()
@@ -302,8 +318,8 @@ class RolloutService:
                 played.detail or "no detail",
                 "it will be played again" if again else "given up, its group stays incomplete",
             )
-        if self.scheduler.lost or self.scheduler.exhausted:
-            self._work.set()
+        if self.scheduler.lost or self.scheduler.exhausted or self.scheduler.mode is not Mode.ROLLOUT:
+            self._work.set()  # others wait for what this one was the last of
         return played.trainable
 
     async def _next_assignment(self, slot: int) -> Assignment | None:
@@ -378,18 +394,7 @@ class RolloutService:
             },
             "recorder_share": grown["recorder_s"] / seconds,
             "cpu_share": min(1.0, max(0.0, grown["cpu_s"]) / seconds),
-            "engines": [
-                {
-                    "name": replica.name,
-                    "state": str(replica.state),
-                    "version": replica.version,
-                    "busy_share": replica.busy_share,
-                    "in_flight": replica.in_flight,
-                    "requests": replica.requests,
-                    "restarts": replica.restarts,
-                }
-                for replica in self._pool.replicas
-            ],
+            "engines": engine_figures(self._pool.replicas),
             "target_version": self._sync.target.version if self._sync.target else None,
             "weight_updates": self._sync.updates,
             "weight_update_s": self._sync.update_s,

@@ -1,20 +1,21 @@
 """Steps -> tensors: exact token ids, padding, positions, images. What the engine saw is what is trained on.
 
-A `Sample` is one step. Samples with equal prompts (the eight rollouts of a group start from the same screen) share
-one row: the prompt once, then their responses as branches that see the prompt and themselves, never one another.
-The result of a sample does not depend on the row, the micro-batch or the padding that it meets.
+How samples share rows is decided in `samples.py`; here rows become tensors. The result of a sample does not depend on
+the row, the micro-batch or the padding that it meets.
 
 Invariants:
     - Nothing is tokenised here: ids are copied from the record.
     - Micro-batches hold at most `max_tokens` tokens with padding, unless a single row is longer.
     - Each distinct screenshot of a micro-batch goes through the vision tower once.
+    - A micro-batch holds hashes of screenshots; their patches are made when it runs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,37 +25,27 @@ from torch import Tensor
 from dart_agent.engines.qwen import rope_positions
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
-from dart_train.trajectory import Step
+from dart_train.trainer.images import ImageCache, ImagePatches
+from dart_train.trainer.samples import Chain, Row, Sample, bad_logprobs, rows
+
+__all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_counts"]
+
+PADDING = 256
+"""So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
+PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "too_long")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One step to train on.
+class Problem:
+    """Why a sample cannot be trained on.
 
     Attributes:
-        prompt_ids: token ids of the prompt, image pads expanded.
-        image_hashes: content hash of each image of the prompt, in order.
-        response_ids: sampled ids, the stop token included; at least one.
-        logprobs: behaviour log-probability of each; empty where there was no behaviour policy.
-        advantage: of the step, the same for all its tokens.
-        group: number of its group in the optimizer batch.
-        trajectory: number of its trajectory in the optimizer batch.
+        reason: one of `PROBLEMS`, for counting.
+        text: what was found, and what to do.
     """
 
-    prompt_ids: tuple[int, ...]
-    image_hashes: tuple[str, ...]
-    response_ids: tuple[int, ...]
-    logprobs: tuple[float, ...] = ()
-    advantage: float = 0.0
-    group: int = 0
-    trajectory: int = 0
-
-    @classmethod
-    def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:
-        """The sample of a recorded step."""
-        return cls(
-            step.prompt_ids, step.image_hashes, step.sampled_ids, step.logprobs, advantage, group, trajectory
-        )  # fmt: skip
+    reason: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +57,26 @@ class MicroBatch:
         mm_token_type_ids: (B, L), 1 on image pads, else 0.
         position_ids: (3, B, L) rotary positions in time, height and width.
         attention_mask: (B, L) of 0 and 1, or (B, 1, L, L) boolean where rows have branches.
-        pixel_values: (patches, patch_dim) of the distinct images; None without images.
-        image_grid_thw: (images, 3) of the distinct images; None without images.
-        image_order: (occurrences,) which distinct image belongs to each run of pads, row by row.
+        image_hashes: the images to be run through the vision tower.
+        image_order: (occurrences,) which of them belongs to each run of pads, row by row; None without images.
         predict_index: (M,) position in the flattened (B * L) hidden states that predicts each response token.
         response_ids: (M,) in the order of `mask`.
         mask: (S, T) True on response tokens.
         behaviour_logprobs: (S, T), 0 where unknown.
         behaviour_known: (S, T) True where the engine recorded a log-probability.
         advantages: (S,).
+        weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
+        stale: (S,) True where an older version than the trainer's sampled it.
         groups: (S,).
         sample_index: (S,) place of each sample in the list that was collated.
+        patches: makes the images' tensors.
     """
 
     input_ids: Tensor
     mm_token_type_ids: Tensor
     position_ids: Tensor
     attention_mask: Tensor
-    pixel_values: Tensor | None
-    image_grid_thw: Tensor | None
+    image_hashes: tuple[str, ...]
     image_order: Tensor | None
     predict_index: Tensor
     response_ids: Tensor
@@ -92,58 +84,39 @@ class MicroBatch:
     behaviour_logprobs: Tensor
     behaviour_known: Tensor
     advantages: Tensor
+    weights: Tensor
+    stale: Tensor
     groups: Tensor
     sample_index: Tensor
+    patches: ImagePatches
 
     @property
     def num_tokens(self) -> int:
         """Response tokens."""
         return self.response_ids.numel()
 
+    @property
+    def fills_up(self) -> bool:
+        """Whether it only makes up the number of micro-batches: nothing of it counts."""
+        return not bool(self.weights.any())
+
+    @property
+    def pixel_values(self) -> Tensor | None:
+        """(patches, patch_dim) float32 of the images; None without images. Made anew on every call."""
+        return self.patches.tensors(self.image_hashes)[0] if self.image_hashes else None
+
+    @property
+    def image_grid_thw(self) -> Tensor | None:
+        """(images, 3) grids in patches; None without images."""
+        return torch.tensor([self.patches.grid(name) for name in self.image_hashes]) if self.image_hashes else None
+
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device."""
         if self.input_ids.device == device:
             return self
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(self, **{name: value.to(device) for name, value in values.items() if value is not None})
-
-
-class ImageCache:
-    """Screenshots by content hash, the least recently used dropped above a limit.
-
-    Args:
-        load: reads a screenshot, such as `DataManager.load_image`.
-        capacity_mb: most memory for pixels, in MiB.
-    """
-
-    def __init__(self, load: Callable[[str], NDArray[np.uint8]], capacity_mb: int = 512) -> None:
-        self._load = load
-        self._capacity = capacity_mb << 20
-        self._images: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
-        self._size = 0
-
-    def get(self, image_hash: str) -> NDArray[np.uint8]:
-        """The (H, W, 3) uint8 screenshot with this hash."""
-        image = self._images.get(image_hash)
-        if image is not None:
-            self._images.move_to_end(image_hash)
-            return image
-        image = self._load(image_hash)
-        self._images[image_hash] = image
-        self._size += image.nbytes
-        while self._size > self._capacity and len(self._images) > 1:
-            self._size -= self._images.popitem(last=False)[1].nbytes
-        return image
-
-
-@dataclass(slots=True)
-class _Row:
-    """A prompt and the samples that answer it, by their place in the list."""
-
-    prompt_ids: tuple[int, ...]
-    image_hashes: tuple[str, ...]
-    samples: list[int]
-    length: int
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return MicroBatch(**values)
 
 
 class Collator:
@@ -153,149 +126,209 @@ class Collator:
         tokens: of the model.
         vision: of the model.
         images: where screenshots come from.
-        share_prompts: whether samples with equal prompts share a row.
+        share_prompts: whether chains with equal first prompts share a row; needs attention that takes a mask.
+        merge_prefixes: whether steps that extend one another become one row.
+        distinct_images: whether an image that occurs several times in a micro-batch runs through the tower once.
+        max_length: positions of the model; longer steps are refused. None for no limit.
+        padding_side: where rows are filled up. It changes no result; "right" needs no mask of its own.
     """
 
     def __init__(
-        self, tokens: ModelTokens, vision: VisionSpec, images: ImageCache, *, share_prompts: bool = True
+        self,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        images: ImageCache,
+        *,
+        share_prompts: bool = True,
+        merge_prefixes: bool = True,
+        distinct_images: bool = True,
+        max_length: int | None = None,
+        padding_side: Literal["right", "left"] = "right",
     ) -> None:
         self._tokens = tokens
-        self._vision = vision
-        self._images = images
+        self._patches = ImagePatches(vision, images)
         self._share_prompts = share_prompts
+        self._merge_prefixes = merge_prefixes
+        self._distinct_images = distinct_images
+        self._max_length = max_length
+        self._left = padding_side == "left"
         self._suppressed = frozenset(tokens.suppressed_ids)
 
-    def micro_batches(self, samples: Sequence[Sample], max_tokens: int) -> list[MicroBatch]:
+    def problem(self, sample: Sample) -> Problem | None:
+        """Why a sample cannot have come from this model's engine, or cannot be trained on; None if it can."""
+        if not sample.response_ids or not sample.prompt_ids:
+            text = "a sample needs a prompt and a response of at least one token: leave empty steps out"
+            return Problem("empty_response", text)
+        if text := bad_logprobs(sample):
+            return Problem("bad_logprobs", text)
+        if not self._suppressed.isdisjoint(sample.response_ids):
+            return Problem(
+                "special_token",
+                "a response holds a token that is never sampled (a special token): the rollout engine suppresses "
+                "another set than the trainer; serve the same model directory to both",
+            )
+        if self._max_length is not None and sample.length > self._max_length:
+            return Problem(
+                "too_long",
+                f"a step of {sample.length} tokens is longer than the model's {self._max_length} positions: keep fewer "
+                "screenshots or texts in the prompt",
+            )
+        return self._wrong_pads(sample)
+
+    def _wrong_pads(self, sample: Sample) -> Problem | None:
+        """Whether each run of image pads is as long as its own image needs: a swap of unequal images shows here."""
+        pads = np.flatnonzero(np.asarray(sample.prompt_ids) == self._tokens.image_pad_id)
+        breaks = np.flatnonzero(np.diff(pads) > 1) + 1
+        runs = [len(run) for run in np.split(pads, breaks)] if len(pads) else []
+        need = [self._patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
+        if runs == need:
+            return None
+        return Problem(
+            "image_tokens",
+            f"a prompt has {len(pads)} image pads in runs of {runs}, its images need {sum(need)} in {need}: it was "
+            "recorded with another model or image processor than the one trained, or its images are not its own",
+        )
+
+    def micro_batches(self, samples: Sequence[Sample], max_tokens: int, *, checked: bool = False) -> list[MicroBatch]:
         """Cut samples into micro-batches of rows of similar length, the longest first.
 
+        Args:
+            samples: at least one.
+            max_tokens: of a micro-batch, padding included.
+            checked: the caller has asked for each sample's `problem` and found none.
+
         Raises:
-            ValueError: a sample that cannot have come from this model's engine.
+            ValueError: a sample with a `problem`.
         """
-        for sample in samples:
-            self._check(sample)
-        rows = sorted(self._rows(samples, max_tokens), key=lambda row: -row.length)
-        batches, start = [], 0
-        for end in range(1, len(rows) + 1):
-            if end == len(rows) or (end + 1 - start) * rows[start].length > max_tokens:
-                batches.append(self._tensors(rows[start:end], samples))
-                start = end
-        return batches
+        for sample in () if checked else samples:
+            if problem := self.problem(sample):
+                raise ValueError(problem.text)
+        found = rows(samples, max_tokens, merge=self._merge_prefixes, share=self._share_prompts)
+        return [self._tensors(part, samples) for part in _cut(found, max_tokens)]
 
     def __call__(self, samples: Sequence[Sample]) -> MicroBatch:
         """All samples as one micro-batch."""
         (batch,) = self.micro_batches(samples, max_tokens=1 << 62)
         return batch
 
-    def _check(self, sample: Sample) -> None:
-        if not sample.response_ids or not sample.prompt_ids:
-            raise ValueError("a sample needs a prompt and a response of at least one token: leave empty steps out")
-        if sample.logprobs and len(sample.logprobs) != len(sample.response_ids):
-            raise ValueError(f"{len(sample.logprobs)} log-probabilities for {len(sample.response_ids)} sampled tokens")
-        if not self._suppressed.isdisjoint(sample.response_ids):
-            raise ValueError(
-                "a response holds a token that is never sampled (a special token): the rollout engine suppresses "
-                "another set than the trainer; serve the same model directory to both"
-            )
-
-    def _rows(self, samples: Sequence[Sample], max_tokens: int) -> Iterable[_Row]:
-        """Rows of samples; those with equal prompts together as long as a row fits into a micro-batch."""
-        open_rows: dict[tuple[tuple[int, ...], tuple[str, ...]], _Row] = {}
-        done: list[_Row] = []
-        for index, sample in enumerate(samples):
-            # The last token of a response predicts nothing, so it is not part of the input.
-            extra = len(sample.response_ids) - 1
-            key = (sample.prompt_ids, sample.image_hashes)
-            row = open_rows.get(key) if self._share_prompts else None
-            if row is not None and row.length + extra <= max_tokens:
-                row.samples.append(index)
-                row.length += extra
-                continue
-            row = _Row(sample.prompt_ids, sample.image_hashes, [index], len(sample.prompt_ids) + extra)
-            open_rows[key] = row
-            done.append(row)
-        return done
-
-    def _tensors(self, rows: list[_Row], samples: Sequence[Sample]) -> MicroBatch:
-        count, length = len(rows), max(row.length for row in rows)
+    def _tensors(self, batch: list[Row], samples: Sequence[Sample]) -> MicroBatch:
+        count, length = len(batch), max(row.length for row in batch)
         ids = np.full((count, length), self._tokens.pad_id, np.int64)
         positions = np.zeros((3, count, length), np.int64)
-        branches = np.full((count, length), -1, np.int64)  # 0 the prompt, 1... its responses, -1 padding
+        branches = np.full((count, length), -1, np.int64)  # 0 the shared prompt, 1... its chains, -1 padding
         predict: list[NDArray[np.int64]] = []
-        for number, row in enumerate(rows):
-            self._fill(row, samples, ids[number], positions[:, number], branches[number], predict, number * length)
-        order = [index for row in rows for index in row.samples]
-        pixel_values, grids, image_order = self._pixels([h for row in rows for h in row.image_hashes])
-        pads = (ids == self._tokens.image_pad_id) & (branches == 0)
-        response_tensors = _response_tensors([samples[index] for index in order])
+        hashes: list[str] = []
+        for number, row in enumerate(batch):
+            shift = length - row.length if self._left else 0
+            part = slice(shift, shift + row.length)
+            places, images = self._fill(
+                row, samples, ids[number, part], positions[:, number, part], branches[number, part]
+            )
+            predict += [place + number * length + shift for place in places]
+            hashes += images
+        order = [index for row in batch for chain in row.chains for index in chain.samples]
+        distinct = tuple(dict.fromkeys(hashes)) if self._distinct_images else tuple(hashes)
+        which = [distinct.index(name) for name in hashes] if self._distinct_images else list(range(len(hashes)))
         return MicroBatch(
             input_ids=torch.from_numpy(ids),
-            mm_token_type_ids=torch.from_numpy(pads.astype(np.int64)),
+            mm_token_type_ids=torch.from_numpy((ids == self._tokens.image_pad_id).astype(np.int64)),
             position_ids=torch.from_numpy(positions),
-            attention_mask=torch.from_numpy(_attention(branches)),
-            pixel_values=pixel_values,
-            image_grid_thw=grids,
-            image_order=image_order,
+            attention_mask=torch.from_numpy(_attention(branches, left=self._left)),
+            image_hashes=distinct,
+            image_order=torch.tensor(which) if which else None,
             predict_index=torch.from_numpy(np.concatenate(predict)),
             sample_index=torch.tensor(order),
-            **response_tensors,
+            patches=self._patches,
+            **_response_tensors([samples[index] for index in order]),
         )
 
     def _fill(
         self,
-        row: _Row,
+        row: Row,
         samples: Sequence[Sample],
         ids: NDArray[np.int64],
         positions: NDArray[np.int64],
         branches: NDArray[np.int64],
-        predict: list[NDArray[np.int64]],
-        offset: int,
-    ) -> None:
-        """Write one row into its slices, and append where its response tokens are predicted (plus `offset`)."""
-        prompt = np.asarray(row.prompt_ids, np.int64)
-        end = len(prompt)
-        grids = [self._vision.grid(self._images.get(image_hash)) for image_hash in row.image_hashes]
-        self._check_pads(prompt, grids)
-        ids[:end] = prompt
-        positions[:, :end] = rope_positions(prompt, grids, self._tokens.image_pad_id, self._vision.merge_size)
-        branches[:end] = 0
-        first = int(positions[:, :end].max()) + 1
-        start = end
-        for branch, index in enumerate(row.samples, 1):
-            response = samples[index].response_ids
-            extra = len(response) - 1
-            ids[start : start + extra] = response[:-1]
-            positions[:, start : start + extra] = np.arange(first, first + extra)
-            branches[start : start + extra] = branch
-            predict.append(np.concatenate(([end - 1], np.arange(start, start + extra))) + offset)
-            start += extra
+    ) -> tuple[list[NDArray[np.int64]], list[str]]:
+        """Write one row into its slices; returns where the tokens of each response are predicted, and its images."""
+        first = samples[row.chains[0].samples[0]]
+        shared, start = len(first.prompt_ids), len(first.prompt_ids)
+        predict: list[NDArray[np.int64]] = []
+        hashes = list(first.image_hashes)
+        branches[:shared] = 0
+        for branch, chain in enumerate(row.chains, 1):
+            sequence, places = self._sequence(chain, samples)
+            end = start + len(sequence) - shared
+            ids[:shared], ids[start:end] = sequence[:shared], sequence[shared:]
+            positions[:, :shared], positions[:, start:end] = places[:, :shared], places[:, shared:]
+            branches[start:end] = branch
+            for index in chain.samples:
+                prompt, response = len(samples[index].prompt_ids), len(samples[index].response_ids)
+                place = np.arange(prompt - 1, prompt - 1 + response)
+                predict.append(np.where(place < shared, place, place + start - shared))
+            hashes += samples[chain.samples[-1]].image_hashes[len(first.image_hashes) :]
+            start = end
+        return predict, hashes
 
-    def _check_pads(self, prompt: NDArray[np.int64], grids: list[tuple[int, int, int]]) -> None:
-        pads = int((prompt == self._tokens.image_pad_id).sum())
-        need = sum(frames * height * width for frames, height, width in grids) // self._vision.merge_size**2
-        if pads != need:
-            raise ValueError(
-                f"a prompt has {pads} image pads, its images need {need}: it was recorded with another model or "
-                "image processor than the one trained"
-            )
-
-    def _pixels(self, hashes: list[str]) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Patches and grids of the distinct images, and which of them each occurrence is."""
-        if not hashes:
-            return None, None, None
-        distinct = {image_hash: place for place, image_hash in enumerate(dict.fromkeys(hashes))}
-        images = [self._images.get(image_hash) for image_hash in distinct]
-        patches = np.concatenate([self._vision.patchify(image) for image in images])
-        grids = torch.tensor([self._vision.grid(image) for image in images])
-        return torch.from_numpy(patches), grids, torch.tensor([distinct[image_hash] for image_hash in hashes])
+    def _sequence(self, chain: Chain, samples: Sequence[Sample]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(L,) ids of a chain, those of its longest sample, and their (3, L) positions."""
+        last = samples[chain.samples[-1]]
+        sequence = np.asarray((*last.prompt_ids, *last.response_ids[:-1]), np.int64)
+        grids = [self._patches.grid(image_hash) for image_hash in last.image_hashes]
+        merge = self._patches.vision.merge_size
+        return sequence, rope_positions(sequence, grids, self._tokens.image_pad_id, merge)
 
 
-def _attention(branches: NDArray[np.int64]) -> NDArray[np.generic]:
+def _cut(found: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Rows in parts of at most `max_tokens` with padding, the longest first; short rows do not join far longer ones."""
+    part: list[Row] = []
+    for row in sorted(found, key=lambda row: -row.length):
+        longest = part[0].length if part else row.length
+        padding = longest - row.length
+        if part and ((len(part) + 1) * longest > max_tokens or padding > max(PADDING, longest // 4)):
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
+
+
+def equal_counts(batches: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
+    """As many micro-batches as every other rank has, by copies of the smallest with weight 0.
+
+    Ranks that run a different number of forward passes wait for one another for ever; a row of weight 0 takes part in
+    every collective operation and changes nothing.
+
+    Args:
+        batches: of this rank, at least one.
+        count: the largest number of any rank.
+
+    Raises:
+        ValueError: there is nothing to copy, or `count` is less than there are.
+    """
+    if not batches or count < len(batches):
+        raise ValueError(
+            f"cannot make {count} micro-batches of {len(batches)}: every rank needs one of its own at least, and "
+            "`count` is the largest number of any rank"
+        )
+    smallest = min(batches, key=lambda batch: batch.input_ids.numel())
+    filling = replace(smallest, weights=torch.zeros_like(smallest.weights))
+    return [*batches, *[filling] * (count - len(batches))]
+
+
+def count_problems(problems: Sequence[Problem]) -> dict[str, float]:
+    """How many samples were left out, by "dropped/" and the reason; every reason is there, so that 0 is seen."""
+    found = Counter(problem.reason for problem in problems)
+    return {f"dropped/{reason}": float(found[reason]) for reason in PROBLEMS}
+
+
+def _attention(branches: NDArray[np.int64], *, left: bool) -> NDArray[np.generic]:
     """The attention mask: of rows without branches (B, L), else (B, 1, L, L).
 
     A token sees what lies before it in its prompt and in its own branch; padding sees itself, so that no row of the
-    softmax is empty.
+    softmax is empty (with padding on the left it would be, so that always takes the large mask).
     """
-    if branches.max(initial=0) <= 1:
+    if branches.max(initial=0) <= 1 and not (left and (branches < 0).any()):
         return (branches >= 0).astype(np.int64)
     length = branches.shape[1]
     same = branches[:, :, None] == branches[:, None, :]
@@ -317,5 +350,7 @@ def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:
         "behaviour_logprobs": torch.from_numpy(behaviour),
         "behaviour_known": torch.from_numpy(known),
         "advantages": torch.tensor([sample.advantage for sample in samples], dtype=torch.float32),
+        "weights": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
+        "stale": torch.tensor([sample.stale for sample in samples]),
         "groups": torch.tensor([sample.group for sample in samples]),
     }

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from transformers import TrainingArguments
 
 from dart_train.trainer.advantages import AdvantageLevel, ScaleRewards
-from dart_train.trainer.losses import LossType
+from dart_train.trainer.losses import CorrectionMode, KLEstimator, LossType, ObjectiveConfig, RatioLevel
 
 OLD_LOGPROBS = ("current", "recompute", "behaviour")
 
@@ -25,15 +25,18 @@ class DartGRPOConfig(TrainingArguments):
     their meaning, except for batch sizes: micro-batches are made by `micro_batch_tokens`, so
     `per_device_train_batch_size` and `gradient_accumulation_steps` stay 1.
 
-    Parameters that control the loss: `epsilon`, `epsilon_high`, `delta`, `beta`, `loss_type`,
-    `importance_sampling_level`, `old_logprobs`, `tis_clip_max`, `top_entropy_quantile`, `entropy_coef`.
+    Parameters that control the loss: `epsilon`, `epsilon_high`, `delta`, `beta`, `kl_estimator`,
+    `use_bias_correction_kl`, `loss_type`, `importance_sampling_level`, `old_logprobs`, `temperature`, `tis_mode`,
+    `tis_clip_max`, `tis_clip_min`, `geometric_clip_min`, `geometric_clip_max`, `top_entropy_quantile`,
+    `entropy_mask_level`, `entropy_mask_scope`, `entropy_coef`. They meet in `losses.ObjectiveConfig`, see `objective`.
 
-    Parameters that control advantages: `scale_rewards`, `advantage_level`, `shuffle_rewards`. The size of groups is
-    the rollout service's business (`group_size`), the age of trajectories the data manager's (`max_staleness`).
+    Parameters that control advantages: `scale_rewards`, `advantage_level`, `balance_trajectories`, `shuffle_rewards`.
+    The size of groups is the rollout service's business (`group_size`), the age of trajectories the data manager's
+    (`max_staleness`).
 
     Parameters that control data and weights: `groups_per_step`, `min_groups_per_step`, `num_iterations`,
-    `publish_steps`, `keep_published`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`, `image_cache_mb`,
-    `torch_threads`, `lease_ttl_s`, `max_bad_steps`.
+    `publish_steps`, `keep_published`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`,
+    `merge_prefixes`, `cache_image_features`, `image_cache_mb`, `torch_threads`, `lease_ttl_s`, `max_bad_steps`.
 
     Defaults that differ from `TrainingArguments`: `learning_rate` 1e-6, `lr_scheduler_type` "constant",
     `max_grad_norm` 2.0, `max_steps` 1000, `logging_steps` 1, `save_steps` 10, `save_total_limit` 2,
@@ -65,12 +68,17 @@ class DartGRPOConfig(TrainingArguments):
         default="grpo",
         metadata={
             "help": "How token losses are weighed: 'grpo' (mean of each step, then over steps; DART), 'dapo' (mean "
-            "over all tokens of the lease), 'dr_grpo' (sum over a constant, see max_completion_length)."
+            "over all tokens of the lease), 'bnpo' (the same per rank), 'dr_grpo' (sum over a constant, see "
+            "max_completion_length), 'cispo' (clipped weights without gradient; set epsilon_high to such as 5.0)."
         },
     )
     max_completion_length: int = field(default=500, metadata={"help": "Constant that 'dr_grpo' divides by, in tokens."})
     importance_sampling_level: str = field(
-        default="token", metadata={"help": "Ratio per 'token' (paper), or one per 'sequence' (GSPO)."}
+        default="token",
+        metadata={
+            "help": "Ratio per 'token' (paper), one per 'sequence' (GSPO), or 'sequence_token' (GSPO with a gradient "
+            "per token, as DART's released script)."
+        },
     )
     old_logprobs: str = field(
         default="current",
@@ -83,9 +91,39 @@ class DartGRPOConfig(TrainingArguments):
     tis_clip_max: float | None = field(
         default=1.0, metadata={"help": "C of the truncated importance weight min(pi_old/mu, C); None switches it off."}
     )
+    tis_clip_min: float | None = field(
+        default=None, metadata={"help": "Lower bound of the importance weight; None for none."}
+    )
+    tis_mode: str = field(
+        default="token_truncate",
+        metadata={
+            "help": "What is done with pi_old/mu, as TRL's vllm_importance_sampling_mode: 'token_truncate' (DART), "
+            "'token_mask' (IcePop: tokens outside the bounds do not count), 'sequence_truncate', 'sequence_mask'."
+        },
+    )
+    geometric_clip_min: float | None = field(
+        default=None, metadata={"help": "Leave out steps whose geometric mean of pi_old/mu is below; None for none."}
+    )
+    geometric_clip_max: float | None = field(
+        default=None, metadata={"help": "Leave out steps whose geometric mean of pi_old/mu is above; None for none."}
+    )
+    temperature: float = field(
+        default=1.0, metadata={"help": "Temperature that rollouts sample at: log-probabilities are taken at it."}
+    )
+    kl_estimator: str = field(default="k3", metadata={"help": "Estimate of the KL term: 'k1', 'k2' or 'k3' (DART)."})
+    use_bias_correction_kl: bool = field(
+        default=False, metadata={"help": "Multiply the KL term by pi/pi_old, as TRL does by default."}
+    )
     top_entropy_quantile: float = field(
         default=0.8,
         metadata={"help": "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."},
+    )
+    entropy_mask_level: str = field(
+        default="step",
+        metadata={"help": "What top_entropy_quantile selects: whole 'step's (DART) or single 'token's (TRL)."},
+    )
+    entropy_mask_scope: str = field(
+        default="group", metadata={"help": "Quantile of steps within each 'group' (DART), or of the whole 'batch'."}
     )
     entropy_coef: float = field(default=0.0, metadata={"help": "Weight of an entropy bonus."})
 
@@ -93,7 +131,13 @@ class DartGRPOConfig(TrainingArguments):
         default="group", metadata={"help": "'group' divides advantages by the group's deviation, 'none' does not."}
     )
     advantage_level: str = field(
-        default="step", metadata={"help": "Baseline over all 'step's of a group (DART) or per 'trajectory' (TRL)."}
+        default="step",
+        metadata={
+            "help": "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), or 'rloo' (the others)."
+        },
+    )
+    balance_trajectories: bool = field(
+        default=False, metadata={"help": "Weigh steps so that every trajectory counts the same, however long it is."}
     )
     shuffle_rewards: bool = field(
         default=False, metadata={"help": "Control: permute rewards within each lease. Must not learn."}
@@ -115,7 +159,17 @@ class DartGRPOConfig(TrainingArguments):
         metadata={"help": "Run equal prompts once, with their responses as branches. Exact; switch it off for "
                   "attention kernels that take no mask (FlashAttention)."},
     )  # fmt: skip
-    image_cache_mb: int = field(default=512, metadata={"help": "Memory for screenshots cut into patches, in MiB."})
+    merge_prefixes: bool = field(
+        default=True,
+        metadata={"help": "Run steps whose prompts extend one another as one row with several trained spans. Exact."},
+    )
+    cache_image_features: bool = field(
+        default=True,
+        metadata={"help": "Run each distinct image of a lease through the vision tower once, where that saves work."},
+    )
+    image_cache_mb: int = field(
+        default=512, metadata={"help": "Memory for screenshots, and as much for their patches, in MiB."}
+    )
     torch_threads: int = field(default=0, metadata={"help": "Threads of torch on the CPU; 0 leaves its default."})
     lease_ttl_s: float = field(default=60.0, metadata={"help": "A lease returns so long after the last heartbeat."})
     max_bad_steps: int = field(default=3, metadata={"help": "Non-finite steps in a row that end the run."})
@@ -132,13 +186,36 @@ class DartGRPOConfig(TrainingArguments):
                 raise ValueError(f"{name}={value!r} is out of range; choose a value in [{low:g}, {high:g}]")
         _check_combinations(self)
 
+    def objective(self) -> ObjectiveConfig:
+        """The terms of the loss. Without a correction where pi_old is mu itself."""
+        bounds = (self.geometric_clip_min, self.geometric_clip_max)
+        return ObjectiveConfig(
+            loss_type=self.loss_type,  # type: ignore[arg-type]  # checked above, as all names are
+            importance_sampling_level=self.importance_sampling_level,  # type: ignore[arg-type]
+            epsilon=self.epsilon,
+            epsilon_high=self.epsilon_high,
+            delta=self.delta,
+            tis_mode=self.tis_mode,  # type: ignore[arg-type]
+            tis_clip_max=None if self.old_logprobs == "behaviour" else self.tis_clip_max,
+            tis_clip_min=self.tis_clip_min,
+            geometric_clip=None if bounds == (None, None) else bounds,
+            beta=self.beta,
+            kl_estimator=self.kl_estimator,  # type: ignore[arg-type]
+            use_bias_correction_kl=self.use_bias_correction_kl,
+            entropy_coef=self.entropy_coef,
+        )
+
 
 _INF = float("inf")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "loss_type": get_args(LossType),
     "scale_rewards": get_args(ScaleRewards),
     "advantage_level": get_args(AdvantageLevel),
-    "importance_sampling_level": ("token", "sequence"),
+    "importance_sampling_level": get_args(RatioLevel),
+    "tis_mode": get_args(CorrectionMode),
+    "kl_estimator": get_args(KLEstimator),
+    "entropy_mask_level": ("step", "token"),
+    "entropy_mask_scope": ("group", "batch"),
     "old_logprobs": OLD_LOGPROBS,
 }
 _RANGES: tuple[tuple[str, float, float], ...] = (
@@ -146,6 +223,10 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("epsilon_high", 0.0, _INF),
     ("beta", 0.0, _INF),
     ("tis_clip_max", 1e-6, _INF),
+    ("tis_clip_min", 0.0, _INF),
+    ("geometric_clip_min", 0.0, 1.0),
+    ("geometric_clip_max", 1.0, _INF),
+    ("temperature", 1e-6, _INF),
     ("top_entropy_quantile", 1e-6, 1.0),
     ("max_completion_length", 1, _INF),
     ("groups_per_step", 1, _INF),
@@ -165,7 +246,17 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
 
 def _check_combinations(config: DartGRPOConfig) -> None:
     """Refuse settings that contradict one another, or that would be ignored without a word."""
-    if config.delta is not None and config.delta <= 1 + config.epsilon_high:
+    if config.loss_type == "cispo" and config.epsilon_high < 1.0:
+        raise ValueError(
+            f"epsilon_high={config.epsilon_high!r} is the largest weight of loss_type='cispo', not a distance from 1; "
+            "set it to such as 5.0"
+        )
+    if config.tis_clip_min is not None and (config.tis_clip_max is None or config.tis_clip_min > config.tis_clip_max):
+        raise ValueError(
+            f"tis_clip_min={config.tis_clip_min!r} needs a tis_clip_max that is not below it, found "
+            f"{config.tis_clip_max!r}"
+        )
+    if config.loss_type != "cispo" and config.delta is not None and config.delta <= 1 + config.epsilon_high:
         raise ValueError(
             f"delta={config.delta!r} must be above 1 + epsilon_high = {1 + config.epsilon_high:g}, else it clips "
             "before the clip does; raise it or set it to None"

@@ -66,6 +66,7 @@ class LeaseHolder:
         self._ttl_s = ttl_s
         self._stop = stop
         self._lease_id: str | None = None
+        self._lost = False
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -97,7 +98,7 @@ class LeaseHolder:
             now = time.monotonic()
             if groups is not None and groups.groups:
                 with self._lock:
-                    self._lease_id = groups.lease_id
+                    self._lease_id, self._lost = groups.lease_id, False
                 return Leased(groups, now - started)
             if now - said >= REASON_INTERVAL_S:
                 _log.info("waiting for data since %.0f s: %s", now - started, self._data.why())
@@ -122,13 +123,13 @@ class LeaseHolder:
     def _beat(self) -> None:
         while not self._closed.wait(self._ttl_s / 3):
             with self._lock:  # held while beating, so that no beat comes after the commit
-                if self._lease_id is None:
+                if self._lease_id is None or self._lost:
                     continue
                 try:
                     self._data.heartbeat(self._lease_id)
                 except LeaseError as error:
                     _log.warning("the lease was lost while it was trained on: %s", error)
-                    self._lease_id = None
+                    self._lost = True  # and handed in all the same: what others have is counted as trained twice
 
 
 class LeaseDataset(IterableDataset):

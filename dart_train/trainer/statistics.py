@@ -5,80 +5,101 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from dart_train.trainer.collate import MicroBatch
+from dart_train.trainer.losses import Objective, ObjectiveConfig, Scored, clip_fractions, effective_sample_share
+from dart_train.trainer.losses.tokens import LOG_RATIO_LIMIT
 
 
 class StepStatistics:
-    """Sums over the micro-batches of one step."""
+    """Sums over the micro-batches of one step.
 
-    def __init__(self) -> None:
-        self._tokens = 0
-        self._known = 0
-        self._samples = 0
+    The policies' two gaps are kept apart. `gap/engine`: pi_old against mu where both are of the same version, which is
+    what kernels and precision make. `gap/behind`: the same where an older version sampled. `gap/staleness`: pi against
+    pi_old, which is what the updates on this lease make.
+    """
+
+    def __init__(self, config: ObjectiveConfig) -> None:
+        self._config = config
         self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
         self._extremes: dict[str, float] = {}
-        self._weighted = False
-        self._divergence = False
 
-    def add(
-        self,
-        micro: MicroBatch,
-        logprobs: Tensor,
-        entropies: Tensor,
-        clipped: dict[str, Tensor],
-        weight: Tensor | None,
-        divergence: Tensor | None,
-        kept: Tensor | None,
-    ) -> None:
-        """Take in one micro-batch. Tensors are (S, T) without gradient, `kept` is (S,), `clipped` counts tokens."""
-        self._tokens += micro.num_tokens
-        self._samples += len(micro.mask)
-        self._sum("entropy", entropies[micro.mask])
-        self._sum("kept", torch.ones(len(micro.mask)) if kept is None else kept)
-        for name, count in clipped.items():
-            self._sum(name, count)
-        if divergence is not None:
-            self._divergence = True
-            self._sum("kl", divergence.detach()[micro.mask])
-        known = micro.behaviour_known
+    def add(self, micro: MicroBatch, scored: Scored, result: Objective) -> None:
+        """Take in one micro-batch; one that only fills up counts nothing."""
+        if micro.fills_up:
+            return
+        mask = scored.mask & (micro.weights > 0)[:, None]
+        logprobs, old = scored.logprobs.detach(), scored.old_logprobs
+        self._mean("entropy", scored.entropies.detach()[mask])
+        steps = (micro.weights > 0).float()
+        kept = scored.mask.any(-1) if scored.kept_steps is None else scored.kept_steps
+        self._mean("step_entropy_kept", kept.float()[steps > 0])
+        if scored.kept_tokens is not None:
+            self._mean("token_entropy_kept", scored.kept_tokens[mask].float())
+        self._clips(result.ratio, scored.advantages, mask)
+        if result.divergence is not None:
+            self._mean("kl", result.divergence[mask])
+        self._gap("gap/staleness", logprobs, old, mask)
+        known = scored.behaviour_known & mask
         if bool(known.any()):
-            difference = (logprobs - micro.behaviour_logprobs)[known].abs()
-            self._known += difference.numel()
-            self._sum("difference", difference)
-            self._extreme("difference_max", difference.max(), largest=True)
-            if weight is not None:
-                self._weighted = True
-                self._sum("ratio", weight[known])
-                self._extreme("ratio_min", weight[known].min(), largest=False)
-                self._extreme("ratio_max", weight[known].max(), largest=True)
+            self._behaviour(micro, scored, result.weight, known)
+
+    def _clips(self, ratio: Tensor, advantages: Tensor, mask: Tensor) -> None:
+        config = self._config
+        if config.loss_type == "cispo":
+            over = (ratio > config.epsilon_high) & (advantages > 0)[:, None]
+            self._mean("cispo_clip_ratio", over[mask].float())
+            return
+        counts = clip_fractions(
+            ratio, advantages, mask, epsilon=config.epsilon, epsilon_high=config.epsilon_high
+        )  # fmt: skip
+        for name, count in counts.items():
+            self._mean(f"clip_ratio/{name}_mean", count.float(), count=int(mask.sum()))
+
+    def _behaviour(self, micro: MicroBatch, scored: Scored, weight: Tensor | None, known: Tensor) -> None:
+        """How far what sampled lies from what is trained, and what the correction made of it."""
+        old, behaviour = scored.old_logprobs, scored.behaviour_logprobs
+        stale = micro.stale[:, None]
+        self._gap("sampling/sampling_logp_difference", old, behaviour, known)
+        self._gap("gap/engine", old, behaviour, known & ~stale)
+        self._gap("gap/behind", old, behaviour, known & stale)
+        raw = (old - behaviour)[known].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        self._mean("ess_sum", raw)
+        self._mean("ess_squares", raw.square())
+        if weight is None:
+            return
+        applied = weight[known]
+        self._mean("sampling/importance_sampling_ratio/mean", applied)
+        self._extreme("sampling/importance_sampling_ratio/min", applied.min(), largest=False)
+        self._extreme("sampling/importance_sampling_ratio/max", applied.max(), largest=True)
+        self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
+        self._mean("sampling/masked_fraction", (applied == 0).float())
 
     def summary(self) -> dict[str, float]:
         """Numbers by log name."""
-        tokens, known = max(self._tokens, 1), max(self._known, 1)
-        result = {
-            "num_tokens": float(self._tokens),
-            "entropy": self._sums["entropy"] / tokens,
-            "step_entropy_kept": self._sums["kept"] / max(self._samples, 1),
-            "clip_ratio/low_mean": self._sums["low"] / tokens,
-            "clip_ratio/high_mean": self._sums["high"] / tokens,
-            "clip_ratio/region_mean": self._sums["region"] / tokens,
-        }
-        if self._divergence:
-            result["kl"] = self._sums["kl"] / tokens
-        if self._known:
-            result["sampling/sampling_logp_difference/mean"] = self._sums["difference"] / known
-            result["sampling/sampling_logp_difference/max"] = self._extremes["difference_max"]
-        if self._weighted:
-            result["sampling/importance_sampling_ratio/mean"] = self._sums["ratio"] / known
-            result["sampling/importance_sampling_ratio/min"] = self._extremes["ratio_min"]
-            result["sampling/importance_sampling_ratio/max"] = self._extremes["ratio_max"]
-        return result
+        means = {name: self._sums[name] / max(self._counts[name], 1) for name in self._sums}
+        tokens = self._counts.get("entropy", 0)
+        result = {"num_tokens": float(tokens)}
+        if "ess_sum" in means:
+            count = self._counts["ess_sum"]
+            result["sampling/effective_sample_share"] = effective_sample_share(
+                self._sums["ess_sum"], self._sums["ess_squares"], count
+            )
+        hidden = ("ess_sum", "ess_squares")
+        return result | {name: value for name, value in means.items() if name not in hidden} | self._extremes
 
-    def _sum(self, name: str, values: Tensor) -> None:
+    def _gap(self, name: str, left: Tensor, right: Tensor, where: Tensor) -> None:
+        """Mean and largest absolute difference of log-probabilities."""
+        if bool(where.any()):
+            difference = (left - right)[where].abs()
+            self._mean(f"{name}/mean", difference)
+            self._extreme(f"{name}/max", difference.max(), largest=True)
+
+    def _mean(self, name: str, values: Tensor, *, count: int | None = None) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
+        self._counts[name] = self._counts.get(name, 0) + (values.numel() if count is None else count)
 
     def _extreme(self, name: str, value: Tensor, *, largest: bool) -> None:
         choose = max if largest else min

@@ -49,9 +49,10 @@ from dart_train.trainer.batch import OptimizerBatch, build_batch
 from dart_train.trainer.collate import Collator, ImageCache, MicroBatch
 from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.forward import response_logprobs
+from dart_train.trainer.forward import ImageFeatures, base_model, features_pay, response_logprobs
 from dart_train.trainer.leases import Leased, LeaseDataset, LeaseHolder
 from dart_train.trainer.publisher import Publisher
+from dart_train.trainer.scoring import needs_scoring, score_batch
 from dart_train.trainer.statistics import StepStatistics, merge_metrics
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class DartGRPOTrainer(Trainer):
         self.publisher = Publisher(
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published
         )
+        self._objective = args.objective()
         self.skipped_steps = 0
         self._bad_in_a_row = 0
         self.resumed: checkpoint.ResumePoint | None = None
@@ -131,7 +133,14 @@ class DartGRPOTrainer(Trainer):
         self._suppressed = tokens.suppressed_ids
         images = ImageCache(data.load_image, args.image_cache_mb)
         vision = VisionSpec.from_dir(self.model_dir)
-        self._collator = Collator(tokens, vision, images, share_prompts=args.share_prompts)
+        self._collator = Collator(
+            tokens,
+            vision,
+            images,
+            share_prompts=args.share_prompts,
+            merge_prefixes=args.merge_prefixes,
+            max_length=model.config.text_config.max_position_embeddings,
+        )
         self.leases = LeaseHolder(
             data,
             holder,
@@ -207,8 +216,10 @@ class DartGRPOTrainer(Trainer):
         leased: Leased = inputs["leased"]
         batch = self._next_batch(leased)
         model.train()
-        self._score(model, batch)
-        statistics = StepStatistics()
+        features = self._image_features(model, batch)
+        score_batch(batch, self.args, lambda micro: self._forward(model, micro.to(self.args.device), features))
+        reference_features = self._image_features(self.ref_model, batch)
+        statistics = StepStatistics(self._objective)
         total = torch.zeros((), device=self.args.device)
         for number, micro in enumerate(batch.micro_batches):
             micro_inputs = {
@@ -216,11 +227,15 @@ class DartGRPOTrainer(Trainer):
                 "normalizer": batch.normalizer,
                 "old_logprobs": batch.old_logprobs[number] if batch.old_logprobs else None,
                 "kept": batch.kept[number] if batch.kept else None,
+                "features": features,
+                "reference_features": reference_features,
                 "statistics": statistics,
             }
             loss = self.compute_loss(model, micro_inputs)
             self.accelerator.backward(loss)
             total += loss.detach()
+        if features is not None:
+            features.backward()
         wait_s = leased.wait_s if self._iteration == 1 else 0.0
         self._reports.append({**batch.metrics, **statistics.summary(), "perf/wait_s": wait_s})
         if not bool(total.isfinite()) or not self._gradient_is_finite(model):
@@ -233,42 +248,31 @@ class DartGRPOTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Share of one micro-batch in the loss of its optimizer batch.
-
-        Per token, with A the step's advantage, w the truncated importance weight and 1_H the entropy selection:
-
-            1_H * (w * clipped(pi / pi_old, A) + beta * k3(pi, ref)) - entropy_coef * H
-        """
-        args = self.args
+        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`."""
         micro: MicroBatch = inputs["micro_batch"]
-        logprobs, entropies = self._forward(model, micro)
-        old = self._old_logprobs(micro, logprobs, inputs["old_logprobs"])
-        ratio = losses.importance_ratio(logprobs, old, micro.mask, args.importance_sampling_level)  # type: ignore[arg-type]
-        loss = losses.clipped_loss(
-            ratio, micro.advantages, epsilon=args.epsilon, epsilon_high=args.epsilon_high, delta=args.delta
-        )
-        known = micro.behaviour_known
-        weight = None
-        if args.tis_clip_max is not None and args.old_logprobs != "behaviour":
-            weight = losses.truncated_weight(old, micro.behaviour_logprobs, known, args.tis_clip_max)
-            loss = loss * weight
-        divergence = None
+        logprobs, entropies = self._forward(model, micro, inputs["features"])
+        reference = None
         if self.ref_model is not None:
             with torch.no_grad():
-                reference, _ = self._forward(self.ref_model, micro)
-            divergence = losses.k3_divergence(logprobs, reference, micro.mask)
-            loss = loss + args.beta * divergence
+                reference, _ = self._forward(self.ref_model, micro, inputs["reference_features"])
         kept = inputs["kept"]
-        if kept is not None:
-            loss = loss * kept[:, None]
-        if args.entropy_coef:
-            loss = loss - args.entropy_coef * entropies
-        clipped = losses.clip_fractions(
-            ratio.detach(), micro.advantages, micro.mask, epsilon=args.epsilon, epsilon_high=args.epsilon_high
+        by_token = self.args.entropy_mask_level == "token"
+        scored = losses.Scored(
+            logprobs=logprobs,
+            entropies=entropies,
+            old_logprobs=self._old_logprobs(micro, logprobs, inputs["old_logprobs"]),
+            mask=micro.mask,
+            advantages=micro.advantages,
+            behaviour_logprobs=micro.behaviour_logprobs,
+            behaviour_known=micro.behaviour_known,
+            reference_logprobs=reference,
+            kept_steps=None if by_token else kept,
+            kept_tokens=kept if by_token else None,
+            weights=micro.weights,
         )
-        inputs["statistics"].add(micro, logprobs.detach(), entropies.detach(), clipped, weight, divergence, kept)
-        result = losses.aggregate(loss, micro.mask, inputs["normalizer"], args.loss_type)  # type: ignore[arg-type]
-        return (result, {"logprobs": logprobs}) if return_outputs else result
+        result = losses.objective(scored, self._objective, inputs["normalizer"])
+        inputs["statistics"].add(micro, scored, result)
+        return (result.loss, {"logprobs": logprobs}) if return_outputs else result.loss
 
     def _next_batch(self, leased: Leased) -> OptimizerBatch:
         """The batch of a lease: made at its first iteration, the same afterwards."""
@@ -276,15 +280,22 @@ class DartGRPOTrainer(Trainer):
         if self._batch is None:
             rng = random.Random(f"{self.args.seed}/{self.state.global_step}")
             self._batch = build_batch(
-                leased.groups.groups, self._collator, self.args, version=self.publisher.version, rng=rng
+                leased.groups.groups,
+                self._collator,
+                self.args,
+                version=self.publisher.version,
+                rng=rng,
+                unpublished=self.publisher.unpublished,
             )
             self._iteration = 0
         self._iteration += 1
         return self._batch
 
-    def _forward(self, model: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _forward(self, model: Any, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
         with self.accelerator.autocast():
-            return response_logprobs(model, micro, self._suppressed)
+            return response_logprobs(
+                model, micro, self._suppressed, temperature=self.args.temperature, features=features
+            )
 
     def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, recomputed: Tensor | None) -> Tensor:
         """(S, T) log-probabilities that the ratio is taken against, without gradient."""
@@ -292,25 +303,15 @@ class DartGRPOTrainer(Trainer):
             return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
         return logprobs.detach() if recomputed is None else recomputed
 
-    def _score(self, model: Any, batch: OptimizerBatch) -> None:
-        """The pass before the first update, where pi_old or entropies of the whole batch are needed."""
-        args = self.args
-        select = args.top_entropy_quantile < 1.0
-        if batch.old_logprobs is not None or batch.kept is not None or not (select or args.old_logprobs == "recompute"):
-            return
-        micros = [micro.to(args.device) for micro in batch.micro_batches]
-        with torch.no_grad():
-            scored = [self._forward(model, micro) for micro in micros]
-        if args.old_logprobs == "recompute":
-            batch.old_logprobs = [logprobs for logprobs, _ in scored]
-        if select:
-            means = [
-                losses.masked_mean(entropies, micro.mask, -1)
-                for micro, (_, entropies) in zip(micros, scored, strict=True)
-            ]
-            groups = torch.cat([micro.groups for micro in micros])
-            kept = losses.high_entropy_steps(torch.cat(means), groups, args.top_entropy_quantile)
-            batch.kept = list(kept.split([len(mean) for mean in means]))
+    def _image_features(self, model: Any, batch: OptimizerBatch) -> ImageFeatures | None:
+        """Features of the batch's images for one model with its weights as they are; None where it would not pay."""
+        if model is None or not self.args.cache_image_features:
+            return None
+        trainable = any(parameter.requires_grad for parameter in base_model(model).model.visual.parameters())
+        passes = int(needs_scoring(self.args) and model is not self.ref_model)
+        if not features_pay(batch.micro_batches, trainable=trainable, scoring_passes=passes):
+            return None
+        return ImageFeatures(model, trainable=trainable, autocast=self.accelerator.autocast)
 
     def _gradient_is_finite(self, model: Any) -> bool:
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dart_agent.conversation import Conversation, ConversationConfig, kept
 from dart_agent.engines.base import BadResponse
+from dart_agent.formats import get_format
 from dart_agent.prompts import ui_tars_prompt
 from dart_gym.errors import ConfigurationError
 
@@ -145,6 +146,23 @@ def test_ui_tars_prompt(tokens, vision):
         *tokens.encode("Do <|im_end|> it"),
         *tokens.encode_markup(f"{IMAGE}<|im_end|>\n<|im_start|>assistant\n"),
     ]
+
+
+@pytest.mark.parametrize("name", ["ui_tars:doubao", "qwen:3", "computer_13"])
+def test_the_prompt_asks_for_the_actions_of_the_format(tokens, vision, name):
+    action_format = get_format(name)
+    style = "ui_tars" if action_format.name == "ui_tars" else "format"
+    conversation = Conversation(tokens, vision, ConversationConfig(style=style), action_format)
+    conversation.begin("Do it")
+    conversation.observe(frame(0))
+    ids = conversation.prompt().token_ids
+    described = tokens.encode_markup(action_format.describe())[1:-1]  # the first and last may join with what is beside
+    assert any(list(ids[i : i + len(described)]) == described for i in range(len(ids)))
+
+
+def test_the_prompt_of_ui_tars_is_refused_for_another_format(tokens, vision):
+    with pytest.raises(ConfigurationError, match="take style 'format'"):
+        Conversation(tokens, vision, ConversationConfig(), get_format("qwen"))
 
 
 def test_ui_tars_prompt_text():

@@ -54,13 +54,13 @@ async def test_oracle_episode_with_hook(session):
         OraclePolicy(session.oracle),
         "fake/two-steps",
         seed=3,
-        on_step=lambda observation, decision, result: seen.append((decision.actions, result.step_index)),
+        on_step=lambda step: seen.append((step.decision.actions, step.result.step_index)),
     )
     assert episode.success and not episode.lost
     assert (episode.terminal, episode.steps, episode.score) == (TerminalState.DONE, 2, 1.0)
     assert [index for _, index in seen] == [1, 2]
     assert all(isinstance(actions[0], Click) for actions, _ in seen)
-    assert set(episode.seconds) == {"reset", "policy", "step"}
+    assert set(episode.timings) == {"reset", "generate", "step", "evaluate", "queue", "wire"}
     assert episode.instruction
 
 
@@ -144,7 +144,7 @@ async def test_lost_episodes_are_played_again_and_never_count_as_failures():
         async def session(self):
             yield self
 
-        async def reset(self, task, *, seed, max_steps=None):
+        async def reset(self, task, *, seed, max_steps=None, pacing=None):
             self.tries[seed] = self.tries.get(seed, 0) + 1
             lost = seed == 2 or (seed % 2 and self.tries[seed] == 1)
             status = EvaluationStatus.ENVIRONMENT_ERROR if lost else EvaluationStatus.OK
@@ -203,6 +203,28 @@ def test_eval_command(tmp_path):
     assert [(score["task_id"], score["successes"]) for score in scores] == [*((task, 2) for task in TASKS), ("all", 4)]
 
 
+def test_eval_command_by_application_and_compare(tmp_path):
+    common = ("--n", "2", "--parallel", "2", "--max-steps", "2")
+    for policy in ("oracle", "random"):
+        out = str(tmp_path / policy)
+        result = invoke("eval", "--suite", "fake", "--policy", policy, *common, "--k", "2", "--out", out)
+        assert "pass@2" in result.output and "ended as: " in result.output
+    scores = json.loads((tmp_path / "oracle/scores.json").read_text())
+    fake, total = scores["apps"]
+    assert (fake["app"], fake["pass_1"], fake["pass_k"], fake["pass_k_interval"]) == ("fake", 1.0, 1.0, [1.0, 1.0])
+    assert (total["app"], total["episodes"], total["terminals"], total["lost_by"]) == ("all", 4, {"done": 4}, {})
+    compared = invoke("compare", str(tmp_path / "random"), str(tmp_path / "oracle")).output
+    assert "random" in compared and "oracle 100.0 %" in compared and "4 pairs (episodes)" in compared
+    assert invoke("compare", str(tmp_path / "oracle"), str(tmp_path / "oracle")).output.startswith("no difference")
+
+
+def test_run_command_records(tmp_path):
+    command = ("run", "--task", "fake/two-steps", "--policy", "oracle", "--out", str(tmp_path / "one"))
+    assert "done after 2 steps" in invoke(*command).output
+    assert json.loads((tmp_path / "one/episode.json").read_text())["policy"] == "oracle"
+    assert invoke("view", str(tmp_path / "one")).output.strip().endswith("/one/view.html")
+
+
 def test_eval_command_reads_tasks_from_files(tmp_path):
     (tmp_path / "own.json").write_text(json.dumps({"id": "own", "instruction": "Do."}))
     assert cli.expand_tasks(["fake", str(tmp_path / "own.json"), "fake/two-steps"]) == [*TASKS, f"{tmp_path}/own.json"]
@@ -225,6 +247,13 @@ def test_errors_are_one_line(monkeypatch, capsys):
         (["eval", "fake/click-buton"], "fake/click-button"),
         (["run", "fake/two-steps", "--policy", "vlm"], "--model"),
         (["run", "fake/two-steps", "--policy", "vlm", "--prompt", "long"], "unknown prompt style"),
+        (["run"], "name one task"),
+        (["run", "fake/two-steps", "--task", "fake/click-button"], "name one task"),
+        (["run", "fake/two-steps", "--out", "/"], "exists already"),
+        (["eval"], "name tasks or suites"),
+        (["eval", "fake", "--n", "2", "--k", "3"], "pass@3 needs at least 3 episodes"),
+        (["compare", "/nowhere", "/nowhere"], "not the directory of an evaluation"),
+        (["view", "/nowhere"], "holds no recorded episode"),
         (["run", "fake/two-steps", "--url", "ws://127.0.0.1:1", "--token-env", "NOT_SET_HERE"], "is not set"),
     ):
         monkeypatch.setattr("sys.argv", ["dart-agent", *arguments])

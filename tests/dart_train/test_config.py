@@ -31,6 +31,8 @@ def test_resolved_configuration_reads_back_as_itself(tmp_path):
         ({"trainer": {"learning_rat": 1}}, ["trainer.learning_rat", "did you mean 'learning_rate'"]),
         ({"data": {"curation": {"max_stalenes": 1}}}, ["data.curation.max_stalenes", "did you mean 'max_staleness'"]),
         ({"name": "../up"}, ["name"]),
+        ({"rollout": {"tasks": ["a"], "sampling": {"temperature": 0.7}}}, ["0.7", "trainer.temperature 1.0", "same"]),
+        ({"trainer": {"temperature": 0.7}}, ["rollout.sampling.temperature is 1", "trainer.temperature 0.7"]),
         ({"demonstrations": {"wrong_instruction_share": 1.5}}, ["wrong_instruction_share"]),
     ],
 )

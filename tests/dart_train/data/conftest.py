@@ -7,9 +7,38 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from data_builders import Clock, open_manager
+from data_builders import URL_FILE, Clock, empty, open_manager
 
 from dart_train.data import DataManager
+from dart_train.data.mariadb import MariaDB
+from dart_train.data.store import Store
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A server of the tests' own; a missing one is a failure, not a skipped test."""
+    with MariaDB(options=("--innodb-flush-log-at-trx-commit=0", "--innodb-log-file-size=16M")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql_url(mariadb: MariaDB) -> str:
+    """A database with the schema; tests that use it one after the other empty it (making tables takes seconds)."""
+    url = mariadb.new_url()
+    Store(url).close()
+    return url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mysql", marks=pytest.mark.mysql)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Which database `open_manager` opens in this test's directory, in this process and in others."""
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    url = request.getfixturevalue("mysql_url")
+    (tmp_path / URL_FILE).write_text(url)
+    yield "mysql"
+    empty(url)
 
 
 @pytest.fixture

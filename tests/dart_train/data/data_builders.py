@@ -8,9 +8,12 @@ import numpy as np
 
 from dart_gym.outcomes import TerminalState
 from dart_train.data import CurationConfig, DataManager, image_hash
+from dart_train.data.schema import metadata
+from dart_train.data.store import Store
 from dart_train.trajectory import Step, Trajectory
 
 RUN = "run"
+URL_FILE = "database-url"
 SMALL = CurationConfig(group_size=2, max_staleness=2, batch_groups=2, batches_ahead=2.0, success_window=4)
 
 
@@ -57,9 +60,21 @@ def make_trajectory(name: str, group: str = "g", reward: float | None = 1.0, ver
     return Trajectory(trajectory_id=name, group_key=group, reward=reward, **{**values, **fields})
 
 
+def url_of(folder: Path) -> str:
+    """The database of a test's directory: the one that the fixture `database` named, or a file in it."""
+    named = folder / URL_FILE
+    return named.read_text() if named.exists() else f"sqlite:///{folder}/data/dart.sqlite"
+
+
+def empty(url: str) -> None:
+    """Remove all rows."""
+    store = Store(url)
+    store.write(lambda connection: [connection.execute(table.delete()) for table in metadata.tables.values()])
+    store.close()
+
+
 def open_manager(folder: Path, clock=None, config: CurationConfig = SMALL) -> DataManager:
-    options = {} if clock is None else {"clock": clock}
-    return DataManager.open(f"sqlite:///{folder}/data/dart.sqlite", folder / "data", RUN, config=config, **options)
+    return DataManager.open(url_of(folder), folder / "data", RUN, config=config, clock=clock)
 
 
 def record_group(data: DataManager, group: str, rewards=(0.0, 1.0), version: int = 0, **fields) -> list[str]:

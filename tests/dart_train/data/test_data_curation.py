@@ -8,18 +8,16 @@ from pydantic import ValidationError
 
 from dart_gym.outcomes import TerminalState
 from dart_train.data.curation import (
-    Census,
     CurationConfig,
-    PoolInjection,
-    capacity,
-    explain,
+    Plan,
     judge_group,
     length_cap,
     oldest_allowed,
-    pool_injection,
+    plan,
     rollouts_for,
     untrainable,
 )
+from dart_train.data.sampling import task_shares
 from dart_train.data.schema import GroupState, Reason
 
 
@@ -42,12 +40,42 @@ def test_length_cap_follows_the_longest_success(longest, cap):
     assert length_cap(longest, 30, margin=1, minimum=2) == cap
 
 
-def test_pool_joins_only_a_group_that_failed_as_a_whole():
-    pool = [(5.0, "old"), (9.0, "new"), (7.0, "middle")]
-    assert pool_injection([0.0, 0.0, 0.0], [3.0, 1.0, 2.0], pool) == PoolInjection(replace=1, trajectory_id="new")
-    assert pool_injection([0.0, 0.1, 0.0], [3.0, 1.0, 2.0], pool) is None
-    assert pool_injection([0.0, 0.0], [1.0, 2.0], []) is None
-    assert pool_injection([], [], pool) is None
+@pytest.mark.parametrize(
+    ("cut_off_at", "cap"),
+    [(None, 6), (6, 9), (9, 14), (14, 21), (21, 30), (3, 6), (1, 6)],
+)
+def test_a_cap_that_cuts_off_every_attempt_grows(cut_off_at, cap):
+    assert length_cap(5, 30, margin=1, minimum=2, cut_off_at=cut_off_at, growth=1.5) == cap
+    assert length_cap(5, 30, margin=1, minimum=2, cut_off_at=cut_off_at, growth=1.0) == 6  # switched off
+    assert length_cap(None, 30, cut_off_at=cut_off_at) == 30  # before the first success there is no cap
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.floats(1.01, 3))
+def test_growth_reaches_any_length_in_the_end_and_never_passes_the_limit(longest, needed, growth):
+    cap, limit = length_cap(longest, 60, growth=growth), 60
+    for _ in range(60):
+        if cap >= needed:
+            break
+        cap = length_cap(longest, limit, cut_off_at=cap, growth=growth)
+    assert needed <= cap <= limit
+
+
+def test_plans_follow_the_switches():
+    known = {"success_rate": 0.9, "longest_success": 5}
+    assert plan(CurationConfig(), 30, **known) == Plan(8, 30)
+    both = CurationConfig(dynamic_rollouts=True, dynamic_length=True)
+    assert plan(both, 30, **known, share=0.5) == Plan(3, 6, 0.5)
+    assert plan(both, 30, **known, cut_off_at=6) == Plan(3, 9)
+    assert plan(both, None, **known) == Plan(3, None)  # without a general limit, length is the task's own
+
+
+def test_plain_grpo_has_every_switch_off():
+    config = CurationConfig.plain(4)
+    assert not config.settles_groups
+    assert (config.drop_no_signal, config.max_staleness, config.batches_ahead) == (False, None, None)
+    assert judge_group(4, 4, 0.0, 0.0, drop_no_signal=config.drop_no_signal) == (GroupState.READY, None)
+    assert plan(config, 30, success_rate=1.0, longest_success=2) == Plan(4, 30)
+    assert task_shares(config, {"a": 0.0, "b": 1.0}) == {"a": 1.0, "b": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -82,36 +110,19 @@ def test_errors_are_never_trained_on(fields, why):
     assert untrainable(make_trajectory("t", **fields)) == why
 
 
-def test_capacity_is_areals_formula_without_what_was_consumed():
-    batch, version, staleness = 96, 7, 1
-    accepted, running = version * batch + 30, 12  # seven batches trained, 30 waiting
-    areal = (staleness + version + 1) * batch - (accepted + running)
-    assert capacity(30, running, batch_size=batch, batches_ahead=staleness + 1) == areal
-    assert capacity(10**6, 10**6, batch_size=batch, batches_ahead=None) is None
-
-
-@given(st.integers(0, 500), st.integers(0, 64), st.integers(1, 100), st.floats(1, 4))
-def test_a_full_batch_always_fits(waiting, running, batch, ahead):
-    room = capacity(waiting, running, batch_size=batch, batches_ahead=ahead)
-    if room <= 0 and running == 0:
-        assert waiting >= batch  # a refusal never starves the trainer
-
-
-def test_explanation_names_every_obstacle():
-    census = Census(stale=640, no_signal=172, unfinished=12, oldest_allowed=7)
-    assert explain(census) == (
-        "0 of 824 trajectories eligible: 640 older than version 7, 172 in groups with no variance, "
-        "12 in unfinished groups"
-    )
-    assert explain(Census(eligible=16, eligible_groups=2)) == "16 of 16 trajectories eligible in 2 groups"
-    assert "is the rollout service running" in explain(Census())
-
-
 def test_switches_are_off_by_default_and_unknown_ones_are_errors():
     config = CurationConfig()
     assert not (config.dynamic_rollouts or config.dynamic_length or config.experience_pool)
+    assert config.select_rollouts is None and config.drop_above is None and not config.replay_leftovers
+    assert config.task_sampling == "uniform"
     with pytest.raises(ValidationError):
         CurationConfig(max_stalenes=3)
+
+
+@pytest.mark.parametrize("bands", [(0.3, 0.7), (0.5, 0.5), (1.0,), (0.0,)])
+def test_bands_must_fall_between_nothing_and_everything(bands):
+    with pytest.raises(ValidationError, match="falling"):
+        CurationConfig(curriculum_bands=bands)
 
 
 def test_trajectory_version_is_that_of_its_oldest_step():

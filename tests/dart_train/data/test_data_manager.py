@@ -24,6 +24,8 @@ from dart_train.data import CheckpointStatus, RolloutState, image_hash
 from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run
 from dart_train.errors import CheckpointError, CorruptDataError, InvalidTrajectoryError, LeaseError
 
+pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
+
 
 def rows(data, table) -> list[sa.Row]:
     return data.store.read(lambda c: list(c.execute(sa.select(table))))
@@ -216,11 +218,14 @@ def test_a_dead_holders_groups_come_back_after_the_time_to_live(data, clock):
     clock.now += 2
     alive = data.lease(1, "alive")
     assert alive is not None
-    for use in (lambda: data.commit(dead.lease_id, 1), lambda: data.heartbeat(dead.lease_id)):
-        with pytest.raises(LeaseError, match="is expired: .* heartbeats more often than every 30 s"):
-            use()
+    with pytest.raises(LeaseError, match="is expired: .* heartbeats more often than every 30 s"):
+        data.heartbeat(dead.lease_id)
+    with pytest.raises(LeaseError, match="is expired: others have 1 of its groups"):
+        data.commit(dead.lease_id, 1)
+    assert set(states(data).values()) == {"leased"}
     data.release(dead.lease_id)
     data.commit(alive.lease_id, 1)
+    assert data.surplus() == 1
 
 
 def test_late_work_counts_while_nobody_else_has_the_groups(data, clock):
@@ -414,8 +419,9 @@ def test_why_accounts_for_every_trajectory(data):
     data.record(make_trajectory("broken", "b", None, terminal=TerminalState.ENV_ERROR, steps=()))
     data.record(make_trajectory("demo", "", source="oracle"))
     assert data.why() == (
-        "2 of 9 trajectories eligible in 1 groups: 2 older than version 3, 2 in groups with no variance, "
-        "1 in unfinished groups, 1 demonstrations, 1 ended in an environment, engine or evaluation error"
+        "2 of 9 trajectories eligible in 1 groups: 2 older than version 3 (serving versions {5}; rows carry {1}), "
+        "2 in groups with no variance (1 groups all 0), 1 in unfinished groups (1 with 1 of 2), "
+        "1 in the pool or demonstrations, 1 ended in an environment, engine or evaluation error (env_error 1)"
     )
     census = data.census()
     data.sweep()

@@ -14,6 +14,8 @@ from data_builders import make_step, make_trajectory, open_manager, publish, rec
 CONTEXT = multiprocessing.get_context("spawn")
 GROUPS = 40
 
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process]  # everything here on each database
+
 
 def _train(folder: Path, name: str, results) -> None:
     with open_manager(folder) as data:

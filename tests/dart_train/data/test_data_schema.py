@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import sqlglot
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import mysql
 
-from dart_train.data import schema
-from dart_train.data.ddl import ddl
+from dart_train.data import leases, migrate, schema
+from dart_train.data.ddl import FILES, ddl
 from dart_train.data.store import Store
+from dart_train.errors import SchemaError
 
 SQL = Path(__file__).parents[3] / "sql"
 
@@ -85,7 +90,7 @@ def test_published_defaults_are_kept():
 @pytest.mark.parametrize("dialect", ["sqlite", "mysql"])
 def test_sql_files_are_up_to_date(dialect):
     hint = "run `python -m dart_train.data.ddl sql`"
-    assert (SQL / f"{dialect}.sql").read_text() == ddl(dialect), hint
+    assert (SQL / FILES[dialect]).read_text() == ddl(dialect), hint
 
 
 def test_sql_file_makes_what_the_store_makes(tmp_path):
@@ -103,8 +108,135 @@ def test_sql_file_makes_what_the_store_makes(tmp_path):
 
 def test_mysql_statements_fit_innodb():
     text = ddl("mysql")
-    assert text.count("ENGINE=InnoDB") == len(schema.metadata.tables)
+    assert text.count("ENGINE=InnoDB") == len(schema.metadata.tables) + 1  # and Alembic's
     for table in schema.metadata.tables.values():
         for index in table.indexes:
             width = sum(4 * getattr(column.type, "length", 4) for column in index.columns if column.type)
             assert width <= 3072, index.name  # InnoDB's limit of a key, in utf8mb4
+
+
+def test_mysql_statements_are_those_that_mysql_8_knows():
+    """That server is not in Debian: a parser of its dialect reads the file, and finds every column."""
+    parsed = sqlglot.parse((SQL / "schema.sql").read_text(), dialect="mysql", error_level=sqlglot.ErrorLevel.RAISE)
+    assert not [statement for statement in parsed if isinstance(statement, sqlglot.exp.Command)]  # not understood
+    tables = {
+        statement.find(sqlglot.exp.Table).name: {column.name for column in statement.find_all(sqlglot.exp.ColumnDef)}
+        for statement in parsed
+        if isinstance(statement, sqlglot.exp.Create) and statement.kind == "TABLE"
+    }
+    expected = {name: set(table.columns.keys()) for name, table in schema.metadata.tables.items()}
+    assert tables == {**expected, "alembic_version": {"version_num"}}
+
+
+def test_published_statements_and_ours_have_the_same_keys():
+    indexes = {
+        name: {index.name: tuple(index.columns.keys()) for index in schema.metadata.tables[name].indexes}
+        for name in PUBLISHED
+    }
+    assert indexes == {
+        "rollout_run": {"idx_rollout_run_task": ("task_id",)},
+        "checkpoint": {
+            "idx_status": ("status",),
+            "idx_created_at": ("created_at",),
+            "idx_updated_at": ("updated_at",),
+        },
+    }
+
+
+# Migrations
+
+
+@pytest.fixture
+def empty(database, tmp_path, request) -> Iterator[sa.Engine]:
+    """An engine of a database without tables."""
+    url = f"sqlite:///{tmp_path}/empty.sqlite"
+    server = request.getfixturevalue("mariadb") if database == "mysql" else None
+    if server is not None:
+        url = server.new_url()
+    engine = sa.create_engine(url)
+    yield engine
+    engine.dispose()
+    if server is not None:
+        server.drop(url)
+
+
+def _url(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+def test_the_newest_migration_is_the_schemas():
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
+
+
+def _described(engine: sa.Engine) -> dict[str, object]:
+    """What a database says about its tables: columns in their order, keys, indexes."""
+    inspector = sa.inspect(engine)
+    return {
+        name: {
+            "columns": [
+                (column["name"], str(column["type"]), column["nullable"], str(column["default"]))
+                for column in inspector.get_columns(name)
+            ],
+            "key": inspector.get_pk_constraint(name)["constrained_columns"],
+            "indexes": sorted(
+                (str(index["name"]), tuple(index["column_names"]), bool(index["unique"]))
+                for index in inspector.get_indexes(name)
+            ),
+        }
+        for name in sorted(inspector.get_table_names())
+    }
+
+
+def test_migrations_from_nothing_make_the_schema(empty):
+    with empty.begin() as connection:
+        assert migrate.upgrade(connection) is None
+        assert migrate.revision(connection) == schema.REVISION
+    Store(_url(empty)).close()
+    migrated = _described(empty)
+    with empty.begin() as connection:
+        schema.metadata.drop_all(connection)
+        schema.version_metadata.drop_all(connection)
+        migrate.create(connection)
+    assert migrated == _described(empty)
+    assert len(migrated) == len(schema.metadata.tables) + 1
+
+
+def test_a_run_of_the_first_version_goes_on_after_init(empty):
+    """A lease was held, and a group was half recorded, when the package was brought up to date."""
+    with empty.begin() as connection:
+        migrate.upgrade(connection, to="0001")
+        connection.execute(sa.text("DROP TABLE alembic_version"))  # the first version had none
+        values = "('', 'schema_version', '1'), ('run', 'seed', '7')"
+        connection.execute(sa.text(f"INSERT INTO run_state (run_id, name, value) VALUES {values}"))
+        connection.execute(
+            sa.text(
+                "INSERT INTO rollout_group (run_id, group_key, task_id, expected, members, reward_min, reward_max, "
+                "oldest_version, state, reason, lease_id, created_at) "
+                "VALUES ('run', 'g', 't', 2, 2, 0, 1, 3, 'leased', '', 'l1', 5.0)"
+            )
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO lease (lease_id, run_id, holder, state, num_groups, ttl_s, created_at, expires_at) "
+                "VALUES ('l1', 'run', 'me', 'held', 1, 60, 5.0, 1e12)"
+            )
+        )
+    with pytest.raises(SchemaError, match="schema version 0001, .* `dart-train data init`"):
+        Store(_url(empty))
+    Store(_url(empty), upgrade=True).close()
+    store = Store(_url(empty))
+    store.write(lambda c: leases.release(c, "run", "l1"))
+    assert store.read(lambda c: leases.count_ready(c, "run", 3)) == (1, 2)
+    store.close()
+
+
+def test_an_interrupted_migration_can_be_run_again(empty):
+    with empty.begin() as connection:
+        migrate.upgrade(connection, to="0001")
+        connection.execute(sa.text("ALTER TABLE lease ADD COLUMN serial INTEGER NOT NULL DEFAULT 0"))
+        connection.execute(sa.text("CREATE INDEX idx_rollout_group_task ON rollout_group (run_id, task_id, state)"))
+        schema.metadata.tables["serving"].create(connection)
+    Store(_url(empty), upgrade=True).close()
+    Store(_url(empty)).close()

@@ -22,11 +22,14 @@ from dart_train.errors import (
 )
 
 
-def test_another_schema_version_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "step"), [("9999", "use the version of the package"), ("0001", "with `dart-train data init`")]
+)
+def test_another_schema_version_is_refused(tmp_path, version, step):
     store = Store(f"sqlite:///{tmp_path}/db.sqlite")
-    store.write(lambda c: c.execute(schema.run_state.update().values(value=99)))
+    store.write(lambda c: c.execute(schema.alembic_version.update().values(version_num=version)))
     store.close()
-    with pytest.raises(SchemaError, match="schema version 99, this program needs 1: open it with"):
+    with pytest.raises(SchemaError, match=f"has schema version {version}, this program needs 0002: .*{step}"):
         Store(f"sqlite:///{tmp_path}/db.sqlite")
 
 
@@ -112,7 +115,7 @@ def test_a_failed_transaction_leaves_nothing(tmp_path):
         for _ in range(2):
             store.write(lambda c: c.execute(schema.run_state.insert().values(run_id="r", name="m", value=1)))
     names = store.read(lambda c: set(c.execute(sa.select(schema.run_state.c.name)).scalars()))
-    assert names == {"schema_version", "m"}
+    assert names == {"m"}
     store.close()
 
 

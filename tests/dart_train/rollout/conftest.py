@@ -105,7 +105,7 @@ async def cluster_url(sockets: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataManager]:
-    config = CurationConfig(group_size=4, drop_no_signal=False, batches_ahead=None)
+    config = CurationConfig(group_size=4, drop_no_signal=False, batches_ahead=None, max_staleness=None)
     url = f"sqlite:///{tmp_path / 'data' / 'dart.sqlite'}"
     with DataManager.open(url, tmp_path / "data", "run", config=config) as manager:
         yield manager

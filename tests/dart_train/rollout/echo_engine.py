@@ -1,7 +1,7 @@
 """An engine server without a model, for tests of what surrounds engines: the real protocol in a real process.
 
-It answers with the prompt's own ids and a text of its choice. A weights directory is any directory with a
-`config.json`; the word "unfit" in its name makes loading fail. `--say` is the text of all responses.
+It answers with the first ids of the prompt that a model may write, and a text of its choice. A weights directory is any
+directory with a `config.json`; the word "unfit" in its name makes loading fail. `--say` is the text of all responses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class EchoEngine:
         await asyncio.sleep(self._delay)
         seconds = time.perf_counter() - started
         self._busy += seconds
-        ids = prompt.token_ids[:4]
+        unfit = {*sampling.suppressed_ids, *sampling.stop_ids}  # which no model could have sampled, or gone on after
+        ids = tuple(token for token in prompt.token_ids if token not in unfit)[:4]
         logprobs = tuple(-1.0 for _ in ids)
         return Generation(
             self._say, ids, logprobs, (self._version,) * 2, "stop", engine=self._name, seconds=(0, seconds)

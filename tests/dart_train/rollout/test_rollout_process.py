@@ -31,7 +31,7 @@ CONFIG = {
         "engine": {"replicas": 1},
         "metrics_interval_s": 0.2,
     },
-    "data": {"curation": {"batches_ahead": None}},
+    "data": {"curation": {"batches_ahead": None, "max_staleness": None}},
 }
 
 

@@ -71,7 +71,7 @@ async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
         assert all(set(t.timings) >= {"reset", "step", "generate", "engine", "wire"} for t in members)
         for step in (step for t in members for step in t.steps):
             assert step.text == CLICK and step.engine == "echo" and len(step.logprobs) == len(step.sampled_ids) == 4
-            assert step.sampled_ids == step.prompt_ids[:4] and step.actions[0]["kind"] == "click"
+            assert set(step.sampled_ids) <= set(step.prompt_ids) and step.actions[0]["kind"] == "click"
             assert data.load_image(step.image_hashes[0]).shape == (224, 168, 3)
     shares = Counter(key.split("@")[0] for key in groups)
     assert set(shares) == set(TASKS) and max(shares.values()) - min(shares.values()) <= 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.trainer.advantages import group_advantages
+from dart_train.trainer.advantages import group_advantages, trajectory_weights
 
 
 def test_step_level_as_in_dart():
@@ -24,7 +24,7 @@ def test_without_scaling_the_mean_is_subtracted_only():
     assert group_advantages([1, 0], [2, 6], scale_rewards="none", level="trajectory").tolist() == [0.5, -0.5]
 
 
-@pytest.mark.parametrize("level", ["step", "trajectory"])
+@pytest.mark.parametrize("level", ["step", "trajectory", "rloo"])
 @pytest.mark.parametrize("rewards", [[1.0, 1.0, 1.0], [0.0, 0.0], [0.7]])
 def test_no_signal_gives_no_advantage(level, rewards):
     advantages = group_advantages(rewards, [1] * len(rewards), level=level)
@@ -38,3 +38,20 @@ def test_advantages_are_centred_over_what_they_are_taken_over(items):
     assert np.isfinite(steps).all()
     assert np.dot(steps, lengths) == pytest.approx(0, abs=1e-6 * sum(lengths))
     assert group_advantages(rewards, lengths, level="trajectory").sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_rloo_compares_with_the_others():
+    advantages = group_advantages([1, 0, 0, 0.5], [3, 1, 9, 2], scale_rewards="none", level="rloo")
+    assert advantages.tolist() == pytest.approx([1 - 0.5 / 3, -0.5, -0.5, 0.5 - 1 / 3])
+
+
+@pytest.mark.parametrize("level", ["step", "trajectory", "rloo"])
+def test_a_group_of_one_has_no_signal_however_long_it_is(level):
+    assert group_advantages([1.0], [7], level=level).tolist() == [0.0]
+
+
+def test_long_trajectories_count_as_much_as_short_ones():
+    weights = trajectory_weights([2, 6, 0, 4])
+    assert weights.tolist() == [2.0, pytest.approx(2 / 3), 0.0, 1.0]
+    assert (weights * [2, 6, 0, 4]).tolist() == pytest.approx([4.0, 4.0, 0.0, 4.0])
+    assert trajectory_weights([0, 0]).tolist() == [0.0, 0.0]

@@ -12,6 +12,7 @@ import torch
 from dart_gym.outcomes import TerminalState
 from dart_train.data.manager import Group
 from dart_train.trainer.batch import build_batch
+from dart_train.trainer.collate import PROBLEMS, Collator, ImageCache, Sample
 from dart_train.trainer.errors import TrainingError
 from dart_train.trajectory import Step, Trajectory
 
@@ -98,3 +99,103 @@ def test_an_error_is_never_a_reward(make_group, collator, make_config):
     broken = replace(group.trajectories[0], reward=None, terminal=TerminalState.ENV_ERROR)
     with pytest.raises(TrainingError, match="has no reward .it ended in env_error"):
         build([replace(group, trajectories=(broken, group.trajectories[1]))], collator, make_config())
+
+
+def broken_step(step: Step, kind: str, tokens, screens) -> Step:
+    """The step with one thing wrong."""
+    other = [name for name in screens if screens[name].shape == (28, 28, 3)]
+    return {
+        "empty_response": lambda: replace(step, sampled_ids=(), logprobs=()),
+        "bad_logprobs": lambda: replace(step, logprobs=(float("nan"), *step.logprobs[1:])),
+        "special_token": lambda: replace(step, sampled_ids=(tokens.image_pad_id, *step.sampled_ids[1:])),
+        "image_tokens": lambda: replace(step, image_hashes=(other[0],)),
+        "too_long": lambda: replace(step, sampled_ids=step.sampled_ids * 200, logprobs=step.logprobs * 200),
+    }[kind]()
+
+
+@pytest.fixture
+def strict(tokens, vision, screens) -> Collator:
+    """A collator that knows the model's context."""
+    return Collator(tokens, vision, ImageCache(screens.__getitem__), max_length=200)
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_broken_steps_are_left_out_counted_and_said(make_group, strict, make_config, tokens, screens, kind, caplog):
+    group = make_group((1.0, 3), (0.0, 2))
+    first = group.trajectories[0]
+    steps = (first.steps[0], broken_step(first.steps[1], kind, tokens, screens), first.steps[2])
+    batch = build(
+        [replace(group, trajectories=(replace(first, steps=steps), *group.trajectories[1:]))], strict, make_config()
+    )
+    assert {name: count for name, count in batch.metrics.items() if name.startswith("dropped/")} == {
+        f"dropped/{reason}": float(reason == kind) for reason in PROBLEMS
+    }
+    assert batch.normalizer.samples == 4
+    # The baseline is that of the steps that are trained: two with a reward of 1, two with 0.
+    assert advantages(batch) == pytest.approx([0.8660] * 2 + [-0.8660] * 2, abs=1e-3)
+    assert f"1 of 5 steps cannot be trained on and were left out ({{'dropped/{kind}': 1}})" in caplog.text
+
+
+@pytest.mark.parametrize("kind", PROBLEMS)
+def test_a_lease_with_nothing_left_says_why(make_group, strict, make_config, tokens, screens, kind):
+    group = make_group((1.0, 1), (0.0, 1))
+    members = [
+        replace(item, steps=tuple(broken_step(s, kind, tokens, screens) for s in item.steps))
+        for item in group.trajectories
+    ]
+    words = {
+        "empty_response": "look at what the rollout service recorded",
+        "bad_logprobs": "a log-probability of nan",
+        "special_token": "serve the same model directory",
+        "image_tokens": "its images need 1 in",
+        "too_long": "keep fewer screenshots",
+    }
+    with pytest.raises(TrainingError, match=words[kind]):
+        build([replace(group, trajectories=tuple(members))], strict, make_config())
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf"), 0.5])
+def test_logprobs_that_are_none(make_group, collator, logprob):
+    step = make_group((1.0, 1)).trajectories[0].steps[0]
+    sample = Sample.from_step(replace(step, logprobs=(*step.logprobs[:-1], logprob)))
+    problem = collator.problem(sample)
+    assert problem is not None and problem.reason == "bad_logprobs"
+    assert collator.problem(Sample.from_step(replace(step, logprobs=(*step.logprobs[:-1], 1e-7)))) is None
+
+
+def test_missing_logprobs_are_counted_and_have_no_weight(make_group, collator, make_config):
+    group = make_group((1.0, 2), (0.0, 1))
+    silent = replace(group.trajectories[0], steps=tuple(replace(s, logprobs=()) for s in group.trajectories[0].steps))
+    batch = build([replace(group, trajectories=(silent, group.trajectories[1]))], collator, make_config())
+    assert batch.metrics["batch/behaviour_unknown"] == 2.0
+    assert sum(int(micro.behaviour_known.any(-1).sum()) for micro in batch.micro_batches) == 1
+
+
+def test_groups_of_one_and_without_variance_teach_nothing_and_are_counted(make_group, collator, make_config):
+    batch = build([make_group((1.0, 3)), make_group((1.0, 1), (1.0, 2))], collator, make_config())
+    assert advantages(batch) == [0.0] * 6
+    assert batch.metrics["batch/groups_of_one"] == 1.0
+    assert batch.metrics["frac_reward_zero_std"] == 1.0
+
+
+def test_balanced_trajectories_count_the_same(make_group, collator, make_config):
+    batch = build([make_group((1.0, 2), (0.0, 6))], collator, make_config(balance_trajectories=True))
+    weights = torch.empty(8)
+    for micro in batch.micro_batches:
+        weights[micro.sample_index] = micro.weights
+    assert weights.tolist() == pytest.approx([2.0] * 2 + [4 / 6] * 6)
+
+
+def test_steps_of_older_weights_are_stale(make_group, collator, make_config):
+    groups = [make_group((1.0, 1), (0.0, 1), version=version) for version in (3, 4)]
+    groups.append(make_group((1.0, 1), (0.0, 1), source="oracle"))
+
+    def stale(**options: int) -> list[bool]:
+        batch = build_batch(groups, collator, make_config(), version=4, rng=random.Random(0), **options)
+        found = torch.empty(6, dtype=torch.bool)
+        for micro in batch.micro_batches:
+            found[micro.sample_index] = micro.stale
+        return found.tolist()
+
+    assert stale() == [True, True, False, False, False, False]
+    assert stale(unpublished=1) == [True, True, True, True, False, False]

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dart_train.trainer.collate import Collator, ImageCache
+from dart_agent.vision import VisionSpec
+from dart_train.errors import CorruptDataError
+from dart_train.trainer.collate import Collator, ImageCache, Sample
 
 pytestmark = pytest.mark.train
 
@@ -78,6 +80,7 @@ def test_positions_are_those_of_the_model(collator, samples, model_dir, tokens):
         ({"response_ids": ()}, "at least one token"),
         ({"logprobs": (-1.0,)}, "1 log-probabilities for"),
         ({"image_hashes": ()}, "its images need 0"),
+        ({"logprobs": (float("nan"),) * 99}, "99 log-probabilities for"),
     ],
 )
 def test_broken_samples_are_refused(collator, samples, change, words):
@@ -108,3 +111,57 @@ def test_order_of_samples_does_not_matter(collator, samples):
     shuffled = samples.copy()
     random.Random(0).shuffle(shuffled)
     assert collator(shuffled).input_ids.numel() == collator(samples).input_ids.numel()
+
+
+def test_swapped_images_of_different_sizes_are_refused(collator, screens, make_prompt, tokens):
+    """The pads are as many as before: only the length of each run tells."""
+    first, *_, last = screens
+    sample = Sample(make_prompt("Click", first, last), (first, last), (tokens.im_end_id,))
+    assert collator.problem(sample) is None
+    swapped = replace(sample, image_hashes=(last, first))
+    with pytest.raises(ValueError, match="or its images are not its own"):
+        collator([swapped])
+
+
+def test_swapped_files_are_caught_by_hash(data, screens, vision, tokens, make_prompt):
+    """Two screenshots of one size change places on the disk: nothing but their hashes can tell."""
+    first, second = list(screens)[:2]
+    assert screens[first].shape == screens[second].shape
+    data.files.write_images({name: screens[name] for name in (first, second)})
+    paths = [data.files.image_path(name) for name in (first, second)]
+    contents = [path.read_bytes() for path in paths]
+    sample = Sample(make_prompt("Click", first), (first,), (tokens.im_end_id,))
+    assert Collator(tokens, vision, ImageCache(data.load_image))([sample]).image_hashes == (first,)
+    for path, content in zip(paths, reversed(contents), strict=True):
+        path.chmod(0o644)
+        path.write_bytes(content)
+    with pytest.raises(CorruptDataError, match="its pixels have another hash"):
+        Collator(tokens, vision, ImageCache(data.files.read_image))([sample])
+
+
+def test_a_step_longer_than_the_context_is_refused(tokens, vision, screens, samples):
+    limit = samples[1].length
+    strict = Collator(tokens, vision, ImageCache(screens.__getitem__), max_length=limit)
+    assert strict.problem(samples[1]) is None
+    longer = replace(samples[1], response_ids=(*samples[1].response_ids, tokens.im_end_id), logprobs=())
+    problem = strict.problem(longer)
+    assert problem is not None and problem.reason == "too_long"
+    assert f"a step of {limit + 1} tokens is longer than the model's {limit} positions" in problem.text
+
+
+def test_short_rows_do_not_join_far_longer_ones(collator, tokens):
+    lengths = [900, 890, 500, 100, 90]
+    made = [Sample((tokens.im_start_id,) * length, (), (tokens.im_end_id,), trajectory=length) for length in lengths]
+    widths = [tuple(batch.input_ids.shape) for batch in collator.micro_batches(made, 4000)]
+    assert widths == [(2, 900), (1, 500), (2, 100)]
+
+
+def test_patches_are_cut_once_and_only_when_they_are_needed(tokens, vision, screens, samples, monkeypatch):
+    cut: list[tuple[int, ...]] = []
+    patchify = VisionSpec.patchify
+    monkeypatch.setattr(VisionSpec, "patchify", lambda spec, image: cut.append(image.shape) or patchify(spec, image))
+    batches = Collator(tokens, vision, ImageCache(screens.__getitem__), share_prompts=False).micro_batches(samples, 60)
+    assert len(batches) > 4 and not cut
+    for batch in batches:
+        assert (batch.pixel_values is None) == (not batch.image_hashes)
+    assert len(cut) == len(screens)

@@ -9,7 +9,7 @@ import torch
 
 from dart_agent.engines.base import Prompt, Sampling
 from dart_agent.engines.qwen import QwenRunner
-from dart_train.trainer import losses
+from dart_train.trainer import forward, losses
 from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.forward import response_logprobs
 from dart_train.trainer.trainer import load_model
@@ -123,3 +123,60 @@ def test_entropy_is_zero_off_the_mask(model, collator, samples, tokens):
     logprobs, entropies = response_logprobs(model, batch, tokens.suppressed_ids)
     assert (logprobs[~batch.mask] == 0).all() and (entropies[~batch.mask] == 0).all()
     assert (entropies[batch.mask] > 0).all()
+
+
+def test_logits_in_parts_give_the_same(model, collator, samples, tokens, monkeypatch):
+    """Large vocabularies: the logits of all tokens at once would not fit."""
+    batch = collator(samples)
+
+    def run() -> tuple[torch.Tensor, torch.Tensor]:
+        model.zero_grad()
+        logprobs, entropies = response_logprobs(model, batch, tokens.suppressed_ids, temperature=1.5)
+        (logprobs.sum() + entropies.square().sum()).backward()
+        return torch.stack([logprobs.detach(), entropies.detach()]), model.lm_head.weight.grad.clone()
+
+    whole = run()
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 7 * model.lm_head.weight.shape[0])
+    parts: list[int] = []
+    hook = model.lm_head.register_forward_pre_hook(lambda module, args: parts.append(len(args[0])))
+    found = run()
+    hook.remove()
+    assert max(parts) == 7 and len(parts) > 4
+    for left, right in zip(found, whole, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+
+
+def test_adapters_are_in_effect_and_get_the_gradient(model_dir, collator, samples, tokens):
+    from dart_train.bench.models import with_lora
+
+    batch = collator(samples)
+    plain = load_model(model_dir)
+    torch.manual_seed(0)
+    adapted = with_lora(load_model(model_dir))
+    with torch.no_grad():
+        before, _ = response_logprobs(plain, batch, tokens.suppressed_ids)
+        same, _ = response_logprobs(adapted, batch, tokens.suppressed_ids)
+        torch.testing.assert_close(before, same)
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_()
+    logprobs, _ = response_logprobs(adapted, batch, tokens.suppressed_ids)
+    assert (logprobs - before).abs().max() > 1e-3
+    logprobs.sum().backward()
+    for name, parameter in adapted.named_parameters():
+        assert (parameter.grad is not None) == ("lora" in name), name
+
+
+def test_temperature_is_that_of_the_engine(model, vision, collator, samples, screens, tokens):
+    """A prompt sampled at a temperature: the engine's log-probabilities are the trainer's at the same."""
+    runner = QwenRunner(model.eval(), vision)
+    sample = samples[0]
+    sampling = Sampling(
+        temperature=0.7, max_tokens=6, stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids, seed=1
+    )
+    prompt = Prompt(sample.prompt_ids, tuple(screens[name] for name in sample.image_hashes))
+    (row,) = runner.sample([prompt], [sampling])
+    batch = collator([Sample(sample.prompt_ids, sample.image_hashes, row.token_ids, row.logprobs)])
+    with torch.no_grad():
+        found, _ = response_logprobs(model, batch, tokens.suppressed_ids, temperature=0.7)
+    assert found[0].tolist() == pytest.approx(row.logprobs, abs=2e-5)

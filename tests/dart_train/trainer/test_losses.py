@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dart_train.trainer import losses
+from dart_train.trainer.losses import selection
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 
@@ -84,11 +88,11 @@ def test_equal_logprobs_have_weight_one():
 def test_k3_divergence():
     logprobs = torch.tensor([[-1.0, -1.0, 5.0]], requires_grad=True)
     reference = torch.tensor([[-1.5, -1.0, float("nan")]])
-    k3 = losses.k3_divergence(logprobs, reference, MASK[:1])
+    k3 = losses.divergence(logprobs, reference, MASK[:1])
     assert k3[0].tolist() == pytest.approx([math.exp(-0.5) + 0.5 - 1, 0.0, 0.0])
     k3.sum().backward()
     assert logprobs.grad is not None and logprobs.grad[0, 0].item() == pytest.approx(1 - math.exp(-0.5))
-    far = losses.k3_divergence(torch.tensor([[-100.0]]), torch.tensor([[0.0]]), torch.ones(1, 1, dtype=torch.bool))
+    far = losses.divergence(torch.tensor([[-100.0]]), torch.tensor([[0.0]]), torch.ones(1, 1, dtype=torch.bool))
     assert far.item() == 10.0
 
 
@@ -121,6 +125,8 @@ def test_equal_entropies_are_all_kept():
         ("dapo", (1 + 2 + 9) / 3),
         ("grpo", (1.5 + 9) / 2),
         ("dr_grpo", (1 + 2 + 9) / (2 * 10)),
+        ("bnpo", (1 + 2 + 9) / 3),
+        ("cispo", (1 + 2 + 9) / 3),
     ],
 )
 def test_aggregation(loss_type, expected):
@@ -135,3 +141,165 @@ def test_clip_fractions_count_where_the_gradient_was_cut():
     ratio = torch.tensor([[1.5, 0.5, 9.0], [0.5, 1.0, 1.0]])
     counts = losses.clip_fractions(ratio, torch.tensor([1.0, -1.0]), MASK, epsilon=0.2, epsilon_high=0.28)
     assert {name: int(count) for name, count in counts.items()} == {"low": 1, "high": 1, "region": 2}
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "bnpo", "dr_grpo", "cispo"])
+def test_ranks_average_to_the_loss_of_one_process(loss_type):
+    """Data parallelism averages: two unequal ranks must give what one process gives (bnpo: means of their own)."""
+    values = torch.tensor([[1.0, 2.0, 0.0], [9.0, 0.0, 0.0]])
+    whole = losses.aggregate(values, MASK, losses.Normalizer(3, 2, 10), loss_type).item()
+    normalizers = [losses.Normalizer(3, 2, 10, rank_tokens=tokens, ranks=2) for tokens in (2, 1)]
+    parts = [losses.aggregate(values[[row]], MASK[[row]], normalizers[row], loss_type).item() for row in (0, 1)]
+    assert sum(parts) / 2 == pytest.approx((1.5 + 9) / 2 if loss_type == "bnpo" else whole)
+
+
+def test_cispo_keeps_the_gradient_of_clipped_tokens():
+    logprobs = torch.tensor([[-1.0, -2.0, float("nan")]], requires_grad=True)
+    ratio = torch.tensor([[1.5, 9.0, 1.0]])
+    loss = losses.cispo_loss(ratio, torch.tensor([2.0]), logprobs, MASK[:1], ratio_max=5.0)
+    assert loss.tolist() == [[3.0, 20.0, 0.0]]
+    loss.sum().backward()
+    assert logprobs.grad is not None and logprobs.grad.tolist() == [[-3.0, -10.0, 0.0]]
+
+
+def test_gspo_with_a_gradient_per_token():
+    old = torch.tensor([[-1.2, -2.6, 0.0]])
+    mask, weight = MASK[:1], torch.tensor([[1.0, 0.0, 0.0]])
+    gradients = {}
+    for level in ("sequence", "sequence_token"):
+        logprobs = torch.tensor([[-1.0, -2.0, 0.0]], requires_grad=True)
+        ratio = losses.importance_ratio(logprobs, old, mask, level)
+        assert ratio[0, :2].tolist() == pytest.approx([math.exp(0.4)] * 2)
+        plain = torch.autograd.grad(ratio[mask].sum(), logprobs, retain_graph=True)[0]
+        assert plain[0].tolist() == pytest.approx([math.exp(0.4)] * 2 + [0.0])
+        gradients[level] = torch.autograd.grad((ratio * weight)[mask].sum(), logprobs)[0][0].tolist()
+    # A weight on the first token alone: GSPO spreads it over the sequence, its token variant does not.
+    assert gradients["sequence"] == pytest.approx([math.exp(0.4) / 2] * 2 + [0.0])
+    assert gradients["sequence_token"] == pytest.approx([math.exp(0.4), 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "high", "expected"),
+    [
+        ("token_truncate", None, 1.0, [0.5, 1.0, 1.0]),
+        ("token_truncate", 0.8, 2.5, [0.8, 2.0, 1.0]),
+        ("token_mask", 0.8, 2.5, [0.0, 2.0, 1.0]),
+        ("token_mask", None, 1.0, [0.5, 0.0, 1.0]),
+        ("sequence_truncate", None, 0.9, [0.9, 0.9, 1.0]),
+        ("sequence_mask", 0.9, 1.1, [1.0, 1.0, 1.0]),
+        ("sequence_mask", 1.1, None, [0.0, 0.0, 1.0]),
+    ],
+)
+def test_corrections(mode, low, high, expected):
+    """Ratios of one half and two; the third token is not on record and keeps its weight of 1."""
+    old = torch.log(torch.tensor([[0.5, 1.0, 1.0]]))
+    behaviour = torch.tensor([[0.0, math.log(0.5), float("nan")]])
+    weight = losses.correction_weight(old, behaviour, MASK[:1], mode, clip_min=low, clip_max=high)
+    if mode.startswith("sequence"):
+        expected = expected[:2] + [1.0]
+        weight = torch.where(MASK[:1], weight, torch.ones(1))
+    assert weight[0].tolist() == pytest.approx(expected)
+
+
+def test_geometric_mask_does_not_depend_on_length():
+    old = torch.zeros(3, 100)
+    behaviour = torch.full((3, 100), -0.012)
+    behaviour[1] = 0.1
+    known = torch.ones(3, 100, dtype=torch.bool)
+    known[2] = False
+    kept = losses.geometric_mask(old, behaviour, known, low=0.98, high=1.02)
+    assert kept.tolist() == [True, False, True]
+    product = losses.correction_weight(old, behaviour, known, "sequence_mask", clip_max=3.0)
+    assert product[0, 0] == 0  # the same harmless difference over 100 tokens is a factor of 3.3
+
+
+def test_effective_sample_share():
+    assert losses.effective_sample_share(4.0, 4.0, 4) == 1.0
+    assert losses.effective_sample_share(4.0, 16.0, 4) == 0.25
+    assert losses.effective_sample_share(0.0, 0.0, 0) == 0.0
+
+
+@pytest.mark.parametrize(("estimator", "expected"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) + 0.5 - 1)])
+def test_divergence_estimators(estimator, expected):
+    values = losses.divergence(torch.tensor([[-1.0]]), torch.tensor([[-1.5]]), torch.ones(1, 1, dtype=bool), estimator)
+    assert values.item() == pytest.approx(expected)
+
+
+def test_high_entropy_tokens_as_trl():
+    entropies = torch.tensor([[0.1, 0.6, 0.3], [0.4, 99.0, 0.2]])
+    mask = torch.tensor([[True, True, True], [True, False, True]])
+    kept = losses.high_entropy_tokens(entropies, mask, keep=0.4)
+    assert kept.tolist() == [[False, True, False], [True, False, False]]
+    assert torch.equal(losses.high_entropy_tokens(entropies, mask, 1.0), mask)
+    assert not losses.high_entropy_tokens(entropies, torch.zeros_like(mask), 0.4).any()
+
+
+def test_quantile_of_more_values_than_torch_takes(monkeypatch):
+    values = torch.randn(1001, generator=torch.Generator().manual_seed(0))
+    expected = [torch.quantile(values, share).item() for share in (0.0, 0.2, 0.77, 1.0)]
+    monkeypatch.setattr(selection, "TORCH_LIMIT", 1000)
+    found = [selection.quantile(values, share).item() for share in (0.0, 0.2, 0.77, 1.0)]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_dart_objective_by_hand():
+    """Two steps, every term at once: clip, dual clip, truncated weight, step selection, KL, mean of means."""
+    logprobs = torch.log(torch.tensor([[0.5, 0.2], [0.6, 0.3]]))
+    old = torch.log(torch.tensor([[0.25, 0.2], [0.05, 0.3]]))
+    behaviour = torch.log(torch.tensor([[0.5, 0.1], [0.1, 0.3]]))
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    scored = losses.Scored(
+        logprobs, torch.zeros(2, 2), old, mask, torch.tensor([1.6202, -0.5401]), behaviour, mask, old,
+        kept_steps=torch.tensor([True, True]),
+    )  # fmt: skip
+    config = losses.ObjectiveConfig()  # epsilon 0.2 and 0.28, delta 10, C 1, beta 0.1
+    # Ratios 2, 1 | 12, 1. Weights min(0.5, 1), min(2, 1) | min(0.5, 1), 1.
+    first = [-1.6202 * 1.28 * 0.5, -1.6202]
+    second = [0.5401 * 10 * 0.5, 0.5401]  # 12 is beyond the dual clip
+    k3 = [[0.5 + math.log(2) - 1, 0.0], [1 / 12 + math.log(12) - 1, 0.0]]
+    steps = [
+        (sum(first) + 0.1 * sum(k3[0])) / 2,
+        (sum(second) + 0.1 * sum(k3[1])) / 2,
+    ]
+    normalizer = losses.Normalizer(tokens=4, samples=2)
+    assert losses.objective(scored, config, normalizer).loss.item() == pytest.approx(sum(steps) / 2, abs=1e-6)
+    one = replace(scored, kept_steps=torch.tensor([True, False]))
+    assert losses.objective(one, config, normalizer).loss.item() == pytest.approx(steps[0] / 2, abs=1e-6)
+    weighted = replace(scored, weights=torch.tensor([3.0, 0.5]))
+    expected = (3 * steps[0] + 0.5 * steps[1]) / 2
+    assert losses.objective(weighted, config, normalizer).loss.item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_zero_filled_logprobs_and_equal_ones_have_weight_one():
+    """Equal log-probabilities leave the weight at 1; no others raise it above C = 1."""
+    old = torch.tensor([[-1.0, -2.0, -3.0]])
+    assert losses.truncated_weight(old, old, MASK[:1], 1.0).tolist() == [[1.0, 1.0, 1.0]]
+    assert losses.truncated_weight(old, torch.full_like(old, -9.0), MASK[:1], 1.0).tolist() == [[1.0, 1.0, 1.0]]
+
+
+@given(
+    logprob=st.floats(-50, 0), old=st.floats(-50, 0), behaviour=st.floats(-50, 0), reference=st.floats(-50, 0),
+    advantage=st.floats(-5, 5),
+    loss_type=st.sampled_from(["grpo", "dapo", "bnpo", "dr_grpo", "cispo"]),
+    level=st.sampled_from(["token", "sequence", "sequence_token"]),
+    mode=st.sampled_from(["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]),
+    estimator=st.sampled_from(["k1", "k2", "k3"]),
+)  # fmt: skip
+def test_nothing_is_ever_not_finite(
+    logprob, old, behaviour, reference, advantage, loss_type, level, mode, estimator
+):  # fmt: skip
+    """However far the policies lie apart, and whatever stands in the padding."""
+    nan = float("nan")
+    current = torch.tensor([[logprob, -1.0, nan]], requires_grad=True)
+    scored = losses.Scored(
+        current, torch.zeros(1, 3), torch.tensor([[old, -1.0, nan]]), MASK[:1], torch.tensor([advantage]),
+        torch.tensor([[behaviour, nan, nan]]), torch.tensor([[True, False, False]]),
+        torch.tensor([[reference, -1.0, nan]]),
+    )  # fmt: skip
+    config = losses.ObjectiveConfig(
+        loss_type=loss_type, importance_sampling_level=level, tis_mode=mode, kl_estimator=estimator, epsilon_high=2.0,
+        use_bias_correction_kl=True, geometric_clip=(0.5, None),
+    )  # fmt: skip
+    loss = losses.objective(scored, config, losses.Normalizer(2, 1, 10)).loss
+    loss.backward()
+    assert loss.isfinite() and current.grad is not None and current.grad.isfinite().all()

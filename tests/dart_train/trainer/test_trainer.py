@@ -81,6 +81,49 @@ def test_everything_at_once(data, record_group, make_config, model_dir, log):
     assert [row.version for row in data.checkpoints()] == [2, 1, 0]  # after three updates, and the rest at the end
 
 
+def test_every_correction_and_selection_at_once(data, record_group, make_config, model_dir, log):
+    for key in "ab":
+        record_group(key)
+    config = make_config(
+        max_steps=1, top_entropy_quantile=0.4, entropy_mask_level="token", entropy_coef=0.01, tis_mode="token_mask",
+        tis_clip_min=1e-6, tis_clip_max=2.0, geometric_clip_min=0.0, geometric_clip_max=1.0, kl_estimator="k2",
+        beta=0.1, advantage_level="rloo", balance_trajectories=True, loss_type="cispo", epsilon_high=5.0,
+        temperature=2.0,
+    )  # fmt: skip
+    DartGRPOTrainer(model_dir, config, data, metrics=log).run()
+    (row,) = read_metrics(log.path)
+    # The record says -1 per token, an untrained model is far below: the geometric mean is small, and kept.
+    assert 0.3 < row["token_entropy_kept"] < 0.7 and row["cispo_clip_ratio"] == 0.0
+    assert row["gap/engine/mean"] > 3 and row["gap/staleness/mean"] == 0.0
+    assert 0 < row["sampling/effective_sample_share"] <= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"freeze_vision": True}, {"gradient_checkpointing": True}], ids=str)
+def test_images_run_once_a_lease_and_nothing_changes(
+    data, record_group, make_config, model_dir, tmp_path, monkeypatch, options
+):
+    """Features of the whole lease against the tower in every micro-batch: the same weights after two steps."""
+    found = []
+    for number, cached in enumerate((True, False)):
+        for key in "abcd":
+            record_group(f"{key}{number}")
+        config = make_config(
+            max_steps=2, beta=0.1, top_entropy_quantile=0.5, micro_batch_tokens=60, share_prompts=False,
+            cache_image_features=cached, output_dir=str(tmp_path / str(number) / "trainer"), **options,
+        )  # fmt: skip
+        trainer = DartGRPOTrainer(model_dir, config, data)
+        images: list[int] = []
+        trainer.model.model.visual.register_forward_pre_hook(
+            lambda module, args, kwargs, images=images: images.append(len(kwargs["grid_thw"])), with_kwargs=True
+        )
+        trainer.run()
+        found.append((weights(trainer.model), sum(images)))
+    (cached_weights, cached_images), (plain_weights, plain_images) = found
+    torch.testing.assert_close(cached_weights, plain_weights, atol=1e-5, rtol=1e-4)
+    # Two leases of one image: once for all passes and rows, and once more for a gradient; else in four rows, twice.
+    assert (cached_images, plain_images) == (2 if options.get("freeze_vision") else 4, 16)
+
+
 def test_first_iteration_of_a_recomputed_policy_equals_the_current_one(
     data, record_group, make_config, model_dir, tmp_path
 ):
@@ -263,13 +306,13 @@ def test_what_an_earlier_life_held_comes_back_at_once(data, record_group, make_c
 def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, model_dir, caplog, monkeypatch):
     record_group("a"), record_group("b")
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=1), data)
-    score = trainer._score
+    forward = trainer._forward
 
     def slow(*args):
         data.release_all("trainer")  # as a sweep does when heartbeats stop
-        score(*args)
+        return forward(*args)
 
-    monkeypatch.setattr(trainer, "_score", slow)
+    monkeypatch.setattr(trainer, "_forward", slow)
     trainer.run()
     assert "lost meanwhile" in caplog.text
 

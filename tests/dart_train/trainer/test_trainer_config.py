@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from dart_train.trainer.config import DartGRPOConfig, own_fields
+from dart_train.trainer.losses import ObjectiveConfig
 
 
 def test_defaults_are_those_of_the_paper(tmp_path):
@@ -36,6 +37,13 @@ def test_every_field_has_a_help_text():
         ({"save_total_limit": 1}, "save_total_limit=1"),
         ({"max_steps": -1}, "max_steps=-1"),
         ({"delta": 1.1}, "delta=1.1 must be above 1 + epsilon_high"),
+        ({"loss_type": "cispo"}, "epsilon_high=0.28 is the largest weight of loss_type='cispo'"),
+        ({"tis_clip_min": 2.0}, "tis_clip_min=2.0 needs a tis_clip_max that is not below it"),
+        ({"tis_clip_min": 0.5, "tis_clip_max": None}, "found None"),
+        ({"tis_mode": "icepop"}, "'token_truncate', 'token_mask'"),
+        ({"kl_estimator": "k4"}, "'k1', 'k2', 'k3'"),
+        ({"entropy_mask_level": "word"}, "'step', 'token'"),
+        ({"geometric_clip_max": 0.9}, "geometric_clip_max=0.9 is out of range"),
         ({"num_iterations": 2}, "old_logprobs='recompute'"),
         ({"min_groups_per_step": 9}, "min_groups_per_step=9 is above groups_per_step=8"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps stay 1"),
@@ -53,3 +61,10 @@ def test_wrong_settings_are_explained(tmp_path, values, words):
 def test_a_reference_needs_no_second_switch(tmp_path):
     DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, beta=0.0, delta=None, tis_clip_max=None)
     DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, num_iterations=2, old_logprobs="behaviour")
+
+
+def test_the_objective_has_no_correction_where_pi_old_is_mu(tmp_path):
+    own = {"output_dir": str(tmp_path), "use_cpu": True}
+    assert DartGRPOConfig(**own).objective() == ObjectiveConfig()
+    assert DartGRPOConfig(**own, old_logprobs="behaviour").objective().tis_clip_max is None
+    assert DartGRPOConfig(**own, geometric_clip_max=1.1).objective().geometric_clip == (None, 1.1)

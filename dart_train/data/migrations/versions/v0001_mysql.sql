@@ -1,4 +1,3 @@
--- Generated from dart_train/data/schema.py (schema version 1): do not edit.
 
 CREATE TABLE checkpoint (
 	id BIGINT NOT NULL COMMENT 'Primary Key ID' AUTO_INCREMENT,

@@ -1,18 +1,16 @@
 """UI-TARS actions both ways: golden numbers, every accepted spelling, and whatever a model may write."""
 
-import string
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import formats, get_format
-from dart_agent.formats.base import ParsedResponse, ParseError
+from dart_agent.formats.base import ParsedResponse
 from dart_agent.formats.calls import parse_calls, quote, unescape
 from dart_gym import actions as a
 from dart_gym.errors import ConfigurationError
-from dart_gym.keys import KEYS
+from tests.dart_agent.formats.action_strategies import TEXT, any_action
 
 FULL_HD = CoordinateSpace.for_image((1920, 1080))
 SAME = CoordinateSpace((1000, 800), (1000, 800))
@@ -205,10 +203,54 @@ def test_thoughts(text, thought):
     ],
 )
 def test_errors_say_what_is_wrong(text, says):
-    with pytest.raises(ParseError, match=".*") as caught:
-        FORMAT.parse(text, SAME)
-    assert says in str(caught.value)
-    assert len(str(caught.value)) < 300
+    response = FORMAT.parse(text, SAME)
+    assert not response.actions
+    (error,) = response.errors
+    assert says in error.reason
+    assert len(error.reason) < 300
+    assert 0 <= error.span[0] <= error.span[1] <= len(text)
+
+
+SEED = "<seed:tool_call>{}</seed:tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("body", "actions"),
+    [
+        ("<function=click><parameter=point><point>500 500</point></parameter></function>", (a.Click(960, 540),)),
+        (
+            '<function name="type"><parameter name="content" string="true">it\'s\n"so"</parameter></function>',
+            (a.Type('it\'s\n"so"'),),
+        ),
+        (
+            "\n<function=hotkey>\n<parameter=key>ctrl c</parameter>\n</function>\n<function=wait></function>",
+            (a.Press(("ctrl", "c")), a.Wait(5.0)),
+        ),
+    ],
+)
+def test_tags_of_seed(body, actions):
+    found = get_format("ui_tars:doubao").parse(f"<think>I see.</think>\n{SEED.format(body)}", (1920, 1080))
+    assert found == ParsedResponse("I see.", actions)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("", "no <function=...>"),
+        ("<function=click><parameter=point>1 2", "</function> is missing"),
+        ("<function=click><parameter=point>1 2</function>", "</parameter> is missing"),
+        ("<function=click><parameter=key>1</parameter><parameter=key>2</parameter></function>", "given twice"),
+        ("<function=jump></function>", "unknown action 'jump'"),
+        ("<function=wait></function>" * 33, "more than 32"),
+    ],
+)
+def test_mistakes_in_tags_of_seed(body, says):
+    assert says in get_format("ui_tars:doubao").parse(SEED.format(body), (1920, 1080)).problem
+
+
+def test_tags_of_seed_in_a_typed_text_are_text():
+    text = "Action: type(content='<seed:tool_call><function=wait></function>')"
+    assert FORMAT.parse(text, SAME).actions == (a.Type("<seed:tool_call><function=wait></function>"),)
 
 
 def test_edges_of_the_screen():
@@ -230,8 +272,7 @@ def test_long_text_takes_little_time():
         "Action: type(content='" + "' " * 20000,
         "(" * 50000,
     ):
-        with pytest.raises(ParseError):
-            FORMAT.parse(text + "<", SAME)
+        assert FORMAT.parse(text + "<", SAME).errors
 
 
 # Any text
@@ -277,49 +318,13 @@ PIECES = st.sampled_from(
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=30).map("".join), st.lists(PIECES).map("Action: ".join)))
 @example("Action: hotkey(key='\\u3000')")
 def test_any_text_parses_or_says_why(text):
-    try:
-        response = FORMAT.parse(text, FULL_HD)
-    except ParseError as error:
-        assert str(error)
-    else:
-        assert response.actions
-        assert all(isinstance(action, a.Action) for action in response.actions)
+    response = FORMAT.parse(text, FULL_HD)
+    assert response.actions or response.errors
+    assert all(error.reason for error in response.errors)
+    assert all(isinstance(action, a.Action) for action in response.actions)
 
 
 # Round trip
-def screen_point(width: int, height: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
-
-
-KEY = st.sampled_from(sorted(KEYS) + [c for c in string.printable if c.isprintable() and c != " "] + ["é", "ß", "你"])
-BUTTON = st.sampled_from(["left", "middle", "right"])
-TEXT = st.text(st.characters(codec="utf-8"))
-
-
-def any_action(width: int, height: int) -> st.SearchStrategy[a.Action]:
-    point = screen_point(width, height)
-    place = st.one_of(st.just((None, None)), point)
-    notches = st.integers(-100, 100)
-    return st.one_of(
-        st.builds(
-            lambda p, b, n, m: a.Click(*p, b, n, tuple(m)), place, BUTTON, st.integers(1, 3), st.lists(KEY, max_size=2)
-        ),
-        st.builds(lambda p: a.Move(*p), point),
-        st.builds(lambda p, b: a.Drag(tuple(p), b), st.lists(point, min_size=2, max_size=5), BUTTON),
-        st.builds(lambda p, dx, dy: a.Scroll(*p, dx, dy), place, notches, notches),
-        st.builds(a.Type, TEXT),
-        st.builds(lambda k: a.Press(tuple(k)), st.lists(KEY, min_size=1, max_size=8)),
-        st.builds(a.KeyDown, KEY),
-        st.builds(a.KeyUp, KEY),
-        st.builds(a.MouseDown, BUTTON),
-        st.builds(a.MouseUp, BUTTON),
-        st.builds(a.Wait, st.floats(0, 60)),
-        st.builds(a.Done, TEXT),
-        st.builds(a.Fail, TEXT),
-        st.builds(a.AskUser, TEXT),
-    )
-
-
 SPACES = [
     SAME,
     FULL_HD,

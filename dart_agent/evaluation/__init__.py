@@ -1,0 +1,1 @@
+"""Evaluation: episodes on disk, their statistics, and the comparison of two policies."""

@@ -1,0 +1,271 @@
+"""What the episodes of a policy say about it: success rates, pass@k and their intervals. Pure functions of values.
+
+Invariants:
+    - An episode that was lost (environment, evaluator, engine) is counted apart; it is never a failure of the policy.
+    - A success is a score of 1.
+    - Random numbers are of a fixed seed: equal episodes give equal intervals, in any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+RESAMPLES = 10_000
+_Z95 = 1.959964
+
+
+class Outcome(Protocol):
+    """What of an episode is counted: `dart_agent.episode.PlayedEpisode` and a recorded one both have it."""
+
+    @property
+    def task_id(self) -> str:
+        """What was played."""
+
+    @property
+    def seed(self) -> int:
+        """Of the initial state."""
+
+    @property
+    def terminal(self) -> str:
+        """How it ended (`dart_gym.outcomes.TerminalState`)."""
+
+    @property
+    def score(self) -> float | None:
+        """In [0, 1]."""
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was accomplished."""
+
+    @property
+    def lost_by(self) -> str:
+        """What lost it; "" where it counts."""
+
+    @property
+    def steps(self) -> int:
+        """Actions carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskScore:
+    """Successes of a policy on one task, or on all of them together.
+
+    Attributes:
+        task_id: the task; "all" for the sum.
+        episodes: those with a score.
+        successes: those with a score of 1.
+        lost: those that the environment lost in every attempt; not in `episodes`.
+        mean_score: mean of the scores; NaN without episodes.
+        low: lower end of the 95 % interval of the success rate.
+        high: upper end.
+        mean_steps: mean number of actions.
+        terminals: how episodes ended, the lost ones too.
+        lost_by: how many were lost by "engine", "environment" and "evaluation".
+    """
+
+    task_id: str
+    episodes: int
+    successes: int
+    lost: int
+    mean_score: float
+    low: float
+    high: float
+    mean_steps: float
+    terminals: dict[str, int] = field(default_factory=dict)
+    lost_by: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Share of successes; NaN without episodes."""
+        return self.successes / self.episodes if self.episodes else math.nan
+
+    def __str__(self) -> str:
+        interval = f"95 % interval {self.low:.2f} to {self.high:.2f}"
+        lost = f", {self.lost} lost" if self.lost else ""
+        return f"{self.task_id}: {self.successes} of {self.episodes} episodes, {interval}{lost}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupScore:
+    """A policy on a group of tasks, such as those of one application. Every task counts alike.
+
+    Attributes:
+        name: of the group.
+        tasks: those with at least one episode that counts.
+        pass_1: mean over tasks of the success rate; NaN without tasks.
+        pass_1_interval: bootstrap, 95 %.
+        k: of pass@k.
+        pass_k: mean over tasks of the probability that at least one of k attempts succeeds; NaN where no task has k.
+        pass_k_interval: bootstrap over tasks, 95 %; None with fewer than two of them.
+        pass_k_tasks: tasks with k episodes that count; the others cannot be in `pass_k`.
+        total: all episodes of the group, every one counting alike.
+    """
+
+    name: str
+    tasks: int
+    pass_1: float
+    pass_1_interval: tuple[float, float]
+    k: int
+    pass_k: float
+    pass_k_interval: tuple[float, float] | None
+    pass_k_tasks: int
+    total: TaskScore
+
+
+def wilson_interval(successes: int, episodes: int, z: float = _Z95) -> tuple[float, float]:
+    """Wilson's confidence interval of a rate (95 % by default); (0, 1) where nothing was tried.
+
+    Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927): the p for which |p - s/n| <= z sqrt(p (1 - p) / n).
+    """
+    if not 0 <= successes <= episodes:
+        raise ValueError(f"{successes} successes in {episodes} episodes")
+    if episodes == 0:
+        return 0.0, 1.0
+    rate = successes / episodes
+    scale = 1 + z * z / episodes
+    centre = (rate + z * z / (2 * episodes)) / scale
+    half = z / scale * math.sqrt(rate * (1 - rate) / episodes + z * z / (4 * episodes * episodes))
+    return (0.0 if successes == 0 else centre - half), (1.0 if successes == episodes else centre + half)
+
+
+def pass_at_k(episodes: int, successes: int, k: int) -> float:
+    """The unbiased estimate that at least one of k attempts succeeds: 1 - C(n - c, k) / C(n, k).
+
+    It is the share of the subsets of k episodes with a success in them. (1 - (1 - c/n)^k would be biased.)
+
+    Source: Chen et al., "Evaluating Large Language Models Trained on Code" (2021), equation 1.
+
+    Args:
+        episodes: n, at least k.
+        successes: c.
+        k: attempts.
+
+    Raises:
+        ValueError: 0 <= c <= n and 1 <= k <= n do not hold.
+    """
+    if not (0 <= successes <= episodes and 1 <= k <= episodes):
+        raise ValueError(
+            f"pass@{k} of {successes} successes in {episodes} episodes: k and successes may not exceed those"
+        )
+    return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
+
+
+def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
+    """The 95 % percentile interval of a mean, by drawing as many values again with replacement; (0, 1) without values.
+
+    Args:
+        values: of independent units, each in [0, 1] (or a difference of such).
+        resamples: how often.
+        seed: of the draws.
+    """
+    if not values:
+        return 0.0, 1.0
+    data = np.sort(np.asarray(values, np.float64))  # sorted: the order in which episodes ended changes nothing
+    rng = np.random.default_rng(seed)
+    chunk = max(1, 2_000_000 // len(data))
+    means = np.concatenate([
+        data[rng.integers(len(data), size=(min(chunk, resamples - start), len(data)))].mean(axis=1)
+        for start in range(0, resamples, chunk)
+    ])  # fmt: skip
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def score_task(task_id: str, episodes: Sequence[Outcome]) -> TaskScore:
+    """Count the episodes of one task (or of several, under a common name)."""
+    scored = [episode for episode in episodes if not episode.lost_by]
+    successes = sum(episode.success for episode in scored)
+    low, high = wilson_interval(successes, len(scored))
+    return TaskScore(
+        task_id=task_id,
+        episodes=len(scored),
+        successes=successes,
+        lost=len(episodes) - len(scored),
+        mean_score=mean([episode.score or 0.0 for episode in scored]),
+        low=low,
+        high=high,
+        mean_steps=mean([episode.steps for episode in scored]),
+        terminals=_counts(str(episode.terminal) for episode in episodes),
+        lost_by=_counts(episode.lost_by for episode in episodes if episode.lost_by),
+    )
+
+
+def total_score(scores: Sequence[TaskScore]) -> TaskScore:
+    """All tasks together, every episode counting alike."""
+    episodes, successes = sum(s.episodes for s in scores), sum(s.successes for s in scores)
+    low, high = wilson_interval(successes, episodes)
+    counted = [score for score in scores if score.episodes]
+    return TaskScore(
+        task_id="all",
+        episodes=episodes,
+        successes=successes,
+        lost=sum(s.lost for s in scores),
+        mean_score=sum(s.mean_score * s.episodes for s in counted) / episodes if episodes else math.nan,
+        low=low,
+        high=high,
+        mean_steps=sum(s.mean_steps * s.episodes for s in counted) / episodes if episodes else math.nan,
+        terminals=_summed(score.terminals for score in scores),
+        lost_by=_summed(score.lost_by for score in scores),
+    )
+
+
+def score_group(name: str, scores: Sequence[TaskScore], k: int) -> GroupScore:
+    """Sum up the tasks of a group.
+
+    The tasks are what is drawn again: episodes of one task are alike, so that drawing episodes would make intervals
+    too narrow. A single task has nothing but its episodes.
+    """
+    counted = [score for score in scores if score.episodes]
+    rates = [score.rate for score in counted]
+    if len(counted) == 1:
+        only = counted[0]
+        interval = bootstrap_interval([1.0] * only.successes + [0.0] * (only.episodes - only.successes))
+    else:
+        interval = bootstrap_interval(rates)
+    passes = [pass_at_k(score.episodes, score.successes, k) for score in counted if score.episodes >= k]
+    return GroupScore(
+        name=name,
+        tasks=len(counted),
+        pass_1=mean(rates),
+        pass_1_interval=interval,
+        k=k,
+        pass_k=mean(passes),
+        pass_k_interval=bootstrap_interval(passes) if len(passes) > 1 else None,
+        pass_k_tasks=len(passes),
+        total=total_score(scores),
+    )
+
+
+def score_groups(scores: Sequence[TaskScore], apps: Mapping[str, str], k: int) -> list[GroupScore]:
+    """One score per application, by name, and one for all tasks at the end.
+
+    Args:
+        scores: of the tasks.
+        apps: application by task id.
+        k: of pass@k.
+    """
+    names = sorted({apps[score.task_id] for score in scores})
+    groups = [score_group(name, [s for s in scores if apps[s.task_id] == name], k) for name in names]
+    return [*groups, score_group("all", scores, k)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; NaN without values."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    return dict(sorted(Counter(names).items()))
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(sorted(total.items()))

@@ -1,0 +1,235 @@
+"""Anthropic's computer use: the tool versions of 2024-10, 2025-01 and 2025-11.
+
+A response is the API's message object (`message.model_dump()`, or its JSON): blocks of `content` of type `tool_use`
+hold one action each, carried out in order. Coordinates are pixels of the image that was sent, which should be no larger
+than 1280x800 or so: give `parse` a `CoordinateSpace` with its size. Keys have xdotool's names.
+A turn without an action is the answer. `screenshot` is `Wait(0)`: the next observation is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from dart_agent.coordinates import CoordinateSpace
+from dart_agent.formats.base import (
+    InexpressibleError,
+    ParsedResponse,
+    Reading,
+    Response,
+    Screen,
+    UnreadableError,
+    as_tuple,
+    parse_error,
+)
+from dart_agent.formats.chords import write_chord
+from dart_agent.formats.fields import Fields
+from dart_agent.formats.pointer import drag_to, holding
+from dart_agent.formats.registry import register
+from dart_agent.formats.tools import INFEASIBLE, blocks, dump, ending, ending_text, response_object, words
+from dart_gym import actions as a
+
+Version = Literal["2024-10", "2025-01", "2025-11"]
+MAX_REPEAT = 100
+_TOOLS = {"2024-10": "computer_20241022", "2025-01": "computer_20250124", "2025-11": "computer_20251124"}
+_STOPS = {"max_tokens": "the response is cut off: raise max_tokens", "refusal": "the model refused"}
+_CLICKS: dict[str, tuple[a.Button, int]] = {
+    "left_click": ("left", 1),
+    "right_click": ("right", 1),
+    "middle_click": ("middle", 1),
+    "double_click": ("left", 2),
+    "triple_click": ("left", 3),
+}
+_SINCE_2025 = frozenset(("left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click"))
+_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+
+DESCRIPTION = f"""Use the computer tool. When the task is accomplished, answer in words without a tool call. \
+If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
+
+
+@register("anthropic", variants={version: {"version": version} for version in _TOOLS})
+class AnthropicFormat:
+    """`ToolFormat` of Anthropic's computer tool."""
+
+    name = "anthropic"
+
+    def __init__(self, version: Version = "2025-01") -> None:
+        """Choose the version of the tool."""
+        if version not in _TOOLS:
+            raise TypeError(f"unknown version {version!r}; known: {', '.join(_TOOLS)}")
+        self._version = version
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """Absolute in the image that was sent."""
+        return CoordinateSpace.of(screen)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a message object."""
+        reading, space = Reading(), self.space(screen)
+        thoughts: list[str] = []
+        said: list[str] = []
+        called = False
+        try:
+            given = response_object(response)
+            for block in blocks(given.get("content"), "content"):
+                kind = block.get("type")
+                if kind == "tool_use":
+                    called = True
+                    self._use(reading, block, space)
+                elif kind in ("text", "thinking"):
+                    (said if kind == "text" else thoughts).append(words(block.get(kind)))
+                elif kind != "redacted_thinking":
+                    raise UnreadableError(f"content of type {str(kind)[:40]!r} is no tool_use and no text")
+            if (stop := given.get("stop_reason")) in _STOPS:
+                raise UnreadableError(_STOPS[stop])
+            if not called and said:
+                reading.actions.append(ending("\n".join(said)))
+                said = []
+        except ValueError as error:
+            reading.errors.append(parse_error(error))
+        reading.thought = "\n".join(part for part in (*thoughts, *said) if part)
+        return reading.result("the message has no tool_use and no text")
+
+    def _use(self, reading: Reading, block: Mapping[str, Any], space: CoordinateSpace) -> None:
+        try:
+            given = block.get("input")
+            if block.get("name") != "computer" or not isinstance(given, Mapping):
+                raise UnreadableError(f"{str(block.get('name'))[:40]!r} is not the tool computer with an input object")
+            kind = given.get("action")
+            if not isinstance(kind, str):
+                raise UnreadableError("computer needs an action")
+            fields = Fields({key: value for key, value in given.items() if key != "action"}, kind, space)
+            done = list(reading.actions)
+            self._read(done, kind, fields)
+            fields.check_all_used()
+            reading.actions = done
+        except ValueError as error:
+            reading.errors.append(parse_error(error))
+
+    def _read(self, done: list[a.Action], kind: str, given: Fields) -> None:
+        if kind in _SINCE_2025 and self._version == "2024-10":
+            raise UnreadableError(f"{kind} is not an action of {_TOOLS[self._version]}")
+        if kind in _CLICKS:
+            held = given.keys("text")
+            x, y = given.pair("coordinate") or (None, None)
+            done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
+        elif kind == "left_click_drag":
+            _drag(done, given)
+        elif kind == "key":
+            chord = given.keys("text")
+            repeat = given.integer("repeat", default=1)
+            if not 1 <= repeat <= MAX_REPEAT:
+                raise UnreadableError(f"key: repeat must be in [1, {MAX_REPEAT}], got {repeat}")
+            done += [a.Press(chord)] * repeat
+        elif kind == "hold_key":
+            held = given.keys("text")
+            done += holding(held, [a.Wait(given.number("duration"))])
+        elif kind == "scroll":
+            done += holding(given.keys("text"), [_scroll(given)])
+        elif kind in _READERS:
+            done.append(_READERS[kind](given))
+        else:
+            raise UnreadableError(f"the action {kind[:40]!r} is not offered; {_hint(kind)}")
+
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a message as JSON."""
+        space, given = self.space(screen), as_tuple(actions)
+        if isinstance(given[0], (a.Done, a.Fail)) and len(given) == 1:
+            said = [{"type": "thinking", "thinking": thought}] if thought else []
+            answer = {"type": "text", "text": ending_text(given[0])}
+            return dump({"content": [*said, answer], "stop_reason": "end_turn"})
+        content: list[dict[str, Any]] = [{"type": "text", "text": thought}] if thought else []
+        for index, item in enumerate(self._write(action, space) for action in given):
+            content.append({"type": "tool_use", "id": f"toolu_{index}", "name": "computer", "input": item})
+        return dump({"content": content, "stop_reason": "tool_use"})
+
+    def _write(self, action: a.Action, space: CoordinateSpace) -> dict[str, Any]:
+        item = _write(action, space)
+        old = self._version == "2024-10"
+        if item is None or (old and (item["action"] in _SINCE_2025 or "start_coordinate" in item)):
+            raise InexpressibleError(f"{_TOOLS[self._version]} has no spelling for {action!r:.200}")
+        return item
+
+    def describe(self) -> str:
+        """What the prompt adds to the tool."""
+        return DESCRIPTION
+
+    def tool_schema(self, screen: Screen) -> dict[str, Any]:
+        """The tool as the request declares it, for an image of the size that the space names."""
+        width, height = self.space(screen).model
+        return {
+            "type": _TOOLS[self._version],
+            "name": "computer",
+            "display_width_px": width,
+            "display_height_px": height,
+        }
+
+
+def _hint(kind: str) -> str:
+    if kind in ("zoom", "cursor_position"):
+        return "the screenshot shows all that is to be seen"
+    return f"known: {', '.join((*_CLICKS, 'left_click_drag', 'key', 'hold_key', 'scroll', *_READERS))}"
+
+
+def _drag(done: list[a.Action], given: Fields) -> None:
+    start, end = given.pair("start_coordinate"), given.need(given.pair("coordinate"), "coordinate")
+    held = given.keys("text")
+    if start is not None:
+        done += holding(held, [a.Drag((start, end))])
+    elif held:
+        raise UnreadableError("left_click_drag with keys needs start_coordinate")
+    else:
+        drag_to(done, end)
+
+
+def _scroll(given: Fields) -> a.Action:
+    x, y = given.pair("coordinate") or (None, None)
+    direction, amount = given.text("scroll_direction"), given.integer("scroll_amount")
+    if direction not in _DIRECTIONS:
+        raise UnreadableError(f"scroll_direction must be up, down, left or right, got {direction[:40]!r}")
+    if not 0 <= amount <= 100:
+        raise UnreadableError(f"scroll_amount must be in [0, 100], got {amount}")
+    dx, dy = _DIRECTIONS[direction]
+    return a.Scroll(x, y, dx * amount, dy * amount)
+
+
+_READERS: dict[str, Callable[[Fields], a.Action]] = {
+    "type": lambda given: a.Type(given.text("text")),
+    "mouse_move": lambda given: a.Move(*given.need(given.pair("coordinate"), "coordinate")),
+    "left_mouse_down": lambda given: a.MouseDown(),
+    "left_mouse_up": lambda given: a.MouseUp(),
+    "wait": lambda given: a.Wait(given.number("duration")),
+    "screenshot": lambda given: a.Wait(0.0),
+}
+
+
+def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any] | None:
+    """One action as the API writes it; None where it has no spelling."""
+
+    def at(name: str, x: int | None, y: int | None) -> dict[str, Any]:
+        return {} if x is None or y is None else {name: list(space.written(x, y))}
+
+    match action:
+        case a.Click(button=button, count=count) if (button, count) in _CLICKS.values():
+            name = next(name for name, pair in _CLICKS.items() if pair == (button, count))
+            held = {"text": write_chord(action.modifiers, "+")} if action.modifiers else {}
+            return {"action": name, **at("coordinate", action.x, action.y), **held}
+        case a.Drag(path=(start, end), button="left"):
+            return {"action": "left_click_drag", **at("start_coordinate", *start), **at("coordinate", *end)}
+        case a.Move():
+            return {"action": "mouse_move", **at("coordinate", action.x, action.y)}
+        case a.Press():
+            return {"action": "key", "text": write_chord(action.keys, "+")}
+        case a.Scroll(dx=dx, dy=dy) if dx == 0 or dy == 0:
+            direction = ("right" if dx > 0 else "left") if dx else ("up" if dy < 0 else "down")
+            place = at("coordinate", action.x, action.y)
+            return {"action": "scroll", **place, "scroll_direction": direction, "scroll_amount": abs(dx or dy)}
+        case a.Type():
+            return {"action": "type", "text": action.text}
+        case a.MouseDown(button="left"):
+            return {"action": "left_mouse_down"}
+        case a.MouseUp(button="left"):
+            return {"action": "left_mouse_up"}
+        case a.Wait():
+            return {"action": "wait", "duration": action.seconds} if action.seconds else {"action": "screenshot"}
+    return None

@@ -1,0 +1,101 @@
+"""OpenCUA: `## Observation:`, `## Thought:`, `## Action:` and pyautogui code in a block under `## Code:`.
+
+The code is read through an allow-list and never run; see `python_actions`. `computer.terminate(status=...)` ends the
+episode. What coordinates mean depends on the checkpoint: OpenCUA-7B and -32B write pixels of the resized image.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, get_args
+
+from dart_agent.coordinates import CoordinateSpace
+from dart_agent.formats.base import (
+    ParsedResponse,
+    Reading,
+    Response,
+    Screen,
+    UnreadableError,
+    as_tuple,
+    parse_error,
+    text_of,
+)
+from dart_agent.formats.literals import last_block, read_calls
+from dart_agent.formats.python_actions import MODULES, read_actions, write_action
+from dart_agent.formats.registry import register
+from dart_gym import actions as a
+
+Coordinates = Literal["qwen25", "absolute", "relative", "relative1000"]
+_COORDINATES = get_args(Coordinates)
+_CODE = re.compile(r"^#{1,3}[ \t]*Code:?[ \t]*$", re.MULTILINE | re.IGNORECASE)
+
+DESCRIPTION = """For each step, write:
+## Thought:
+your reasoning
+## Action:
+one sentence that says what you do
+## Code:
+```python
+pyautogui calls with literal arguments, such as pyautogui.click(x=1, y=2), pyautogui.write(message='text')
+```
+A triple click is computer.triple_click(x=1, y=2). Wait with computer.wait(). End with
+computer.terminate(status='success') or computer.terminate(status='failure'), in a ```code block."""
+
+
+@register("opencua", variants={name: {"coordinates": name} for name in _COORDINATES})
+class OpenCUAFormat:
+    """`ActionFormat` of OpenCUA."""
+
+    name = "opencua"
+
+    def __init__(self, coordinates: Coordinates = "qwen25") -> None:
+        """Choose what coordinates mean: resized pixels, pixels, fractions of the screen, or 0 to 1000."""
+        if coordinates not in _COORDINATES:
+            raise TypeError(f"unknown coordinates {coordinates!r}; known: {', '.join(_COORDINATES)}")
+        self._coordinates = coordinates
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """By the kind of coordinates; resized by OpenCUA's own limits for a bare size."""
+        if self._coordinates == "relative":
+            return CoordinateSpace.relative(screen, 1)
+        if self._coordinates == "relative1000":
+            return CoordinateSpace.relative(screen, 1000)
+        if isinstance(screen, CoordinateSpace) or self._coordinates == "absolute":
+            return CoordinateSpace.of(screen)
+        return CoordinateSpace.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a response; the thought keeps the other sections as they are."""
+        reading, space = Reading(), self.space(screen)
+        try:
+            text = text_of(response)
+            block = last_block(text)
+            if block is None:
+                raise UnreadableError("no code block under '## Code:'", (0, len(text)))
+            before = text[: block.start]
+            heads = list(_CODE.finditer(before))
+            reading.thought = before[: heads[-1].start() if heads else len(before)].strip()
+            calls = read_calls(text[block.code], imports=MODULES, offset=block.code.start)
+            read_actions(calls, space, reading)
+        except UnreadableError as error:
+            reading.errors.append(parse_error(error))
+        return reading.result("there is no call in the code")
+
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a response; a thought stands in front as it is, sections and all."""
+        space = self.space(screen)
+        lines = [line for action in as_tuple(actions) for line in _write(action, space)]
+        block = "## Code:\n```python\n" + "\n".join(lines) + "\n```"
+        return f"{thought}\n{block}" if thought else block
+
+    def describe(self) -> str:
+        """The layout as the prompt states it."""
+        return DESCRIPTION
+
+
+def _write(action: a.Action, space: CoordinateSpace) -> list[str]:
+    match action:
+        case a.Done(answer=answer) | a.Fail(reason=answer):
+            status = "success" if isinstance(action, a.Done) else "failure"
+            return [f"computer.terminate(status={status!r}{f', answer={answer!r}' if answer else ''})"]
+    return write_action(action, space)

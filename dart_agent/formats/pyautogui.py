@@ -1,0 +1,72 @@
+"""OSWorld's `pyautogui`: Python calls in a code block, read through an allow-list and never run.
+
+The last code block counts, or the whole text where there is none; the bare words `WAIT`, `DONE` and `FAIL` stand for
+actions. Coordinates are absolute in the image that the model saw. See `python_actions` for the calls.
+"""
+
+from __future__ import annotations
+
+from dart_agent.coordinates import CoordinateSpace
+from dart_agent.formats.base import (
+    ParsedResponse,
+    Reading,
+    Response,
+    Screen,
+    UnreadableError,
+    as_tuple,
+    parse_error,
+    text_of,
+)
+from dart_agent.formats.literals import last_block, read_calls
+from dart_agent.formats.python_actions import MODULES, read_actions, write_action
+from dart_agent.formats.registry import register
+from dart_gym import actions as a
+
+_WORDS = {"WAIT": a.Wait(2.0), "DONE": a.Done(), "FAIL": a.Fail()}
+
+DESCRIPTION = """Python code in one ```python block that calls pyautogui with literal arguments only:
+pyautogui.click(x, y, clicks=1, button='left'), pyautogui.moveTo(x, y), pyautogui.dragTo(x, y) after moveTo,
+pyautogui.scroll(notches, x=x, y=y) with up positive, pyautogui.write('text'), pyautogui.press('enter'),
+pyautogui.hotkey('ctrl', 'c'), pyautogui.keyDown('shift'), pyautogui.keyUp('shift'), time.sleep(seconds).
+No variables, loops or other functions. Or one word: WAIT, DONE (the task is accomplished), FAIL (it cannot be)."""
+
+
+@register("pyautogui")
+class PyAutoGuiFormat:
+    """`ActionFormat` of pyautogui code."""
+
+    name = "pyautogui"
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """Absolute in the image that the model saw."""
+        return CoordinateSpace.of(screen)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a response."""
+        reading, space = Reading(), self.space(screen)
+        try:
+            text = text_of(response)
+            block = last_block(text)
+            code, offset = (text[block.code], block.code.start) if block else (text, 0)
+            reading.thought = (text[: block.start] + text[block.end :]).strip() if block else ""
+            if (word := code.strip()) in _WORDS:
+                reading.actions.append(_WORDS[word])
+            else:
+                read_actions(read_calls(code, imports=MODULES, offset=offset), space, reading)
+        except UnreadableError as error:
+            reading.errors.append(parse_error(error))
+        return reading.result("there is no call in the code")
+
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a response: the thought, and a code block with one line per call."""
+        words = {value: word for word, value in _WORDS.items()}
+        space = self.space(screen)
+        lines: list[str] = []
+        for action in as_tuple(actions):
+            lines += [words[action]] if action in words else write_action(action, space)
+        block = "```python\n" + "\n".join(lines) + "\n```"
+        return f"{thought}\n{block}" if thought else block
+
+    def describe(self) -> str:
+        """The action space as the prompt states it."""
+        return DESCRIPTION

@@ -1,0 +1,161 @@
+"""PlannerGrounderPolicy: one model says what to do in words, another finds where that is. The way of Agent-S.
+
+Invariants:
+    - The planner never writes coordinates, the grounder never decides anything.
+    - An element that is not found is told to the planner with the next screenshot, and the desktop is left alone; after
+      `patience` such steps in a row the episode ends as PARSE_ERROR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.engines.base import EngineError
+from dart_agent.formats import ActionFormat, ParsedResponse, get
+from dart_agent.formats.grounding import ground, targets
+from dart_agent.policies.grounder import Grounder
+from dart_agent.policies.hosted import OPENAI, connect, fit_image
+from dart_agent.policies.policy import Decision, Episode
+from dart_gym.actions import Wait
+from dart_gym.outcomes import Observation, TerminalState
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """An earlier step, as the planner is told about it.
+
+    Attributes:
+        text: what the planner wrote.
+        problem: why it could not be carried out; "" if it was.
+    """
+
+    text: str
+    problem: str = ""
+
+
+class Planner(Protocol):
+    """Says what to do next."""
+
+    async def plan(
+        self, instruction: str, actions: str, history: Sequence[PlannedStep], screenshot: NDArray[np.uint8]
+    ) -> str:
+        """A response in the policy's action format.
+
+        Args:
+            instruction: the task.
+            actions: the action space in words (`ActionFormat.describe`).
+            history: earlier steps, oldest first.
+            screenshot: (H, W, 3) uint8.
+
+        Raises:
+            EngineError: the model does not answer.
+        """
+
+
+class PlannerGrounderPolicy:
+    """A `Policy` of a planner and a grounder."""
+
+    def __init__(
+        self, planner: Planner, grounder: Grounder, *, action_format: str = "agent_s", patience: int = 3
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            planner: writes actions with elements described in words.
+            grounder: finds the elements.
+            action_format: of the planner's responses; its actions may be ungrounded.
+            patience: so many steps in a row may name elements that are not there.
+        """
+        self._planner, self._grounder, self._patience = planner, grounder, patience
+        self._format: ActionFormat = get(action_format)
+        self._instruction = ""
+        self._history: list[PlannedStep] = []
+        self._misses = 0
+
+    def begin(self, episode: Episode) -> None:
+        """Forget the last episode."""
+        self._instruction, self._history, self._misses = episode.instruction, [], 0
+
+    async def act(self, observation: Observation) -> Decision:
+        """Ask the planner, then the grounder for every element that it names."""
+        screenshot = observation.screenshot
+        if observation.action_error and self._history:
+            self._history[-1] = PlannedStep(self._history[-1].text, observation.action_error)
+        try:
+            text = await self._planner.plan(
+                self._instruction, self._format.describe(), tuple(self._history), screenshot
+            )
+            height, width = screenshot.shape[:2]
+            planned = self._format.parse(text, (width, height))
+            grounded = await ground(planned, self._grounder, screenshot)
+        except EngineError as error:
+            return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR)
+        self._history.append(PlannedStep(text, grounded.problem))
+        return self._decide(text, planned, grounded)
+
+    def _decide(self, text: str, planned: ParsedResponse, grounded: ParsedResponse) -> Decision:
+        if not grounded.errors:
+            self._misses = 0
+            return Decision(grounded.actions, text, grounded.thought)
+        missing = not planned.errors and bool(targets(planned))
+        self._misses += 1
+        if missing and self._misses < self._patience:  # nothing is done; the planner sees why, and the screen again
+            return Decision((Wait(0.0),), text, grounded.thought, error=grounded.problem)
+        return Decision(text=text, thought=grounded.thought, error=grounded.problem, terminal=TerminalState.PARSE_ERROR)
+
+
+class ChatPlanner:
+    """A `Planner` that is any model behind a chat-completions API: OpenAI's, or a server that speaks like it (vLLM).
+
+    Args:
+        model: its name there.
+        client: an `openai.AsyncOpenAI`; made here, with the key in OPENAI_API_KEY, where None.
+        base_url: another address of the API, for a client that is made here.
+        max_tokens: longest response.
+        temperature: 0 for greedy.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        max_tokens: int = 1024,
+        temperature: float = 0.0,
+    ) -> None:
+        self._sdk = OPENAI.sdk()
+        self._client = client or connect(OPENAI, base_url)
+        self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
+
+    async def plan(
+        self, instruction: str, actions: str, history: Sequence[PlannedStep], screenshot: NDArray[np.uint8]
+    ) -> str:
+        """Ask for a response to the newest screenshot; earlier steps are told in words."""
+        steps = "\n\n".join(
+            f"Step {n}:\n{step.text}" + (f"\nThis failed: {step.problem}" if step.problem else "")
+            for n, step in enumerate(history, 1)
+        )
+        asked = f"Task: {instruction}\n\n{f'What you did so far:{chr(10)}{steps}' if steps else ''}\n\nWhat is next?"
+        url = f"data:image/png;base64,{fit_image(screenshot).png}"
+        content = [{"type": "text", "text": asked}, {"type": "image_url", "image_url": {"url": url}}]
+        try:
+            answer = await self._client.chat.completions.create(
+                model=self._model,
+                messages=[
+                    {"role": "system", "content": f"You use a computer to do a task.\n\n{actions}"},
+                    {"role": "user", "content": content},
+                ],
+                max_completion_tokens=self._max_tokens,
+                temperature=self._temperature,
+            )
+        except self._sdk.APIError as error:
+            raise EngineError(OPENAI.failed(self._sdk, error, self._model).error) from error
+        if not answer.choices or not answer.choices[0].message.content:
+            raise EngineError(f"the planner {self._model} answered nothing")
+        return str(answer.choices[0].message.content)

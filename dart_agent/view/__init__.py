@@ -1,0 +1,1 @@
+"""Look at a trajectory: one HTML page that needs nothing but a browser."""

@@ -1,0 +1,1 @@
+"""What the trainer's parts are worth, measured: `dart-train bench`."""

@@ -1,0 +1,48 @@
+"""Options that the commands of `dart-train` share, and what each command's module starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dart_train.config import RunConfig, load_config
+from dart_train.rundir import explained_file_errors
+
+if TYPE_CHECKING:
+    from dart_train.commands.context import ModuleContext
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.slots=2")
+]
+Name = Annotated[str | None, typer.Option(help="name of the run; its directory is RUNS_DIR/NAME")]
+RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
+ClusterUrl = Annotated[str | None, typer.Option("--cluster", help="URL of the environment cluster")]
+
+DEFAULT_RUNS_DIR = Path("runs")
+
+
+def load(config: Path, overrides: list[str] | None, name: str | None, *, check_trainer: bool = True) -> RunConfig:
+    """Read a configuration with what the command line says over it."""
+    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])], check_trainer=check_trainer)
+
+
+@contextlib.contextmanager
+def module_context(
+    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None
+) -> Iterator[ModuleContext]:
+    """What a module needs; what the file system does to it meanwhile is explained."""
+    from dart_train.commands.context import ModuleContext
+    from dart_train.pipeline import open_run
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    loaded = load(config, overrides, name, check_trainer=False)
+    with explained_file_errors(runs_dir / loaded.name):
+        yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)

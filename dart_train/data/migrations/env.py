@@ -1,0 +1,10 @@
+"""What Alembic runs: the migrations, over the connection that it was given, within the caller's transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from dart_train.data.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.run_migrations()

@@ -1,0 +1,168 @@
+"""The whole objective: every term of the loss, chosen by one configuration object.
+
+Per token, with A the step's advantage, w the correction weight and 1_g the geometric mask between pi_old and mu, 1_H
+the selection by entropy:
+
+    L_t = 1_step * (1_token * w * 1_g * surrogate(pi / pi_old, A) + beta * KL(pi, ref))
+
+aggregated by `loss_type`, minus entropy_coef times the mean entropy of the batch's (selected) tokens. The selection of
+steps covers the KL term (DART's formula), the selection of tokens does not (TRL's). The entropy's mean does not depend
+on the loss type (TRL's).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from dart_train.trainer.losses.aggregation import LossType, Normalizer, aggregate
+from dart_train.trainer.losses.corrections import CorrectionMode, correction_weight, geometric_mask
+from dart_train.trainer.losses.divergence import KLEstimator, divergence
+from dart_train.trainer.losses.surrogates import RatioLevel, cispo_loss, clipped_loss, importance_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveConfig:
+    """Which terms the loss has. Defaults are DART's.
+
+    Attributes:
+        loss_type: the surrogate and how tokens are weighed.
+        importance_sampling_level: of the ratio pi / pi_old; "sequence" with "grpo" is GSPO.
+        epsilon: lower clip.
+        epsilon_high: upper clip; with "cispo" the largest weight, an absolute value.
+        delta: dual clip; None for none.
+        tis_mode: what is done with pi_old / mu.
+        tis_clip_max: C of the correction; None switches the whole correction off.
+        tis_clip_min: its lower bound.
+        geometric_clip: (low, high) of the mask by geometric mean; None for none.
+        beta: weight of the KL term.
+        kl_estimator: how it is estimated.
+        use_bias_correction_kl: multiply the KL term by the ratio (TRL's field).
+        entropy_coef: weight of the entropy bonus.
+    """
+
+    loss_type: LossType = "grpo"
+    importance_sampling_level: RatioLevel = "token"
+    epsilon: float = 0.2
+    epsilon_high: float = 0.28
+    delta: float | None = 10.0
+    tis_mode: CorrectionMode = "token_truncate"
+    tis_clip_max: float | None = 1.0
+    tis_clip_min: float | None = None
+    geometric_clip: tuple[float | None, float | None] | None = None
+    beta: float = 0.1
+    kl_estimator: KLEstimator = "k3"
+    use_bias_correction_kl: bool = False
+    entropy_coef: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What the objective of one micro-batch is computed from; all (S, T) but for `advantages`.
+
+    Attributes:
+        logprobs: log pi, with gradient.
+        entropies: of pi, with gradient.
+        old_logprobs: log pi_old, without gradient.
+        mask: response tokens.
+        advantages: (S,) or (S, T).
+        behaviour_logprobs: log mu, anything where unknown.
+        behaviour_known: where mu is on record.
+        reference_logprobs: log of the reference; None without a KL term.
+        kept_steps: (S,) selection of steps; None keeps all.
+        kept_tokens: (S, T) selection of tokens; None keeps all.
+        weights: (S,) weight of each sample in the sum, 0 for filling rows; None for 1.
+    """
+
+    logprobs: Tensor
+    entropies: Tensor
+    old_logprobs: Tensor
+    mask: Tensor
+    advantages: Tensor
+    behaviour_logprobs: Tensor
+    behaviour_known: Tensor
+    reference_logprobs: Tensor | None = None
+    kept_steps: Tensor | None = None
+    kept_tokens: Tensor | None = None
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The value and its parts, for the log; the parts are without gradient.
+
+    Attributes:
+        loss: scalar share of the micro-batch.
+        ratio: (S, T) pi / pi_old.
+        weight: (S, T) correction, geometric mask included; None where it is off.
+        divergence: (S, T) KL estimate; None where it is off.
+    """
+
+    loss: Tensor
+    ratio: Tensor
+    weight: Tensor | None
+    divergence: Tensor | None
+
+
+def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -> Objective:
+    """The loss of a micro-batch; see the module's formula.
+
+    Args:
+        scored: log-probabilities and what else is known of the micro-batch.
+        config: which terms there are.
+        normalizer: of the whole optimizer batch.
+    """
+    if scored.weights is not None:
+        # Rows of weight 0 run through the model for other ranks' sake: not even what is not finite there may count.
+        counting = scored.mask & (scored.weights != 0)[:, None]
+        scored = replace(scored, mask=counting, behaviour_known=scored.behaviour_known & counting)
+    mask = scored.mask
+    ratio = importance_ratio(scored.logprobs, scored.old_logprobs, mask, config.importance_sampling_level)
+    loss = _surrogate(scored, config, ratio)
+    weight = _weight(scored, config)
+    if weight is not None:
+        loss = loss * weight
+    if scored.kept_tokens is not None:
+        loss = loss * scored.kept_tokens
+    kl = None
+    if config.beta and scored.reference_logprobs is not None:
+        kl = divergence(scored.logprobs, scored.reference_logprobs, mask, config.kl_estimator)
+        loss = loss + config.beta * (kl * ratio if config.use_bias_correction_kl else kl)
+    if scored.kept_steps is not None:
+        loss = loss * scored.kept_steps[:, None]
+    total = aggregate(_weighted(loss, scored.weights), mask, normalizer, config.loss_type)
+    if config.entropy_coef:
+        acting = mask if scored.kept_tokens is None else mask & scored.kept_tokens
+        bonus = _weighted(scored.entropies, scored.weights).masked_fill(~acting, 0.0).sum()
+        total = total - config.entropy_coef * bonus * normalizer.ranks / max(normalizer.acting_tokens, 1)
+    return Objective(total, ratio.detach(), weight, None if kl is None else kl.detach())
+
+
+def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
+    """(S, T) values times their samples' weights."""
+    return values if weights is None else values * weights[:, None]
+
+
+def _surrogate(scored: Scored, config: ObjectiveConfig, ratio: Tensor) -> Tensor:
+    if config.loss_type == "cispo":
+        return cispo_loss(ratio, scored.advantages, scored.logprobs, scored.mask, ratio_max=config.epsilon_high)
+    return clipped_loss(
+        ratio, scored.advantages, epsilon=config.epsilon, epsilon_high=config.epsilon_high, delta=config.delta
+    )
+
+
+def _weight(scored: Scored, config: ObjectiveConfig) -> Tensor | None:
+    """(S, T) product of the correction and the geometric mask; None where both are off."""
+    old, behaviour, known = scored.old_logprobs, scored.behaviour_logprobs, scored.behaviour_known
+    weight = None
+    if config.tis_clip_max is not None:
+        weight = correction_weight(
+            old, behaviour, known, config.tis_mode, clip_max=config.tis_clip_max, clip_min=config.tis_clip_min
+        )
+    if config.geometric_clip is not None:
+        low, high = config.geometric_clip
+        near = geometric_mask(old, behaviour, known, low=low, high=high)[:, None]
+        weight = (torch.ones_like(old) if weight is None else weight) * near
+    return weight

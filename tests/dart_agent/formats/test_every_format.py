@@ -1,0 +1,322 @@
+"""What holds for every format and variant: the registry, round trips, and that any input is read in no time."""
+
+import json
+import time
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import dart_agent.formats
+from dart_agent.coordinates import CoordinateSpace
+from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, register_format, variants
+from dart_agent.formats.base import MAX_RESPONSE
+from dart_gym import actions as a
+from dart_gym.actions import action_to_dict
+from dart_gym.errors import ConfigurationError
+from tests.dart_agent.formats.action_strategies import any_action
+
+SIZE = (1920, 1080)
+NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
+WRITERS = [name for name in NAMES if name not in ("ui_tars:dart", "ui_tars:osworld-uitars15-v1")]  # these only read
+SAME = ("ui_tars:1.5", "openai:computer", "anthropic:2025-01", "qwen:3", "opencua:qwen25", "opencua:relative1000")
+DISTINCT = [name for name in NAMES if name not in SAME]  # without the variants that are the default, or nearly
+LIMIT_S = 0.05
+
+
+def timed(name: str, response: object) -> tuple[ParsedResponse, float]:
+    """A response, parsed, and the processor time that it took: the best of up to four tries, for busy machines."""
+    chosen, best = get(name), float("inf")
+    for _ in range(4):
+        started = time.thread_time()
+        found = chosen.parse(response, SIZE)
+        best = min(best, time.thread_time() - started)
+        if best < LIMIT_S:
+            break
+    return found, best
+
+
+def understood_or_said(found: ParsedResponse) -> None:
+    """There is something, it is of the right types, and it can be written down as UTF-8."""
+    repr(found).encode()
+    found.thought.encode()
+    assert found.actions or found.errors
+    assert all(error.reason and len(error.reason) <= 280 for error in found.errors)
+    for action in found.actions:
+        assert isinstance(action, a.Action)
+        msgpack.packb(action_to_dict(action) if type(action) in a.ACTION_TYPES.values() else list(action.targets))
+
+
+# The registry
+def test_all_formats_are_known():
+    assert formats() == ["agent_s", "anthropic", "computer_13", "openai", "opencua", "pyautogui", "qwen", "ui_tars"]
+    assert variants("ui_tars") == ["1.0", "1.5", "dart", "doubao", "osworld-uitars15-v1"]
+    for name in NAMES:
+        chosen = get(name)
+        assert chosen.name == name.partition(":")[0]
+        assert len(chosen.describe()) > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("uitars", "did you mean 'ui_tars'"),
+        ("nothing", "known: agent_s"),
+        ("ui_tars:daubao", "did you mean 'doubao'"),
+        ("computer_13:x", "known: none"),
+    ],
+)
+def test_unknown_names_suggest(name, says):
+    with pytest.raises(ConfigurationError, match=says):
+        get(name)
+
+
+def test_unknown_options_say_what_is_known():
+    with pytest.raises(ConfigurationError, match="known: 1.0, 1.5, doubao"):
+        get("ui_tars", dialect="2.0")
+    with pytest.raises(ConfigurationError, match="known: dart, osworld"):
+        get("ui_tars", compat="arnold")
+    with pytest.raises(ConfigurationError, match="takes no arguments"):
+        get("pyautogui", dialect="1.0")
+    for name, option in (("openai", "tool"), ("anthropic", "version"), ("qwen", "version"), ("opencua", "coordinates")):
+        with pytest.raises(ConfigurationError, match="known: "):
+            get(name, **{option: "none"})
+
+
+def test_an_own_format_can_be_registered():
+    register_format("mine", lambda wait_s=1.0: get("ui_tars", wait_s=wait_s), {"slow": {"wait_s": 9.0}})
+    try:
+        assert get("mine:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
+        assert "mine" in formats()
+    finally:
+        dart_agent.formats.registry._FORMATS.pop("mine")
+
+
+# Round trips
+SCREENS = [
+    SIZE,
+    (1366, 768),
+    (3840, 2160),
+    (256, 256),
+    CoordinateSpace(SIZE, (1280, 720)),
+    CoordinateSpace((800, 600), (1000, 750)),
+]
+CASES = st.sampled_from(SCREENS).flatmap(
+    lambda screen: st.tuples(
+        st.just(screen), any_action(*(screen.screen if isinstance(screen, CoordinateSpace) else screen))
+    )
+)
+
+# The kinds of actions of which a format has no spelling at all; others may lack one for some of their fields.
+MISSING = {
+    "agent_s": "click move drag scroll key_down key_up mouse_down mouse_up ask_user",
+    "anthropic": "key_down key_up ask_user",
+    "anthropic:2024-10": "key_down key_up ask_user mouse_down mouse_up scroll drag",
+    "computer_13": "ask_user",
+    "openai": "key_down key_up mouse_down mouse_up ask_user",
+    "opencua": "ask_user",
+    "pyautogui": "ask_user",
+    "qwen": "key_down key_up mouse_down mouse_up ask_user",
+    "ui_tars": "",
+}
+
+
+def missing(name: str) -> set[str]:
+    return set(MISSING.get(name, MISSING[name.partition(":")[0]]).split())
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in SAME])
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=80)
+@given(case=CASES)
+def test_round_trip(name, case):
+    screen, action = case
+    chosen = get(name)
+    try:
+        text = chosen.format(action, screen)
+    except InexpressibleError as error:
+        assert name.partition(":")[0] != "ui_tars", "UI-TARS has a spelling for everything"
+        assert len(str(error)) < 400
+        return
+    assert action.kind not in missing(name), "the table above is out of date"
+    found = chosen.parse(text, screen)
+    assert found.actions == (action,), text
+    assert not found.errors
+
+
+PLAIN = [
+    *(a.Click(5, 6), a.Click(1919, 1079, count=2), a.Move(3, 4), a.Drag(((1, 2), (3, 4))), a.Scroll(dy=3)),
+    *(a.Scroll(1, 2, 0, -5), a.Type("it's"), a.Press(("ctrl", "+")), a.KeyDown("shift"), a.KeyUp("shift")),
+    *(a.MouseDown(), a.MouseUp(), a.Wait(0.0), a.Wait(2.0), a.Done(), a.Fail(), a.AskUser("which?")),
+]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_other_kind_has_a_spelling(name):
+    """What a format can say, it says: `InexpressibleError` is for the kinds of the table only."""
+    said = set()
+    for action in PLAIN:
+        try:
+            found = get(name).parse(get(name).format(action, SIZE, "I think."), SIZE)
+        except InexpressibleError:
+            continue
+        assert found.actions == (action,)
+        assert found.thought == "I think."
+        said.add(action.kind)
+    assert said == {action.kind for action in PLAIN} - missing(name)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_several_actions(name):
+    if name.startswith("agent_s"):
+        several: tuple[a.Action, ...] = (a.Type("x"), a.Press(("enter",)), a.Wait(2.0))
+    else:
+        several = (a.Click(5, 6), a.Type("x"), a.Press(("enter",)))
+    assert get(name).parse(get(name).format(several, SIZE), SIZE).actions == several
+    with pytest.raises(InexpressibleError, match="at least one action"):
+        get(name).format((), SIZE)
+
+
+def test_tool_schemas_are_json():
+    for name in (
+        "openai",
+        "openai:computer_use_preview",
+        "anthropic:2024-10",
+        "anthropic:2025-11",
+        "qwen:2.5",
+        "qwen:3",
+    ):
+        schema = get(name).tool_schema(SIZE)
+        assert json.loads(json.dumps(schema)) == schema
+        assert schema["type"]
+
+
+# Any input
+HOSTILE = {
+    "empty": "",
+    "spaces": " " * 5000,
+    "nul": "\0" * 100,
+    "bytes": b"Action: wait()",
+    "no UTF-8": b"\xff\xfe\x80Action: wait()",
+    "megabyte": "a" * 1_000_000,
+    "megabyte of bytes": b"(" * 1_000_000,
+    "megabyte of actions": "Action: click(start_box='(1,2)')\n\n" * 30_000,
+    "none": None,
+    "number": 7,
+    "list": [1, 2],
+    "empty object": {},
+    "deep object": {"output": [{"type": "computer_call", "actions": [[[[]]]]}]},
+    "brackets": "Action: " + "(" * 150_000,
+    "nested": "Action: click(start_box=" + "[" * 100_000 + "]" * 50_000,
+    "quotes": "Action: type(content='" + "' " * 70_000,
+    "escapes": "Action: type(content='" + "\\" * 150_000,
+    "candidates": "Action: " * 18_000 + "type(content='",
+    "fences": "Action: wait()" + "```" * 50_000,
+    "specials": "Action: wait()" + "<|im_end|>" * 15_000,
+    "python fences": "```python\n" * 15_000,
+    "python depth": "```python\n" + "(" * 100_000 + "\n```",
+    "python minus": "```python\nf(" + "-" * 100_000 + "1)\n```",
+    "python attributes": "```python\na" + ".a" * 70_000 + "()\n```",
+    "python powers": "```python\nf(" + "9**" * 30_000 + "9)\n```",
+    "python strings": "```python\nf(" + "'a'," * 30_000 + ")\n```",
+    "python numbers": "```python\nf(" + "1," * 60_000 + ")\n```",
+    "python statements": "```python\n" + "wait()\n" * 20_000 + "```",
+    "python number": "```python\npyautogui.click(" + "9" * 150_000 + ", 1)\n```",
+    "python unclosed strings": "```python\n" + "'''\"" * 30_000 + "\n```",
+    "python joined strings": "```python\nf(" + "''" * 60_000 + ")\n```",
+    "json depth": '{"action_type":' + "[" * 150_000,
+    "json objects": '{"action_type":' * 10_000,
+    "json list": '{"a":[' + "{}," * 50_000,
+    "json many": '{"action_type": "WAIT"}' * 6_000,
+    "json nan": '{"action_type": "CLICK", "parameters": {"x": NaN, "y": Infinity}}',
+    "json huge": '{"action_type": "CLICK", "parameters": {"x": 1e999, "y": ' + "9" * 4000 + "}}",
+    "json digits": '{"action_type": "CLICK", "parameters": {"x": ' + "9" * 100_000 + "}}",
+    "seed functions": "<seed:tool_call>" + "<function=a>" * 12_000,
+    "seed parameters": "<seed:tool_call><function=a>" + "<parameter=a>" * 11_000 + "</function>",
+    "seed calls": "<seed:tool_call>" + "<function=wait></function>" * 6_000,
+    "tool calls": "<tool_call>" * 14_000,
+    "tool calls closed": "<tool_call>{}</tool_call>" * 6_000,
+    "tool call depth": "<tool_call>" + "[" * 100_000 + "</tool_call>",
+    "nan": "Action: click(start_box='(nan,inf)')",
+    "exponent": "Action: wait(seconds='1e999')",
+    "digits": "Action: click(start_box='(" + "9" * 100_000 + ",1)')",
+    "many digits": "Action: wait(seconds='" + "9" * 100_000 + "')",
+    "coordinates": "Action: click(start_box='(" + "1," * 50_000 + "1)')",
+    "arguments": "Action: click(" + "a='1'," * 20_000 + ")",
+    "keys": "Action: hotkey(key='" + "ctrl " * 30_000 + "')",
+    "key": "Action: keydown(key='" + "x" * 100_000 + "')",
+    "blank lines": "Action: " + "\n\n" * 70_000,
+    "typed": "Action: type(content='" + "a" * 30_000 + "')",
+    "wrong language": "思考:点击按钮。\n动作:点击(起点='(1,2)')",
+    "surrogate": "Action: type(content='\ud800')",
+    "surrogate in JSON": '{"action_type": "TYPING", "parameters": {"text": "\\ud800"}}',
+    "surrogate in Python": "```python\npyautogui.write('\\ud800')\nagent.click('\\ud800')\n```",
+    "surrogate in a call": '{"output": [{"type": "message", "content": [{"type": "output_text", "text": "\\ud800"}]}]}',
+    "surrogate in a thought": '{"content": [{"type": "text", "text": "\\ud800"}], "output": []}',
+    "surrogate in Qwen": '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "\\ud800"}}',
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_input_costs_little(name, case):
+    found, seconds = timed(name, HOSTILE[case])
+    understood_or_said(found)
+    assert seconds < LIMIT_S
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_longest_response_is_read(name):
+    found, seconds = timed(name, "x" * (MAX_RESPONSE + 1))
+    assert "at most" in found.problem
+    assert seconds < LIMIT_S
+
+
+PIECES = st.sampled_from(
+    ["Action: ", "Thought: ", "click(", "type(content='", "drag(", "(", ")", "'", '"', "\\", ",", "=", "\n", "\n\n"]
+    + ["start_box='(1,2)'", "<point>1 2</point>", "```python\n", "```", "pyautogui.click(", "agent.click('x')", "x=1"]
+    + ["computer.terminate(", "1e400", "nan", "**", "lambda: 0", "{", "}", "[", "]", ":", "é", "\0", "\ud800", "-"]
+    + ['"parameters"', "<tool_call>", "</tool_call>", '{"name": "computer_use", "arguments": {"action": ', "9999999"]
+    + ['"left_click"', '"coordinate": [1, 2]', '{"output": [{"type": "computer_call", "action": {"type": "click"']
+    + ['{"content": []}', '"x": 1, "y": 2}}]}', '"action_type"', '"CLICK"', "DONE"]
+)
+ANYTHING = st.one_of(st.text(), st.binary(), st.lists(PIECES, max_size=25).map("".join))
+WORDS = st.sampled_from(
+    ["click", "drag", "keypress", "scroll", "left", "tool_use", "computer", "key", "left_click", "up"]
+)
+FIELDS = st.sampled_from(
+    ["output", "type", "action", "actions", "content", "input", "name", "x", "y", "text", "keys", "path", "button"]
+    + ["coordinate", "action_type", "parameters", "scroll_x", "scroll_amount", "scroll_direction", "duration"]
+)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | WORDS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(FIELDS, inner, max_size=5),
+    max_leaves=20,
+)
+INPUTS = st.dictionaries(FIELDS, JSON_VALUES | WORDS, max_size=6)
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+@settings(max_examples=60)
+@given(response=ANYTHING)
+def test_any_text_is_understood_or_said(name, response):
+    found, seconds = timed(name, response)
+    understood_or_said(found)
+    assert seconds < LIMIT_S
+    for error in found.errors:
+        assert 0 <= error.span[0] <= error.span[1]
+        assert isinstance(response, bytes) or error.span[1] <= len(response)
+
+
+@pytest.mark.parametrize("name", ["openai", "anthropic", "computer_13"])
+@given(response=JSON_VALUES)
+def test_any_object_is_understood_or_said(name, response):
+    understood_or_said(get(name).parse(response, SIZE))
+
+
+@given(inputs=st.lists(INPUTS, max_size=3))
+def test_any_tool_call_is_understood_or_said(inputs):
+    call = {"type": "computer_call", "actions": inputs}
+    understood_or_said(get("openai").parse({"output": [call]}, SIZE))
+    uses = [{"type": "tool_use", "name": "computer", "input": given} for given in inputs]
+    understood_or_said(get("anthropic").parse({"content": uses}, SIZE))

@@ -1,0 +1,152 @@
+"""`dart-train data`: its schema, and a run as one file."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from data_builders import RUN, SMALL, make_trajectory, picture, publish, record_group, record_with_image
+from typer.testing import CliRunner
+
+from dart_train.cli import app
+from dart_train.config import ConfigError, parse_config
+from dart_train.data import DataManager
+from dart_train.data.schema import alembic_version
+from dart_train.data.store import Store
+from dart_train.data.transfer import export_run, import_run
+from dart_train.errors import CorruptDataError, DataError
+
+MINIMAL = {"name": "tiny", "rollout": {"tasks": [{"id": "fake/button"}]}}
+
+
+def _lived_in(data: DataManager) -> None:
+    """A run with a bit of everything."""
+    publish(data, 0)
+    record_group(data, "trained")
+    record_group(data, "ready")
+    record_with_image(data, "i-0", "image", picture(1), 0.0)
+    record_with_image(data, "i-1", "image", picture(1), 1.0)
+    data.record(make_trajectory("demo", "", 1.0, source="oracle"))
+    data.lease(1, "me").commit(0)
+    data.lease(1, "me", ttl_s=1e6)
+    data.refresh_task_stats()
+    data.set_fact("seed", 7)
+    data.serve("r0", 0)
+
+
+def test_a_run_comes_back_from_an_archive(database, data, tmp_path):
+    """On each database; from one into the other as well: archives know of none."""
+    _lived_in(data)
+    done = export_run(data, tmp_path / "run.tar")
+    assert (done.trajectories, done.images, done.rows["rollout_run"]) == (7, 1, 7)
+    url = f"sqlite:///{tmp_path}/other.sqlite"
+    with DataManager.open(url, tmp_path / "neighbour", RUN, config=SMALL) as neighbour:
+        _lived_in(neighbour)  # so that ids are others here
+    with DataManager.open(url, tmp_path / "other", "copy", config=SMALL) as copy:
+        assert import_run(copy, tmp_path / "run.tar") == done
+        assert copy.census() == data.census()
+        assert copy.counts() == data.counts()
+        assert copy.saved_task_stats() == data.saved_task_stats()
+        assert (copy.fact("seed"), copy.serving(), copy.ready()) == (7, {"r0": 0}, data.ready())
+        assert [row.version for row in copy.checkpoints()] == [0]
+        names = [(t.trajectory_id, t.reward, t.steps) for t in data.trajectories()]
+        assert [(t.trajectory_id, t.reward, t.steps) for t in copy.trajectories()] == names
+        assert {t.run_id for t in copy.trajectories()} == {"copy"}
+        assert copy.resume("me", 2).committed == 1  # the lease that was held goes on
+        with pytest.raises(DataError, match="run 'copy' has rows already"):
+            import_run(copy, tmp_path / "run.tar")
+
+
+def test_what_is_no_archive_is_refused(data, tmp_path):
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(CorruptDataError):
+        import_run(data, tmp_path / "text")
+    with tarfile.open(tmp_path / "empty.tar", "w"):
+        pass
+    with pytest.raises(CorruptDataError, match="no archive of `dart-train data export`"):
+        import_run(data, tmp_path / "empty.tar")
+    record_group(data, "g")
+    export_run(data, tmp_path / "run.tar")
+    with tarfile.open(tmp_path / "run.tar") as whole, tarfile.open(tmp_path / "less.tar", "w") as less:
+        for member in whole:
+            if "g-1" not in member.name:
+                less.addfile(member, whole.extractfile(member))
+    with (
+        DataManager.open(f"sqlite:///{tmp_path}/o.sqlite", tmp_path / "o", RUN, config=SMALL) as other,
+        pytest.raises(CorruptDataError, match="1 of 2 trajectories"),
+    ):
+        import_run(other, tmp_path / "less.tar")
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+# The commands
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> list[str]:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(MINIMAL))
+    return [str(path), "--runs-dir", str(tmp_path / "runs")]
+
+
+def _invoke(*arguments: str) -> str:
+    found = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_init_makes_and_brings_up_to_date(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/x.sqlite"
+    assert "has schema version 0002" in _invoke("init", "--url", url)
+    store = Store(url)
+    store.write(lambda c: c.execute(alembic_version.update().values(version_num="0001")))
+    store.close()
+    monkeypatch.setenv("DART_DATA_URL", url)
+    assert "has schema version 0002" in _invoke("init")
+    Store(url).close()
+    monkeypatch.delenv("DART_DATA_URL")
+    with pytest.raises(ConfigError, match="which database"):
+        _invoke("init")
+
+
+def test_export_and_import_by_commands(tmp_path, config):
+    root = tmp_path / "runs" / "tiny"
+    _invoke("init", *config)
+    with DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "tiny", config=SMALL) as data:
+        record_group(data, "g", run_id="tiny")
+    archive = str(tmp_path / "run.tar")
+    assert "2 trajectories" in _invoke("export", config[0], archive, *config[1:])
+    assert "2 trajectories" in _invoke("import", config[0], archive, *config[1:], "--name", "copy")
+    copy = tmp_path / "runs" / "copy"
+    with DataManager.open(f"sqlite:///{copy}/data/dart.sqlite", copy / "data", "copy", config=SMALL) as data:
+        assert data.census().total == 2
+
+
+@pytest.mark.parametrize("arguments", [["CONFIG"], ["--name", "x", "CONFIG"], ["serve", "CONFIG"]])
+def test_a_configuration_alone_still_means_the_process(arguments, monkeypatch, config):
+    served = []
+    monkeypatch.setattr("dart_train.data.service.run_data_service", lambda data, *_, **__: served.append(data.run_id))
+    _invoke(*[config[0] if word == "CONFIG" else word for word in arguments], *config[1:])
+    assert served == ["x" if "x" in arguments else "tiny"]
+
+
+# Where the database is
+
+
+def test_a_password_in_a_file_is_refused_and_not_shown():
+    url = "mysql+pymysql://me:hunter2@host/db"
+    with pytest.raises(ConfigError, match="put the url into an environment variable") as caught:
+        parse_config({**MINIMAL, "data": {"url": url}})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_url_may_come_from_the_environment(monkeypatch):
+    config = parse_config({**MINIMAL, "data": {"url_env": "MY_URL"}}).data
+    with pytest.raises(ConfigError, match="MY_URL is not set"):
+        config.database_url()
+    monkeypatch.setenv("MY_URL", "mysql+pymysql://me:hunter2@host/db")
+    assert config.database_url() == "mysql+pymysql://me:hunter2@host/db"
+    plain = parse_config({**MINIMAL, "data": {"url": "mysql+pymysql://me@host/db"}}).data
+    assert plain.database_url() == "mysql+pymysql://me@host/db"

@@ -1,0 +1,66 @@
+"""Successes of the experience pool on their way through the trainer: plain prompts, importance weight 1."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dart_agent.conversation import Conversation
+from dart_gym.outcomes import TerminalState
+from dart_train.data import Group, image_hash
+from dart_train.data.pool_import import strip_hint
+from dart_train.trainer import losses
+from dart_train.trainer.batch import build_batch
+from dart_train.trajectory import Step, Trajectory
+
+pytestmark = pytest.mark.train
+PLAIN = "Click on the tab Red"
+HINT = "\n\nHere is an instruction to help you complete the task: click at the left."
+
+
+def play(instruction: str, tokens, vision, screens) -> Trajectory:
+    """An episode of two steps whose prompts the real conversation makes."""
+    conversation, steps = Conversation(tokens, vision), []
+    conversation.begin(instruction)
+    response = tuple(tokens.response("Action: wait()"))
+    for screen in list(screens.values())[:2]:
+        conversation.observe(screen)
+        prompt = conversation.prompt()
+        hashes = tuple(image_hash(image) for image in prompt.images)
+        steps.append(Step(prompt.token_ids, hashes, response, (-1.0,) * len(response), text="Action: wait()"))
+        conversation.respond(response)
+    return Trajectory("h", "run", "t", "0", instruction, 0, "g", TerminalState.DONE, 1.0, tuple(steps), "hinted")
+
+
+def test_stripping_a_hint_gives_the_prompts_of_a_policy_that_had_none(tokens, vision, screens):
+    stripped = strip_hint(play(PLAIN + HINT, tokens, vision, screens), tokens.encode, "Here is an instruction")
+    plain = play(PLAIN, tokens, vision, screens)
+    assert stripped.instruction == PLAIN
+    assert [step.prompt_ids for step in stripped.steps] == [step.prompt_ids for step in plain.steps]
+    assert [step.image_hashes for step in stripped.steps] == [step.image_hashes for step in plain.steps]
+
+
+def test_an_injected_success_has_weight_one_and_the_advantage_of_its_reward(
+    collator, make_config, make_prompt, tokens, screens
+):
+    image = next(iter(screens))
+    response = tuple(tokens.response("Action: wait()"))
+    step = Step(make_prompt("Click", image), (image,), response, (-9.0,) * len(response))
+    failed = Trajectory("f", "run", "t", "0", "Click", 0, "g", TerminalState.DONE, 0.0, (step,))
+    shown = replace(failed, trajectory_id="s", reward=1.0, source="human", steps=(replace(step, logprobs=()),))
+    group = Group("g", "t", (failed, failed, failed, shown), frozenset({"s"}))
+    batch = build_batch([group], collator, make_config(), version=5, rng=random.Random(0))
+    weights, advantages = torch.empty(4, len(response)), torch.empty(4)
+    for micro in batch.micro_batches:
+        current = torch.full_like(micro.behaviour_logprobs, -10.0)  # off by exp(-1) from what was recorded
+        weights[micro.sample_index] = losses.truncated_weight(
+            current, micro.behaviour_logprobs, micro.behaviour_known, 1.0
+        )
+        advantages[micro.sample_index] = micro.advantages
+    assert weights[3].tolist() == [1.0] * len(response)
+    assert weights[:3].flatten().tolist() == pytest.approx([0.367879] * 3 * len(response), abs=1e-5)
+    assert advantages.tolist() == pytest.approx([-0.5, -0.5, -0.5, 1.5], abs=1e-3)
+    assert batch.metrics["staleness/max"] == 5.0  # of the rollouts: the pool's has no version
