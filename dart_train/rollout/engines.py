@@ -35,6 +35,7 @@ from dart_agent.engines.base import (
 from dart_gym.errors import DartGymError
 from dart_train.rollout.concurrency import shrink
 from dart_train.rollout.config import EngineConfig
+from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
 from dart_train.rollout.programs import ENGINE_PROGRAM
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.routing import Load, Verdict, backoff, judge, route
@@ -388,31 +389,3 @@ class EnginePool:
 
     def _reasons(self) -> str:
         return "; ".join(f"{replica.name}: {replica.why_down or 'no answer'}" for replica in self.replicas)
-
-
-class EpisodeEngine:
-    """The pool as one episode sees it: requests go to the same replica while that is sensible."""
-
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
-        self._last: str | None = None
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """Sample one response. Raises `EngineError`."""
-        generation, self._last = await self._pool.generate_near(prompt, sampling, self._last)
-        return generation
-
-    async def update_weights(self, path: str, version: int) -> None:
-        """Not an episode's business.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError("weights are updated through the pool")
-
-    async def info(self) -> EngineInfo:
-        """The pool's state."""
-        return await self._pool.info()
-
-    async def close(self) -> None:
-        """Nothing is held."""
