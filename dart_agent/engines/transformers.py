@@ -78,7 +78,7 @@ class TransformersEngine:
         )
         self._queue: queue.SimpleQueue[_Request | _Update | None] = queue.SimpleQueue()
         self._closed = False
-        self._in_flight = self._requests = self._generated = 0
+        self._in_flight = self._computing = self._requests = self._generated = 0
         self._busy_s = 0.0
         self._worker = threading.Thread(target=self._work, name=f"engine-{name}", daemon=True)
         self._worker.start()
@@ -112,6 +112,8 @@ class TransformersEngine:
             busy_s=self._busy_s,
             requests=self._requests,
             tokens=self._generated,
+            waiting=max(0, self._in_flight - self._computing),
+            capacity=self._max_batch,
         )
 
     async def close(self) -> None:
@@ -170,6 +172,7 @@ class TransformersEngine:
         if not batch:
             return
         start = time.perf_counter()
+        self._computing = len(batch)
         try:
             rows = self._runner.sample([request.prompt for request in batch], [request.sampling for request in batch])
         except Exception as error:  # a broken batch must not end the worker; every caller is told
@@ -180,6 +183,7 @@ class TransformersEngine:
         finally:
             seconds = time.perf_counter() - start
             self._busy_s += seconds
+            self._computing = 0
         self._requests += len(batch)
         self._generated += sum(len(row.token_ids) for row in rows)
         for request, row in zip(batch, rows, strict=True):

@@ -32,7 +32,8 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.vllm_control import PauseMode, RouteMissing, VLLMControl
+from dart_agent.engines.vllm_adapters import Adapters, Served, is_adapter
+from dart_agent.engines.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
 from dart_agent.tokens import ModelTokens
 
 GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
@@ -73,7 +74,7 @@ class VLLMEngine:
         """
         self.control = VLLMControl(url, key=key)
         self._tokens = ModelTokens.load(model_dir)
-        self._model, self._name = model, name or self.control.url
+        self._adapters, self._name = Adapters(model), name or self.control.url
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
         self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
@@ -120,30 +121,40 @@ class VLLMEngine:
     async def update_weights(self, path: str, version: int) -> None:
         """Load a checkpoint that the server can read at `path`. Raises `EngineError`.
 
-        After an error the server may hold a mixture of old and new weights: update it again, or restart it.
+        A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause. After an error
+        the server may hold a mixture of old and new weights: update it again, or restart it.
         """
         try:
             async with asyncio.timeout(self._update_timeout):
-                await self._replace_weights(path, version)
+                if is_adapter(path):
+                    await self._adapters.load(self.control, path, version, self._update_timeout)
+                    self._version = version
+                else:
+                    await self._replace_weights(path, version)
         except TimeoutError:
             raise EngineTimeout(f"{self._name} did not load {path} within {self._update_timeout:.0f} s") from None
 
     async def info(self) -> EngineInfo:
         """Current state, as the server and this client know it. Raises `EngineError`."""
         models = await self.control.models()
-        if self._model not in models:
+        served = self._adapters.current
+        if served.model not in models:
             raise EngineMismatch(
-                f"{self._name} serves {', '.join(models) or 'nothing'}, not {self._model!r}: give the engine that "
-                f"name, or start the server with --served-model-name {self._model}"
+                f"{self._name} serves {', '.join(models) or 'nothing'}, not {served.model!r}: give the engine that "
+                f"name, or start the server with --served-model-name {served.model}"
             )
+        version, load = await asyncio.gather(self._served_version(), self._load())
+        self._version = max(self._version, version)  # another client may have updated it
         return EngineInfo(
             name=self._name,
-            model=self._model,
-            version=await self._served_version(),
+            model=served.model,
+            version=version,
             in_flight=self._in_flight,
             busy_s=self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0),
             requests=self._requests,
             tokens=self._generated,
+            waiting=load.waiting,
+            kv_use=load.kv_use,
         )
 
     async def close(self) -> None:
@@ -181,8 +192,11 @@ class VLLMEngine:
         if sampling.training:
             await self._probe(timeout_s)
         floor = self._version
-        answer = wire.read_answer(await self._post(prompt, sampling, timeout_s))
-        wire.check_answer(answer, prompt, sampling, model=self._model)
+        with self._adapters.use() as served:
+            answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, served))
+        wire.check_answer(answer, prompt, sampling, model=served.model)
+        if served.version is not None:
+            return answer, [served.version] if answer.token_ids else []
         if answer.versions:
             versions = [wire.version_number(label, self._first_version) for label in answer.versions]
         elif answer.token_ids:  # the server does not say: some version between the one before and the one now
@@ -202,16 +216,23 @@ class VLLMEngine:
             if self._probed:
                 return
             prompt, sampling, more = wire.probe(self._tokens)
-            wire.check_probe(wire.read_answer(await self._post(prompt, sampling, timeout_s, more)))
+            with self._adapters.use() as served:
+                data = await self._post(prompt, sampling, timeout_s, served, more)
+            wire.check_probe(wire.read_answer(data))
             self._probed = True
 
     async def _post(
-        self, prompt: Prompt, sampling: Sampling, timeout_s: float, more: dict[str, Any] | None = None
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        timeout_s: float,
+        served: Served,
+        more: dict[str, Any] | None = None,
     ) -> object:
         """Send a request over the route that the server offers."""
         salt = f"v{self._version}"  # keys and values of other versions are not reused
         if self._route != CHAT_ROUTE:
-            body = wire.generate_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt)
+            body = wire.generate_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt)
             body["sampling_params"] |= more or {}
             try:
                 return await self.control.ask("POST", GENERATE_ROUTE, json=body, timeout_s=timeout_s)
@@ -219,17 +240,25 @@ class VLLMEngine:
                 if self._route is not None:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
-        body = wire.chat_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt) | (more or {})
+        body = wire.chat_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt) | (more or {})
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
 
     # --- weights ------------------------------------------------------------------------------------------------
 
     async def _served_version(self) -> int:
         """The version that the server names; ours where it has no such route (it then cannot be updated either)."""
+        if self._adapters.current.version is not None:
+            return self._adapters.current.version
         try:
             return wire.version_number(await self.control.weight_info(), self._first_version)
         except RouteMissing:
             return self._version
+
+    async def _load(self) -> ServerLoad:
+        try:
+            return await self.control.load()
+        except (RouteMissing, RequestRefused):  # metrics are switched off or kept from us
+            return ServerLoad()
 
     async def _replace_weights(self, path: str, version: int) -> None:
         await self.control.pause(self._pause, timeout_s=self._update_timeout)
@@ -251,6 +280,7 @@ class VLLMEngine:
                 "checkpoint of the same model? Restart the server: it may hold a part of the new weights (vLLM 0.32 "
                 "ends itself after a load that failed)"
             ) from failure
+        await self._adapters.drop(self.control)
         served = await self._served_version()
         if served != version:
             raise EngineMismatch(f"{self._name} says version {served} after an update to {version}")

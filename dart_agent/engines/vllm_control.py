@@ -7,6 +7,7 @@ API key: let such a server listen on loopback or a private network.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import httpx
@@ -88,6 +89,21 @@ class HTTPServer:
         return EngineError(says)
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """How loaded a server says that it is.
+
+    Attributes:
+        running: requests that it computes.
+        waiting: requests that it has not begun.
+        kv_use: share of the cache of keys and values that is taken.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+
+
 class VLLMControl(HTTPServer):
     """The routes of a vLLM server besides generating. Thin: one method is one request."""
 
@@ -106,6 +122,15 @@ class VLLMControl(HTTPServer):
     async def health(self, timeout_s: float = 10.0) -> None:
         """Raise an `EngineError` if its engine is dead."""
         await self.ask("GET", "/health", timeout_s=timeout_s)
+
+    async def load(self, timeout_s: float = 10.0) -> ServerLoad:
+        """How loaded it is, of all its engines together; what its metrics do not name is 0."""
+        values = _gauges(str(await self.ask("GET", "/metrics", timeout_s=timeout_s)))
+        return ServerLoad(
+            running=int(sum(values.get("vllm:num_requests_running", ()))),
+            waiting=int(sum(values.get("vllm:num_requests_waiting", ()))),
+            kv_use=max(values.get("vllm:kv_cache_usage_perc", ()), default=0.0),
+        )
 
     async def pause(self, mode: PauseMode = "keep", timeout_s: float = 60.0) -> None:
         """Stop generating: freeze running requests ("keep"), finish them ("wait"), or end them ("abort").
@@ -185,6 +210,19 @@ class VLLMControl(HTTPServer):
             raise RouteMissing(
                 f"{error}; start the server with VLLM_SERVER_DEV_MODE=1 to steer it and to update its weights"
             ) from error
+
+
+def _gauges(text: str) -> dict[str, list[float]]:
+    """Values by metric in Prometheus's text format, one for each set of labels."""
+    values: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition("{")
+        if rest and not line.startswith("#"):
+            try:
+                values.setdefault(name, []).append(float(rest.rpartition("}")[2].split()[0]))
+            except (ValueError, IndexError):
+                continue  # a line of another make is no gauge of ours
+    return values
 
 
 def _json(answer: httpx.Response) -> Any:

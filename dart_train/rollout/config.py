@@ -44,13 +44,35 @@ class SamplingConfig(_Model):
     max_tokens: int = Field(default=24, ge=1)
 
 
+class VLLMConfig(_Model):
+    """The vLLM servers that are started here."""
+
+    program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
+    options: tuple[str, ...] = Field(default=(), description="more of its command line")
+    environment: dict[str, str] = Field(default={}, description="more environment variables")
+    gpus: tuple[str, ...] = Field(
+        default=(),
+        description='GPUs of each replica, such as ["0,1", "2,3"]: one server for each entry, with tensor parallelism '
+        "over the GPUs in it; empty for `replicas` servers that see them all",
+    )
+    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
+    max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
+
+
 class EngineConfig(_Model):
     """The engine replicas: started here as processes, or running elsewhere and reached by URL."""
 
+    kind: Literal["transformers", "vllm"] = Field(
+        default="transformers", description="what is started: our own engine, or `vllm serve`"
+    )
     replicas: int = Field(default=1, ge=1, description="processes to start; ignored where `urls` is given")
     urls: tuple[str, ...] = Field(
-        default=(), description="replicas that already run; they are never restarted from here"
+        default=(),
+        description="replicas that already run, ours (ws://, ws+unix://) or vLLM's (http://); they are never restarted "
+        "from here, and belong to one rollout service",
     )
+    model: str = Field(default="policy", min_length=1, description="what vLLM servers call the model")
+    vllm: VLLMConfig = VLLMConfig()
     threads: int = Field(default=1, ge=1, description="torch threads of a replica")
     max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
     request_timeout_s: float = Field(
@@ -62,6 +84,31 @@ class EngineConfig(_Model):
         default=300.0, gt=0, description="how long a request waits for any replica before MODEL_ERROR"
     )
     max_backoff_s: float = Field(default=30.0, gt=0, description="longest pause before a dead replica is started again")
+    least_requests: int = Field(default=4, ge=1, description="requests that a loaded replica gets at the same time")
+    most_requests: int = Field(default=256, ge=1, description="requests that any replica gets at the same time")
+    updates_at_once: int = Field(
+        default=1, ge=1, description="replicas whose weights are updated at the same time; one always goes on serving"
+    )
+    update: Literal["drain", "abort", "keep"] | None = Field(
+        default=None,
+        description="what an update does to running requests: drain lets them end first, while the other replicas "
+        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them (vLLM 0.32 "
+        "ends itself over frozen requests whose images were in its prefix cache). None: drain for vLLM; our own engine "
+        "updates between two batches in any case",
+    )
+    drain_s: float = Field(default=60.0, gt=0, description="longest wait for running requests; then they are cut off")
+    fingerprint_tolerance: float | None = Field(
+        default=0.2,
+        gt=0,
+        description="most that a log-probability may be off the published fingerprint of the weights (bfloat16 rounds "
+        "to some hundredths); None for no such check",
+    )
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> EngineConfig:
+        if self.least_requests > self.most_requests:
+            raise ValueError(f"least_requests {self.least_requests} is above most_requests {self.most_requests}")
+        return self
 
 
 class RolloutConfig(_Model):

@@ -2,67 +2,54 @@
 
 Invariants:
     - A request that a replica does not answer is sent to another one (or the same, restarted): no step is lost to
-      a dead replica. Only a request that living replicas refuse `MAX_REFUSALS` times, or that finds no replica
-      for `patience_s`, fails with `EngineError`.
-    - A replica is served to requests only after it answered; one that fails is looked at at once, and started again
-      with the newest weights that a replica is known to have loaded.
-    - All state is changed on the event loop; routing itself is the pure function `route`.
+      a dead replica. Only a request that is refused as wrong, that living replicas fail at `MAX_REFUSALS` times, or
+      that finds no replica for `patience_s`, fails with `EngineError`.
+    - A replica gets requests only after it answered, serves the pool's weights by its own word and, where they have a
+      fingerprint, by its log-probabilities, and can still answer a request that was answered before. One that fails
+      is looked at at once, taken out of service (`quarantine`), and started again or connected to again, each time
+      after a longer pause, with the newest weights that a replica is known to have loaded: a circuit breaker.
+    - A response whose versions are not those that its replica can have had is never handed on.
+    - All state is changed on the event loop; decisions are the pure functions of `routing` and `concurrency`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
 from pathlib import Path
 
-from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.base import (
+    BadResponse,
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    EngineMismatch,
+    Generation,
+    Prompt,
+    Sampling,
+)
+from dart_gym.errors import DartGymError
+from dart_train.rollout.concurrency import shrink
 from dart_train.rollout.config import EngineConfig
-from dart_train.rollout.replica import ENGINE_PROGRAM, Replica, ReplicaSpec, ReplicaState, Weights
+from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
+from dart_train.rollout.programs import ENGINE_PROGRAM
+from dart_train.rollout.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.routing import Load, Verdict, backoff, judge, route
+from dart_train.rollout.specs import replica_specs
+from dart_train.rollout.verify import check_weights, load_weights
+from dart_train.rollout.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
-STICKY_SLACK = 2
 MAX_REFUSALS = 3
-FIRST_BACKOFF_S = 0.25
 FAILED_LOOKS = 3
 FAILED_GRACE_S = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What routing looks at."""
-
-    name: str
-    state: ReplicaState
-    in_flight: int
-
-
-def route(loads: Sequence[Load], sticky: str | None, slack: int = STICKY_SLACK) -> int | None:
-    """Choose a replica for a request. Pure.
-
-    READY replicas go before UPDATING ones; among them the last one of the episode (its caches hold the episode's
-    images) unless it has more than `slack` requests above the least loaded; else the least loaded, the first of equals.
-
-    Returns:
-        Index into `loads`, None when no replica is usable.
-    """
-    for state in (ReplicaState.READY, ReplicaState.UPDATING):
-        usable = [index for index, load in enumerate(loads) if load.state is state]
-        if usable:
-            best = min(usable, key=lambda index: loads[index].in_flight)
-            for index in usable:
-                if loads[index].name == sticky and loads[index].in_flight - loads[best].in_flight <= slack:
-                    return index
-            return best
-    return None
-
-
-def backoff(failures: int, longest: float) -> float:
-    """Seconds to wait after the n-th failure in a row (from 1): 0.25, 0.5, 1, ... up to `longest`. Pure."""
-    return min(longest, FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 30))
+LONGEST_LOOK_S = 15.0
+MAX_ERRORS = 3
+BUSY_PAUSE_S = 2.0
 
 
 class EnginePool:
@@ -73,7 +60,15 @@ class EnginePool:
         weights: what replicas start with.
         directory: of the replicas' sockets (a short path).
         log_dir: of their logs; None for none.
-        program: the engine server to start; see `ReplicaSpec.program`.
+        program: our engine server; see `Program.argv`.
+
+    Attributes:
+        weights: the newest that a replica is known to have loaded.
+        reissued: requests that were sent again.
+        faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
+            (a request took too long), "failed" (errors), "stale" (another version than it was given), "weights"
+            (other log-probabilities than the published ones), "update", "start".
+        queued: requests that wait for a replica now.
     """
 
     def __init__(
@@ -88,9 +83,14 @@ class EnginePool:
         self.config = config
         self.weights = weights
         self.reissued = 0
-        self.replicas = [Replica(spec) for spec in _specs(config, Path(directory), log_dir, program)]
+        self.faults: Counter[str] = Counter()
+        self.queued = 0
+        self.replicas = [Replica(spec) for spec in replica_specs(config, Path(directory), log_dir, program)]
         self._keepers: list[asyncio.Task[None]] = []
         self._usable = asyncio.Event()
+        self._changed = Wakeup()
+        self._updating = asyncio.Semaphore(config.updates_at_once)
+        self._control: tuple[Prompt, Sampling] | None = None  # a request that was answered, cut to one token
 
     async def __aenter__(self) -> EnginePool:
         await self.start()
@@ -110,10 +110,9 @@ class EnginePool:
             async with asyncio.timeout(self.config.start_timeout_s):
                 await self._usable.wait()
         except TimeoutError:
-            reasons = "; ".join(f"{replica.name}: {replica.why_down or 'no answer'}" for replica in self.replicas)
             await self.close()
             raise EngineError(
-                f"no engine replica answered within {self.config.start_timeout_s:.0f} s ({reasons})"
+                f"no engine replica answered within {self.config.start_timeout_s:.0f} s ({self._reasons()})"
             ) from None
 
     async def close(self) -> None:
@@ -133,64 +132,89 @@ class EnginePool:
     async def generate_near(self, prompt: Prompt, sampling: Sampling, sticky: str | None) -> tuple[Generation, str]:
         """Like `generate`, with a replica to prefer; also returns the name of the one that answered."""
         deadline = time.monotonic() + self.config.patience_s
-        refusals = 0
+        refusals, busy = 0, 0
+        failed: set[str] = set()
         while True:
-            replica = await self._choose(sticky, deadline)
+            replica = await self._choose(sticky, failed, deadline)
             try:
-                return await self._ask(replica, prompt, sampling), replica.name
+                generation = await self._ask(replica, prompt, sampling)
             except EngineError as error:
+                verdict = judge(error)
+                if verdict is Verdict.FINAL:
+                    raise
                 self.reissued += 1
                 sticky = None
-                if await self._examine(replica, error):
+                failed.add(replica.name)
+                if verdict is Verdict.BUSY:
+                    busy += 1
+                    await self._give_way(replica, busy, error, deadline)
+                elif not await self._is_to_blame(replica, verdict, error):
                     refusals += 1
                     if refusals >= MAX_REFUSALS:
                         raise EngineError(f"refused {refusals} times, at last by {replica.name}: {error}") from error
+            else:
+                self._control = prompt, dataclasses.replace(sampling, max_tokens=1)
+                return generation, replica.name
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Load weights into every usable replica, one after the other."""
+        """Load weights into every ready replica, one after the other."""
         for replica in self.replicas:
-            if replica.usable:
+            if replica.state is ReplicaState.READY:
                 await self.update(replica, Weights(path, version))
 
     async def info(self) -> EngineInfo:
         """The pool's state; `version` is the oldest that a usable replica serves."""
         versions = [replica.version for replica in self.replicas if replica.usable]
+        infos = [replica.info for replica in self.replicas if replica.usable and replica.info is not None]
         return EngineInfo(
             name="pool",
             model=self.weights.path,
             version=min(versions, default=self.weights.version),
             in_flight=sum(replica.in_flight for replica in self.replicas),
             requests=sum(replica.requests for replica in self.replicas),
+            waiting=self.queued + sum(info.waiting for info in infos),
+            kv_use=max((info.kv_use for info in infos), default=0.0),
         )
 
     # --- weights ------------------------------------------------------------------------------------------------
 
     async def update(self, replica: Replica, weights: Weights) -> None:
-        """Load weights into one replica and verify that it serves them.
+        """Load weights into one ready replica and verify that it serves them; at most `updates_at_once` do so.
 
         Raises:
-            EngineError: it did not; the caller decides what becomes of the replica.
+            EngineBusy: it is not ready; nothing was done.
+            EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
+                again with the weights before.
         """
-        if replica.engine is None or not replica.usable:
-            raise EngineError(f"{replica.name} is {replica.state}")
-        replica.state = ReplicaState.UPDATING
-        try:
-            async with asyncio.timeout(self.config.start_timeout_s):
-                await replica.engine.update_weights(weights.path, weights.version)
-            info = await replica.look(self.config.request_timeout_s)
-            if info.version != weights.version:
-                raise EngineError(f"{replica.name} says version {info.version} after an update to {weights.version}")
-            if weights.version >= self.weights.version:
+        async with self._updating:
+            if replica.engine is None or replica.state is not ReplicaState.READY:
+                raise EngineBusy(f"{replica.name} is {replica.state}")
+            try:
+                if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
+                    await self._drain(replica)
+                self._set(replica, ReplicaState.UPDATING)
+                await load_weights(replica, weights, self.config)
+            except EngineError as error:
+                replica.tainted = True
+                self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")
+                raise
+            if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile
+                raise EngineError(f"{replica.name} is {replica.state}: {replica.why_down}")
+            self._set(replica, ReplicaState.READY)
+            if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
                 self.weights = weights
-        except TimeoutError:
-            raise EngineError(f"{replica.name} did not load {weights.path} in time") from None
-        finally:
-            if replica.state is ReplicaState.UPDATING:
-                replica.state = ReplicaState.READY
 
-    def quarantine(self, replica: Replica, reason: str) -> None:
-        """Take a replica out of service; its keeper starts it again."""
+    async def _drain(self, replica: Replica) -> None:
+        """Wait until a replica has ended its requests, at most `drain_s`: what is left then is cut off."""
+        self._set(replica, ReplicaState.DRAINING)
+        deadline = time.monotonic() + self.config.drain_s
+        while replica.in_flight and replica.usable and time.monotonic() < deadline:
+            await self._changed.wait(deadline)
+
+    def quarantine(self, replica: Replica, reason: str, kind: str = "failed") -> None:
+        """Take a replica out of service; its keeper starts it again or connects to it again."""
         if replica.usable:
+            self.faults["died" if replica.died else kind] += 1
             replica.failures += 1
             replica.why_down = reason
             self._set(replica, ReplicaState.DOWN)
@@ -199,43 +223,89 @@ class EnginePool:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    async def _choose(self, sticky: str | None, deadline: float) -> Replica:
+    async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> Replica:
         while True:
-            index = route([Load(r.name, r.state, r.in_flight) for r in self.replicas], sticky)
+            loads = [Load(r.name, r.state, r.in_flight, r.concurrency.limit) for r in self.replicas]
+            index = route(loads, sticky, avoid=avoid)
             if index is not None:
                 return self.replicas[index]
+            if time.monotonic() >= deadline:
+                full = any(replica.usable for replica in self.replicas)
+                what = "all engine replicas were full" if full else "no engine replica"
+                raise EngineError(f"{what} for {self.config.patience_s:.0f} s ({self._reasons()})")
+            self.queued += 1
             try:
-                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    await self._usable.wait()
-            except TimeoutError:
-                reasons = "; ".join(f"{replica.name}: {replica.why_down}" for replica in self.replicas)
-                raise EngineError(f"no engine replica for {self.config.patience_s:.0f} s ({reasons})") from None
+                await self._changed.wait(deadline)
+            finally:
+                self.queued -= 1
 
     async def _ask(self, replica: Replica, prompt: Prompt, sampling: Sampling) -> Generation:
+        """One request to one replica. Raises `EngineError`, also where the response is of a wrong version."""
         if replica.engine is None:
             raise EngineError(f"{replica.name} is {replica.state}")
+        asked_at = replica.version
         replica.in_flight += 1
         try:
             async with asyncio.timeout(self.config.request_timeout_s):
                 generation = await replica.engine.generate(prompt, sampling)
         except TimeoutError:
-            self.quarantine(replica, f"no response within {self.config.request_timeout_s:.0f} s")
+            self.quarantine(replica, f"no response within {self.config.request_timeout_s:.0f} s", "late")
             raise EngineError(f"{replica.name} took too long") from None
         finally:
             replica.in_flight -= 1
+            self._changed.wake()
+        if not replica.explains(asked_at, *generation.version):
+            oldest, newest = generation.version
+            reason = f"it answered with version {oldest} to {newest}, and serves {replica.version}"
+            replica.tainted = True
+            self.quarantine(replica, reason, "stale")
+            raise EngineMismatch(f"{replica.name}: {reason}")
         replica.requests += 1
+        replica.errors = replica.failures = 0
         return generation
 
-    async def _examine(self, replica: Replica, error: EngineError) -> bool:
-        """After a failed request: whether the replica lives, so that the request itself may be what is wrong."""
-        if not replica.usable:
-            return False
-        try:
-            await replica.look(min(5.0, self.config.request_timeout_s))
-        except EngineError as silence:
-            self.quarantine(replica, f"{error}; then {silence}")
-            return False
-        return True
+    async def _give_way(self, replica: Replica, times: int, error: EngineError, deadline: float) -> None:
+        """Send fewer requests to a busy replica, and let some time pass before the next try."""
+        if time.monotonic() >= deadline:
+            raise EngineBusy(f"busy for {self.config.patience_s:.0f} s: {error}") from error
+        replica.concurrency = shrink(replica.concurrency)
+        await asyncio.sleep(backoff(times, BUSY_PAUSE_S))
+
+    async def _is_to_blame(self, replica: Replica, verdict: Verdict, error: EngineError) -> bool:
+        """After a failed request: whether the replica is what is wrong. It is out of service then.
+
+        The experiment is another request, one that was answered before: a replica that fails at it, too, is to blame.
+        """
+        async with replica.examining:
+            if not replica.usable:
+                return True
+            if verdict is Verdict.LATE:
+                self.quarantine(replica, str(error), "late")
+                return True
+            try:
+                await replica.look(min(5.0, self.config.request_timeout_s))
+            except EngineError as silence:
+                self._out(replica, f"{error}; then {silence}", silence)
+                return True
+            if self._control is None:
+                replica.errors += 1
+                if replica.errors >= MAX_ERRORS:
+                    self.quarantine(replica, f"{replica.errors} errors in a row, at last: {error}")
+                return False
+            try:
+                await self._ask(replica, *self._control)
+            except (EngineBusy, BadResponse):
+                return False
+            except EngineError as second:
+                self.quarantine(replica, f"{error}; then to another request {second}")
+                return True
+        return False
+
+    def _out(self, replica: Replica, reason: str, error: EngineError) -> None:
+        """Take a replica out of service over what a look at it showed."""
+        stale = isinstance(error, EngineMismatch)
+        replica.tainted = replica.tainted or stale
+        self.quarantine(replica, reason, "stale" if stale else "silent")
 
     # --- keeping replicas alive ---------------------------------------------------------------------------------
 
@@ -247,12 +317,12 @@ class EnginePool:
                 self._set(replica, ReplicaState.STARTING)
                 try:
                     replica.launch(self.weights)
-                    info = await replica.until_ready(self.config.start_timeout_s)
-                    _log.info("engine %s serves version %d of %s", replica.name, info.version, info.model)
+                    await self._admit(replica)
                     self._set(replica, ReplicaState.READY)
                     await self._watch(replica)
-                except (EngineError, OSError) as error:
+                except (EngineError, DartGymError, OSError) as error:
                     if replica.state is not ReplicaState.DOWN:
+                        self.faults["died" if replica.died and replica.usable else "start"] += 1
                         replica.failures += 1
                         replica.why_down = str(error)
                         _log.warning("engine %s: %s", replica.name, error)
@@ -263,9 +333,26 @@ class EnginePool:
         finally:
             self._set(replica, ReplicaState.DOWN)
 
+    async def _admit(self, replica: Replica) -> None:
+        """Wait until a replica answers and serves the pool's weights, which are loaded where it does not.
+
+        Raises:
+            EngineError: it does not get there.
+        """
+        info = await replica.until_ready(self.config.start_timeout_s)
+        weights = self.weights
+        if replica.tainted or info.version != weights.version:
+            await load_weights(replica, weights, self.config)
+        else:
+            replica.verified = info.version
+            await check_weights(replica, weights, self.config)
+        if self._control is not None:
+            await self._ask(replica, *self._control)
+        _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
+
     async def _watch(self, replica: Replica) -> None:
-        """Return when the replica is taken out of service; raise `EngineError` when it is found dead."""
-        silent = 0
+        """Return when the replica is out of service; raise `EngineError` when its process has ended."""
+        silent, since = 0, time.monotonic()
         while replica.usable:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.config.health_interval_s):
@@ -274,13 +361,23 @@ class EnginePool:
                 return
             if replica.died:
                 raise EngineError("its process has ended")
+            if replica.state is not ReplicaState.READY:
+                continue  # an update has its own time limit, and the server may not answer meanwhile
             try:
-                await replica.look(self.config.request_timeout_s)
-                silent = replica.failures = 0
-            except EngineError:
+                await replica.look(min(LONGEST_LOOK_S, self.config.request_timeout_s))
+            except EngineMismatch as error:
+                self._out(replica, str(error), error)
+            except EngineError as error:
                 silent += 1
-                if silent >= FAILED_LOOKS:
-                    raise
+                if silent >= FAILED_LOOKS and replica.state is ReplicaState.READY:
+                    self._out(replica, str(error), error)
+            else:
+                silent = 0
+                if time.monotonic() - since > self.config.max_backoff_s:
+                    replica.failures = 0
+                self._changed.wake()  # its limit may have grown
+
+    # --- state ------------------------------------------------------------------------------------------------
 
     def _set(self, replica: Replica, state: ReplicaState) -> None:
         replica.state = state
@@ -288,50 +385,7 @@ class EnginePool:
             self._usable.set()
         else:
             self._usable.clear()
+        self._changed.wake()
 
-
-class EpisodeEngine:
-    """The pool as one episode sees it: requests go to the same replica while that is sensible."""
-
-    def __init__(self, pool: EnginePool) -> None:
-        self._pool = pool
-        self._last: str | None = None
-
-    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """Sample one response. Raises `EngineError`."""
-        generation, self._last = await self._pool.generate_near(prompt, sampling, self._last)
-        return generation
-
-    async def update_weights(self, path: str, version: int) -> None:
-        """Not an episode's business.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError("weights are updated through the pool")
-
-    async def info(self) -> EngineInfo:
-        """The pool's state."""
-        return await self._pool.info()
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-def _specs(
-    config: EngineConfig, directory: Path, log_dir: str | Path | None, program: tuple[str, ...]
-) -> list[ReplicaSpec]:
-    if config.urls:
-        return [ReplicaSpec(f"r{index}", url, owned=False) for index, url in enumerate(config.urls)]
-    return [
-        ReplicaSpec(
-            name=f"r{index}",
-            url=f"ws+unix://{directory / f'engine-{index}.sock'}",
-            owned=True,
-            threads=config.threads,
-            max_batch=config.max_batch,
-            log=Path(log_dir) / f"engine-{index}.log" if log_dir else None,
-            program=program,
-        )
-        for index in range(config.replicas)
-    ]
+    def _reasons(self) -> str:
+        return "; ".join(f"{replica.name}: {replica.why_down or 'no answer'}" for replica in self.replicas)

@@ -1,71 +1,58 @@
-"""WeightSync: brings newly published checkpoints into the replicas, one at a time, while the others go on.
+"""WeightSync: brings newly published checkpoints into the replicas, a few at a time, while the others go on.
 
 Invariants:
     - The newest checkpoint is looked up before each single update, so a newer one supersedes what has not begun.
-    - At most one replica is being updated at any time.
-    - An update counts only when the replica itself reports the version. One that fails is quarantined and restarted
-      with the last weights that were verified; a checkpoint that fails `MAX_FAILURES` times, or whose directory is
-      incomplete, is skipped with a logged reason and the next one is tried when it comes.
+    - At most `updates_at_once` replicas are being updated at any time, and never the last one that serves while
+      another one may come back.
+    - A version is tried on one replica first; the others follow when that one is known to serve it.
+    - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
+      quarantined and restarted with the last weights that were verified; a checkpoint that fails `MAX_FAILURES` times,
+      whose files are incomplete, or whose tensors are not those of the model, is skipped with a logged reason, and the
+      next one is tried when it comes.
     - Nothing here ends the service: a database that is away is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from dart_agent.engines.base import EngineError
+from dart_agent.engines.base import EngineBusy, EngineError
 from dart_train.errors import DataError
 from dart_train.rollout.engines import EnginePool
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.wakeup import Wakeup
+from dart_train.rollout.weights import why_unfit, why_unusable
 
 _log = logging.getLogger(__name__)
 MAX_FAILURES = 2
-MAX_HEADER = 100 << 20  # of a safetensors file, its own limit
+HOPELESS_FAILURES = 3
 
 
-def why_unusable(path: str | Path) -> str:
-    """Look at a checkpoint directory without reading its weights; return what is wrong, "" if nothing is."""
-    directory = Path(path)
-    if not directory.is_dir():
-        return f"{directory} is no directory"
-    try:
-        json.loads((directory / "config.json").read_bytes())
-    except (OSError, ValueError) as error:
-        return f"config.json cannot be read: {error}"
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        return f"{directory} holds no *.safetensors"
-    return next(filter(None, map(_why_broken, files)), "")
+def next_stale(
+    replicas: Sequence[Replica], version: int, *, at_once: int = 1, proven: bool = True, begun: Collection[str] = ()
+) -> list[Replica]:
+    """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
 
-
-def _why_broken(path: Path) -> str:
-    """Compare a safetensors file's size with its header."""
-    try:
-        with path.open("rb") as file:
-            prefix = file.read(8)
-            (length,) = struct.unpack("<Q", prefix) if len(prefix) == 8 else (MAX_HEADER + 1,)
-            if length > MAX_HEADER:
-                return f"{path.name} has no valid header"
-            header = json.loads(file.read(length))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        expected = 8 + length + max(ends, default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        return f"{path.name} cannot be read: {error}"
-    size = path.stat().st_size
-    return "" if size == expected else f"{path.name} has {size} bytes, its header says {expected}"
-
-
-def next_stale(replicas: Sequence[Replica], version: int) -> Replica | None:
-    """The replica to update next: the READY one that serves the oldest of the wrong versions. Pure."""
-    stale = [r for r in replicas if r.state is ReplicaState.READY and r.version != version]
-    return min(stale, key=lambda replica: replica.version, default=None)
+    Args:
+        replicas: all of them.
+        version: what they should serve.
+        at_once: most that are updated at the same time.
+        proven: whether a replica serves the version already.
+        begun: names of those whose update has been begun.
+    """
+    ready = [replica for replica in replicas if replica.state is ReplicaState.READY and replica.name not in begun]
+    stale = sorted((r for r in ready if r.version != version), key=lambda replica: replica.version)
+    under_way = [r for r in replicas if r.name in begun or r.state in (ReplicaState.UPDATING, ReplicaState.DRAINING)]
+    room = (at_once if proven else 1) - len(under_way)
+    others = [replica for replica in replicas if replica not in ready]
+    if len(ready) > 1 or any(replica.failures < HOPELESS_FAILURES for replica in others):
+        room = min(room, len(ready) - 1)  # somebody goes on serving
+    return stale[: max(0, room)]
 
 
 class WeightSync:
@@ -75,44 +62,77 @@ class WeightSync:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
         pool: the replicas.
         interval_s: between two looks.
+
+    Attributes:
+        target: the checkpoint that the replicas are brought to.
+        updates: of single replicas that came to their end.
+        failed: those that did not.
+        update_s: seconds of the former together.
+        skipped: checkpoints that were given up, with the reason.
     """
 
     def __init__(self, newest: Callable[[], Weights | None], pool: EnginePool, *, interval_s: float = 0.2) -> None:
         self._newest, self._pool, self._interval = newest, pool, interval_s
         self._failures: Counter[Weights] = Counter()
-        self._skipped: set[Weights] = set()
         self._checked: Weights | None = None
         self._away = False
+        self._running: set[str] = set()
+        self._ended = Wakeup()
         self.target: Weights | None = None
-        self.updates = 0
+        self.updates = self.failed = 0
         self.update_s = 0.0
+        self.skipped: dict[Weights, str] = {}
 
     async def run(self) -> None:
         """Update replicas as checkpoints come, until cancelled."""
-        while True:
-            if not await self.update_one():
-                await asyncio.sleep(self._interval)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._begin(group)
+                await self._ended.wait(time.monotonic() + self._interval)
 
-    async def update_one(self) -> bool:
-        """Look up the newest checkpoint and update at most one replica; return whether there was one to update."""
+    async def update_some(self) -> int:
+        """Begin the updates that may begin now, and wait for them; return how many they were."""
+        async with asyncio.TaskGroup() as group:
+            return await self._begin(group)
+
+    async def _begin(self, group: asyncio.TaskGroup) -> int:
+        """Look up the newest checkpoint, and begin the updates to it that may begin now."""
         weights = await asyncio.to_thread(self._look_up)
-        if weights is None or weights in self._skipped or not await self._sound(weights):
-            return False
+        if weights is None or weights in self.skipped or not await self._sound(weights):
+            return 0
         self.target = weights
         if not Path(self._pool.weights.path).is_dir():  # pruned: a replica could not be started with it any more
             self._pool.weights = weights
-        replica = next_stale(self._pool.replicas, weights.version)
-        if replica is None:
-            return False
+        proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
+        stale = next_stale(
+            self._pool.replicas,
+            weights.version,
+            at_once=self._pool.config.updates_at_once,
+            proven=proven,
+            begun=self._running,
+        )
+        for replica in stale:
+            self._running.add(replica.name)
+            group.create_task(self._update(replica, weights), name=f"update {replica.name}")
+        return len(stale)
+
+    async def _update(self, replica: Replica, weights: Weights) -> None:
         started = time.perf_counter()
         try:
             await self._pool.update(replica, weights)
+        except EngineBusy:
+            return  # it went out of service before; its turn comes again
         except EngineError as error:
-            self._failed(replica, weights, error)
+            self.failed += 1
+            self._failures[weights] += 1
+            if self._failures[weights] >= MAX_FAILURES:
+                self._skip(weights, f"failed {self._failures[weights]} times, at last: {error}")
         else:
             self.updates += 1
             self.update_s += time.perf_counter() - started
-        return True
+        finally:
+            self._running.discard(replica.name)
+            self._ended.wake()
 
     def _look_up(self) -> Weights | None:
         try:
@@ -126,20 +146,16 @@ class WeightSync:
         return weights
 
     async def _sound(self, weights: Weights) -> bool:
+        """Whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
+            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.weights.path)
             if reason:
                 self._skip(weights, reason)
                 return False
             self._checked = weights
         return True
 
-    def _failed(self, replica: Replica, weights: Weights, error: EngineError) -> None:
-        self._failures[weights] += 1
-        self._pool.quarantine(replica, f"update to version {weights.version} failed: {error}")
-        if self._failures[weights] >= MAX_FAILURES:
-            self._skip(weights, f"failed {self._failures[weights]} times, at last: {error}")
-
     def _skip(self, weights: Weights, reason: str) -> None:
-        self._skipped.add(weights)
+        self.skipped[weights] = reason
         _log.error("checkpoint version %d is skipped: %s", weights.version, reason)

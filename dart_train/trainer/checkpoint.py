@@ -22,8 +22,11 @@ from typing import Any
 
 import torch
 
+from dart_train.fingerprint import FILE as FINGERPRINT_FILE
+from dart_train.fingerprint import Fingerprint
 from dart_train.trainer.adapters import base_model, merged_weights
 from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.fingerprint import fingerprint_of
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +35,7 @@ DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
-_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE})
+_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
 
 
 def version_dir(root: str | Path, version: int) -> Path:
@@ -65,7 +68,14 @@ def write_model(
     def save(path: Path) -> None:
         base_model(model).save_pretrained(path, state_dict=merged_weights(model))
 
-    return write_version(save, directory, source_dir, lease=lease, step=step)
+    return write_version(
+        save,
+        directory,
+        source_dir,
+        lease=lease,
+        step=step,
+        fingerprint=lambda path: fingerprint_of(base_model(model), path),
+    )
 
 
 def write_version(
@@ -75,6 +85,7 @@ def write_version(
     *,
     lease: int | None = None,
     step: int = 0,
+    fingerprint: Callable[[Path], Fingerprint] | None = None,
 ) -> Path:
     """Write what `save` writes as a published version, atomically; see `write_model`.
 
@@ -84,6 +95,8 @@ def write_version(
         source_dir: tokenizer and processor files that `save` did not write are copied from there.
         lease: serial of the newest lease that the weights contain; None if they do not come from leases.
         step: optimizer steps done.
+        fingerprint: what the weights answer, given the directory of their tokenizer; engines are compared with it.
+            Without it they are believed.
     """
 
     def fill(path: Path) -> None:
@@ -91,6 +104,8 @@ def write_version(
         for file in companion_files(source_dir):
             if not (path / file.name).exists():
                 shutil.copyfile(file, path / file.name)
+        if fingerprint is not None:
+            fingerprint(path).write(path)
         if lease is not None:
             (path / STATE_FILE).write_text(json.dumps({"lease": lease, "step": step}))
 

@@ -83,6 +83,10 @@ class VLLMStub:
             return web.Response()
         if path.startswith("/v1/") and path.endswith("lora_adapter"):
             self.calls.append(path)
+            name = body["lora_name"]
+            self.models = [model for model in self.models if model != name] + [name] * path.endswith(
+                "/load_lora_adapter"
+            )
             return web.Response(text="Success")
         return self._steer(path, dict(request.query), body)
 

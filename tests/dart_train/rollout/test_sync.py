@@ -10,9 +10,11 @@ import pytest
 from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
 
 from dart_agent.engines.base import Prompt, Sampling
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_train.errors import DataError
 from dart_train.rollout.replica import Replica, ReplicaSpec, ReplicaState, Weights
-from dart_train.rollout.sync import WeightSync, next_stale, why_unusable
+from dart_train.rollout.sync import WeightSync, next_stale
+from dart_train.rollout.weights import why_unfit, why_unusable
 
 
 def replica(name: str, state: ReplicaState, version: int) -> Replica:
@@ -21,17 +23,40 @@ def replica(name: str, state: ReplicaState, version: int) -> Replica:
     return made
 
 
-def test_the_ready_replica_with_the_oldest_weights_is_updated_first():
+def names(replicas: list[Replica]) -> list[str]:
+    return [replica.name for replica in replicas]
+
+
+def test_the_ready_replicas_with_the_oldest_weights_are_updated_first():
     replicas = [
         replica("a", ReplicaState.READY, 3),
         replica("b", ReplicaState.READY, 2),
         replica("c", ReplicaState.STARTING, 0),
         replica("d", ReplicaState.DOWN, 0),
     ]
-    stale = next_stale(replicas, 4)
-    assert stale is not None and stale.name == "b"
-    assert next_stale(replicas[:1], 3) is None
-    assert next_stale(replicas[2:], 4) is None
+    assert names(next_stale(replicas, 4)) == ["b"]
+    assert next_stale(replicas[:1], 3) == []
+    assert next_stale(replicas[2:], 4) == []
+
+
+def test_one_replica_always_goes_on_serving_while_another_may():
+    ready = [replica(name, ReplicaState.READY, 1) for name in "abcd"]
+    assert names(next_stale(ready, 2, at_once=3)) == ["a", "b", "c"]
+    assert names(next_stale(ready, 2, at_once=9)) == ["a", "b", "c"]
+    assert names(next_stale(ready, 2, at_once=3, begun={"a"})) == ["b", "c"]
+    assert names(next_stale(ready, 2, at_once=1, begun={"a"})) == []
+    assert names(next_stale(ready[:2], 2, at_once=2, begun={"a"})) == [], "b is the last that serves"
+    assert names(next_stale(ready[:1], 2)) == ["a"], "nobody else is there"
+    gone = replica("g", ReplicaState.DOWN, 1)
+    assert names(next_stale([ready[0], gone], 2)) == [], "the other one comes back soon"
+    gone.failures = 3
+    assert names(next_stale([ready[0], gone], 2)) == ["a"], "the other one does not come back"
+
+
+def test_a_version_is_tried_on_one_replica_first():
+    ready = [replica(name, ReplicaState.READY, 1) for name in "abcd"]
+    assert names(next_stale(ready, 2, at_once=3, proven=False)) == ["a"]
+    assert names(next_stale(ready, 2, at_once=3, proven=False, begun={"a"})) == []
 
 
 @pytest.mark.train
@@ -41,6 +66,7 @@ def test_broken_checkpoint_directories_are_told_from_sound_ones(model_dir, tmp_p
     for name, breakage, reason in [
         ("config", lambda d: (d / "config.json").write_text("{"), "config.json"),
         ("empty", lambda d: (d / "model.safetensors").unlink(), "holds no"),
+        ("early", lambda d: os.truncate(d / "model.safetensors", 200), "its header alone has"),
         ("cut", lambda d: os.truncate(d / "model.safetensors", 5000), "bytes, its header says"),
         ("header", lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "no valid header"),
         ("stub", lambda d: (d / "model.safetensors").write_bytes(b"12"), "no valid header"),
@@ -122,10 +148,10 @@ async def test_a_newer_checkpoint_supersedes_what_has_not_begun(weights_dir, soc
         await until(all_ready(pool))
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "v4", 4)
-        assert await sync.update_one()
+        assert await sync.update_some()
         table.newest = weights_at(sockets / "v6", 6)
-        assert await sync.update_one() and await sync.update_one()
-        assert not await sync.update_one()
+        assert await sync.update_some() == 1 and await sync.update_some() == 1
+        assert not await sync.update_some()
         assert [r.version for r in pool.replicas] == [6, 6] and sync.updates == 3
 
 
@@ -134,11 +160,11 @@ async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weigh
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "broken", 4)
         os.truncate(sockets / "broken" / "model.safetensors", 9)
-        assert not await sync.update_one() and not await sync.update_one()
+        assert not await sync.update_some() and not await sync.update_some()
         assert caplog.text.count("checkpoint version 4 is skipped") == 1
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (3, 3)
         table.newest = weights_at(sockets / "v5", 5)
-        assert await sync.update_one()
+        assert await sync.update_some()
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (5, 5)
 
 
@@ -197,5 +223,29 @@ async def test_a_database_that_is_away_is_asked_again(weights_dir, sockets, capl
 
     async with echo_pool(1, weights_dir, sockets) as pool:
         sync = WeightSync(look_up, pool)
-        assert [await sync.update_one() for _ in range(4)] == [False, False, False, True]
+        assert [await sync.update_some() for _ in range(4)] == [0, 0, 0, 1]
         assert caplog.text.count("cannot look for checkpoints") == 1
+
+
+@pytest.mark.train
+async def test_weights_of_another_shape_are_skipped_before_any_engine_sees_them(
+    model_dir, sockets, table, tmp_path, caplog
+):
+    wider = TinyModelConfig(hidden_size=64, layers=2, intermediate_size=64, vision_hidden_size=32, vision_layers=1)
+    other = build_tiny_model(tmp_path / "wider", seed=1, config=wider)
+    assert "does not fit the model" in why_unfit(other, model_dir)
+    assert why_unfit(model_dir, model_dir) == why_unfit(model_dir, tmp_path / "none") == ""
+    async with echo_pool(1, model_dir, sockets) as pool:
+        sync = WeightSync(table, pool)
+        table.newest = Weights(str(other), 4)
+        assert await sync.update_some() == 0 and sync.failed == 0
+        assert "have other shapes" in sync.skipped[table.newest] and all_ready(pool)()
+
+
+async def test_several_are_updated_at_a_time_once_the_version_has_proved_itself(weights_dir, sockets, table):
+    async with echo_pool(5, weights_dir, sockets, updates_at_once=2) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool)
+        table.newest = weights_at(sockets / "v4", 4)
+        assert [await sync.update_some() for _ in range(4)] == [1, 2, 2, 0]
+        assert {replica.verified for replica in pool.replicas} == {4}

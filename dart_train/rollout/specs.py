@@ -1,0 +1,68 @@
+"""The replicas that a configuration asks for. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dart_train.rollout.config import EngineConfig
+from dart_train.rollout.programs import Program
+from dart_train.rollout.replica import ReplicaSpec
+
+
+def replica_specs(
+    config: EngineConfig, directory: Path, log_dir: str | Path | None, program: tuple[str, ...]
+) -> list[ReplicaSpec]:
+    """What to start or to connect to.
+
+    Args:
+        config: the engines' part of the rollout's.
+        directory: of the sockets of those that are started.
+        log_dir: of their logs; None for none.
+        program: our engine server.
+    """
+    if config.urls:
+        elsewhere = Program(kind="vllm", model=config.model)
+        return [_spec(config, f"r{index}", url, elsewhere, owned=False) for index, url in enumerate(config.urls)]
+    if config.kind == "vllm":
+        theirs = _vllm_program(config)
+        gpus = config.vllm.gpus or ("",) * config.replicas
+        specs = [
+            _spec(config, f"r{index}", "", replace(theirs, gpus=chosen), owned=True)
+            for index, chosen in enumerate(gpus)
+        ]
+    else:
+        ours = Program(argv=program, threads=config.threads, max_batch=config.max_batch)
+        specs = [
+            _spec(config, f"r{index}", f"ws+unix://{directory / f'engine-{index}.sock'}", ours, owned=True)
+            for index in range(config.replicas)
+        ]
+    logs = Path(log_dir) if log_dir else None
+    return [replace(spec, log=logs and logs / f"engine-{index}.log") for index, spec in enumerate(specs)]
+
+
+def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned: bool) -> ReplicaSpec:
+    return ReplicaSpec(
+        name=name,
+        url=url,
+        owned=owned,
+        program=program,
+        request_timeout_s=config.request_timeout_s,
+        update_timeout_s=config.start_timeout_s,
+        least_requests=config.least_requests,
+        most_requests=config.most_requests,
+        pause="keep" if config.update == "keep" else "abort",
+    )
+
+
+def _vllm_program(config: EngineConfig) -> Program:
+    settings = config.vllm
+    return Program(
+        kind="vllm",
+        argv=settings.program,
+        model=config.model,
+        options=settings.options,
+        environment=settings.environment,
+        images=settings.images,
+        max_length=settings.max_length,
+    )

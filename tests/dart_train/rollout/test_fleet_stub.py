@@ -1,0 +1,204 @@
+"""vLLM servers that somebody else started, behind a stand-in for their routes: first weights, updates, adapters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from pool_builders import all_ready, until
+
+from dart_agent.engines.base import EngineError, Prompt, Sampling
+from dart_agent.tiny import TinyModelConfig, write_processing
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+from dart_train.rollout.config import EngineConfig, VLLMConfig
+from dart_train.rollout.engines import EnginePool
+from dart_train.rollout.programs import Program, command_of
+from dart_train.rollout.replica import ReplicaState
+from dart_train.rollout.specs import replica_specs
+from dart_train.rollout.sync import WeightSync
+from dart_train.rollout.weights import Weights, different_shapes, why_unusable
+from tests.dart_agent.engines.vllm_stub import VLLMStub
+
+
+def checkpoint(directory: Path, version: int) -> Weights:
+    """A directory that looks like a whole checkpoint of the tiny model."""
+    directory.mkdir()
+    write_processing(directory, TinyModelConfig())
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    return Weights(str(directory), version)
+
+
+def adapter(directory: Path, base: Weights, version: int) -> Weights:
+    directory.mkdir()
+    (directory / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base.path}))
+    (directory / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
+    return Weights(str(directory), version)
+
+
+@pytest.fixture
+def first(tmp_path) -> Weights:
+    return checkpoint(tmp_path / "v3", 3)
+
+
+@pytest.fixture
+def request_of(first) -> tuple[Prompt, Sampling]:
+    tokens = ModelTokens.load(first.path)
+    sampling = Sampling(24, stop_ids=tokens.stop_ids, suppressed_ids=tokens.suppressed_ids, training=True)
+    return Prompt((tokens.im_start_id, *tokens.encode("go"))), sampling
+
+
+@contextlib.asynccontextmanager
+async def stubs(first: Weights, count: int = 2) -> AsyncIterator[tuple[list[VLLMStub], list[str]]]:
+    made = [VLLMStub(ModelTokens.load(first.path), VisionSpec.from_dir(first.path)) for _ in range(count)]
+    async with contextlib.AsyncExitStack() as stack:
+        yield made, [await stack.enter_async_context(stub.serving()) for stub in made]
+
+
+def config_of(urls: list[str], **settings) -> EngineConfig:
+    defaults = {"health_interval_s": 0.05, "max_backoff_s": 0.2, "request_timeout_s": 20.0}
+    return EngineConfig(urls=tuple(urls), **{**defaults, **settings})
+
+
+async def test_a_server_whose_weights_nobody_knows_is_given_the_published_ones(first, request_of, tmp_path):
+    """It calls them "default": they may be any. One that names the right version is taken as it is."""
+    async with stubs(first) as ([unknown, known], urls):
+        known.label = "3"
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            assert unknown.label == "3" and "/collective_rpc" in unknown.calls and "/collective_rpc" not in known.calls
+            await asyncio.gather(*(pool.generate(*request_of) for _ in range(6)))
+            bodies = [body for stub in (unknown, known) for path, body in stub.requests if "generate" in path]
+            assert {body["cache_salt"] for body in bodies} == {"v3"}
+
+
+async def test_a_server_is_drained_before_its_update_and_another_serves_meanwhile(first, request_of, tmp_path):
+    newer = checkpoint(tmp_path / "v4", 4)
+    async with stubs(first) as ([one, _], urls):
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            await pool.generate(*request_of)  # the probe of both is over after two
+            await pool.generate(*request_of)
+            one.hold = asyncio.Event()
+            held = asyncio.create_task(pool.generate_near(*request_of, "r0"))
+            await until(lambda: pool.replicas[0].in_flight == 1)
+            update = asyncio.create_task(pool.update(pool.replicas[0], newer))
+            await until(lambda: pool.replicas[0].state is ReplicaState.DRAINING)
+            generation, name = await pool.generate_near(*request_of, "r0")
+            assert (name, generation.version) == ("r1", (3, 3))
+            assert "/pause?abort" not in one.calls[-1:]
+            one.hold.set()
+            assert (await held)[0].version == (3, 3)
+            await update
+            assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
+            assert pool.reissued == 0 and not pool.faults
+
+
+async def test_a_server_of_another_name_or_that_cannot_be_updated_is_told_with_what_to_do(first, tmp_path):
+    async with stubs(first) as ([other, fixed], urls):
+        other.models = ["gpt"]
+        fixed.dev = False
+        pool = EnginePool(config_of(urls, start_timeout_s=1.0), first, directory=tmp_path)
+        with pytest.raises(EngineError, match=r"--served-model-name policy.*VLLM_SERVER_DEV_MODE=1"):
+            await pool.start()
+
+
+async def test_weights_that_end_a_server_never_reach_the_last_one(first, request_of, tmp_path):
+    """Sound as files, but not for the server, which ends over them as vLLM does."""
+    bad, good = checkpoint(tmp_path / "v4", 4), checkpoint(tmp_path / "v5", 5)
+    newest = [bad]
+    async with stubs(first) as (servers, urls):
+        for stub in servers:
+            stub.loads, stub.mortal = {first.path, good.path}, True
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            sync = WeightSync(lambda: newest[0], pool)
+            assert await sync.update_some() == 1
+            down = next(replica for replica in pool.replicas if not replica.usable)
+            assert await sync.update_some() == 0, "the other one is the last that serves"
+            assert (await pool.generate(*request_of)).version == (3, 3)
+            for stub in servers:
+                stub.dead = False  # somebody starts it again, with whatever weights
+                stub.label = "default" if stub.dead else stub.label
+            await until(all_ready(pool))
+            assert down.verified == 3, "it was given the last good ones before it served again"
+            assert await sync.update_some() == 1 and sync.failed == 2 and newest[0] in sync.skipped
+            for stub in servers:
+                stub.dead = False
+            await until(all_ready(pool))
+            newest[0] = good
+            while await sync.update_some():
+                pass
+            assert {replica.verified for replica in pool.replicas} == {5}
+
+
+async def test_adapters_are_versions_without_a_pause(first, request_of, tmp_path):
+    async with stubs(first, 1) as ([stub], urls):
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            await pool.generate(*request_of)
+            pauses = sum(call.startswith("/pause") for call in stub.calls)
+            stub.hold = asyncio.Event()
+            running = asyncio.create_task(pool.generate(*request_of))
+            await until(lambda: pool.replicas[0].in_flight == 1)
+            for version in (4, 5, 6):
+                await pool.replicas[0].engine.update_weights(
+                    adapter(tmp_path / f"a{version}", first, version).path, version
+                )
+            stub.hold.set()
+            assert (await running).version == (3, 3), "what has begun goes on with what it began with"
+            stub.hold = None
+            pool.replicas[0].verified = pool.replicas[0].version = 6
+            assert (await pool.generate(*request_of)).version == (6, 6)
+            path, body = [each for each in stub.requests if "generate" in each[0]][-1]
+            assert (body["model"], body["cache_salt"]) == ("policy-v6", "v6")
+            assert stub.models == ["policy", "policy-v5", "policy-v6"], "older ones are unloaded"
+            assert sum(call.startswith("/pause") for call in stub.calls) == pauses
+
+
+async def test_adapters_are_synced_like_weights_and_lost_ones_found_out(first, request_of, tmp_path):
+    newest = [adapter(tmp_path / "a4", first, 4)]
+    assert newest[0].is_adapter and newest[0].model == first.path and why_unusable(newest[0].path) == ""
+    async with stubs(first) as (servers, urls):
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            sync = WeightSync(lambda: newest[0], pool)
+            while await sync.update_some():
+                pass
+            assert {replica.verified for replica in pool.replicas} == {4} and pool.weights == newest[0]
+            servers[0].models, servers[0].label = ["policy"], "default"  # it was started again
+            await until(lambda: "policy-v4" in servers[0].models)
+            await until(all_ready(pool))
+            assert pool.faults["stale"] == 1
+            assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
+
+
+def test_the_command_of_a_vllm_server():
+    program = Program(kind="vllm", argv=("vllm",), gpus="2,3", options=("--enable-lora",), environment={"A": "b"})
+    command = command_of(program, "r0", "", Weights("/weights/v1", 1))
+    line = " ".join(command.argv)
+    assert line.startswith("vllm serve /weights/v1 --served-model-name policy --host 127.0.0.1 --port ")
+    for option in ("--enable-scale-out", "--logprobs-mode processed_logprobs", "--generation-config vllm"):
+        assert option in line
+    assert "--tensor-parallel-size 2" in line and line.endswith(" --enable-lora")
+    assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3" and command.environment["A"] == "b"
+    assert command.environment["VLLM_SERVER_DEV_MODE"] == "1"
+    assert command.url == f"http://127.0.0.1:{command.argv[command.argv.index('--port') + 1]}"
+
+
+def test_one_server_for_each_entry_of_gpus(tmp_path):
+    config = EngineConfig(kind="vllm", replicas=7, vllm=VLLMConfig(gpus=("0,1", "2,3")))
+    specs = replica_specs(config, tmp_path, tmp_path, ())
+    assert [(spec.name, spec.program.gpus, spec.owned) for spec in specs] == [("r0", "0,1", True), ("r1", "2,3", True)]
+    assert specs[1].log == tmp_path / "engine-1.log"
+
+
+def test_tensors_of_other_shapes_do_not_fit_and_other_names_may():
+    old = {"a": (2, 3), "b": (4,)}
+    assert different_shapes(old, old) == different_shapes({"c": (9,), "b": (4,)}, old) == ""
+    assert "1 tensors have other shapes, such as a: [3, 3] instead of [2, 3]" in different_shapes({"a": (3, 3)}, old)

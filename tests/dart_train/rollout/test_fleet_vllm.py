@@ -1,0 +1,300 @@
+"""Two real vLLM servers, started by the pool, through ten weight updates while episodes go on."""
+
+import asyncio
+import collections
+import dataclasses
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pool_builders import until
+
+from dart_agent.conversation import Conversation, ConversationConfig
+from dart_agent.engines.base import Generation, Prompt, Sampling
+from dart_agent.engines.qwen import QwenRunner
+from dart_agent.tiny import TinyModelConfig, build_tiny_model
+from dart_agent.tokens import ModelTokens
+from dart_agent.vision import VisionSpec
+from dart_train.rollout.config import EngineConfig, VLLMConfig
+from dart_train.rollout.engines import EnginePool, EpisodeEngine
+from dart_train.rollout.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.sync import WeightSync
+from dart_train.trainer.fingerprint import fingerprint_of
+from tests.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
+
+__all__ = ["vllm_model"]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
+UPDATES = 10
+EPISODES = 4
+STEPS = 6
+QUIET_STEPS = 60
+CHECKED = 8
+EXACT = 1e-3
+
+
+@dataclasses.dataclass
+class Version:
+    weights: Weights
+    runner: QwenRunner
+
+
+@pytest.fixture(scope="module")
+def versions(vllm_model, tmp_path_factory) -> list[Version]:
+    """Eleven published checkpoints, each a step of noise after the one before, with their fingerprints."""
+    torch.set_num_threads(1)
+    vision = VisionSpec.from_dir(vllm_model)
+    root, made = tmp_path_factory.mktemp("versions"), []
+    for number in range(UPDATES + 1):
+        source = made[-1].weights.path if made else vllm_model
+        runner = QwenRunner.load(source, vision)
+        noise = torch.Generator().manual_seed(number)
+        with torch.no_grad():
+            for tensor in runner.model.parameters():
+                tensor += 0.1 * tensor.std(correction=0) * torch.randn(tensor.shape, generator=noise)
+        path = Path(shutil.copytree(source, root / f"v{number:06d}"))
+        runner.model.save_pretrained(path)
+        fingerprint_of(runner.model, path).write(path)
+        made.append(Version(Weights(str(path), number), runner))
+    return made
+
+
+def settings(**changes) -> EngineConfig:
+    vllm = VLLMConfig(program=(str(program()),), options=OPTIONS, environment=ENVIRONMENT, max_length=2048)
+    values = {"kind": "vllm", "replicas": 2, "vllm": vllm, "start_timeout_s": START_S, "request_timeout_s": 300.0}
+    return EngineConfig(**{**values, "patience_s": START_S, "fingerprint_tolerance": EXACT, **changes})
+
+
+@dataclasses.dataclass
+class Played:
+    prompt: Prompt
+    generation: Generation
+    replica: str
+    at: float
+
+
+class Episodes:
+    """Episodes one after the other on the same screens, so that prompts come again over all versions."""
+
+    def __init__(self, pool: EnginePool, model: Path) -> None:
+        self._pool, self._tokens, self._vision = pool, ModelTokens.load(model), VisionSpec.from_dir(model)
+        self.steps: list[Played] = []
+        self.going = True
+
+    @property
+    def suppressed(self) -> tuple[int, ...]:
+        return self._tokens.suppressed_ids
+
+    async def play(self, number: int) -> None:
+        rng = np.random.default_rng(number)
+        screens = rng.integers(0, 256, (STEPS, 112, 84, 3), dtype=np.uint8)
+        played = 0
+        while self.going:
+            engine = EpisodeEngine(self._pool)
+            conversation = Conversation(self._tokens, self._vision, ConversationConfig(screenshots=3))
+            conversation.begin(f"Click on button {number}")
+            for screen in screens:
+                if not self.going:
+                    return
+                conversation.observe(screen)
+                prompt = conversation.prompt()
+                played += 1
+                sampling = Sampling(
+                    8, seed=1000 * number + played, suppressed_ids=self.suppressed, stop_ids=(), training=True
+                )
+                generation = await engine.generate(prompt, sampling)
+                self.steps.append(Played(prompt, generation, generation.engine, time.monotonic()))
+                conversation.respond(generation.token_ids)
+
+    async def until_steps(self, count: int) -> float:
+        """Wait for so many more steps; return the seconds that it took."""
+        started, goal = time.monotonic(), len(self.steps) + count
+        await until(lambda: len(self.steps) >= goal, timeout=1200)
+        return time.monotonic() - started
+
+
+def plain(runner: QwenRunner, step: Played, suppressed: tuple[int, ...]) -> np.ndarray:
+    """Log-probabilities of a step's response by a fresh forward pass of the published weights."""
+    vision, prompt, response = runner.vision, step.prompt, step.generation.token_ids
+    ids = torch.tensor([[*prompt.token_ids, *response]])
+    with torch.no_grad():
+        logits = runner.model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            pixel_values=torch.from_numpy(np.concatenate([vision.patchify(image) for image in prompt.images])),
+            image_grid_thw=torch.tensor([vision.grid(image) for image in prompt.images]),
+            mm_token_type_ids=(ids == runner.model.config.image_token_id).int(),
+        ).logits[0].float()  # fmt: skip
+    logits[:, list(suppressed)] = -torch.inf
+    start = len(prompt.token_ids)
+    scores = logits[start - 1 : start - 1 + len(response)].log_softmax(-1)
+    return scores.gather(1, torch.tensor(response)[:, None])[:, 0].numpy()
+
+
+def off(step: Played, version: Version, suppressed: tuple[int, ...]) -> np.ndarray:
+    return np.abs(np.asarray(step.generation.logprobs) - plain(version.runner, step, suppressed))
+
+
+class Service:
+    """Notes whether a replica serves, whenever a state changes."""
+
+    def __init__(self, pool: EnginePool) -> None:
+        self.least = len(pool.replicas)
+        original: Callable[[Replica, ReplicaState], None] = pool._set
+
+        def noted(replica: Replica, state: ReplicaState) -> None:
+            original(replica, state)
+            self.least = min(self.least, sum(each.state is ReplicaState.READY for each in pool.replicas))
+
+        pool._set = noted
+
+
+async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vllm_model, tmp_path, capsys):
+    newest = [versions[0].weights]
+    async with EnginePool(settings(), versions[0].weights, directory=tmp_path, log_dir=tmp_path) as pool:
+        await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas), timeout=START_S)
+        episodes, service = Episodes(pool, vllm_model), Service(pool)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(EPISODES)]
+        await episodes.until_steps(20)  # both have compiled what they compile
+        quiet_s = busy_s = 0.0
+        quiet_steps = busy_steps = 0
+        during: list[tuple[float, int]] = []
+        for version in versions[1:]:
+            quiet_s += await episodes.until_steps(QUIET_STEPS)
+            quiet_steps += QUIET_STEPS
+            begun, before = time.monotonic(), len(episodes.steps)
+            newest[0] = version.weights
+            await until(lambda: all(r.verified == newest[0].version for r in pool.replicas), timeout=600)
+            during.append((time.monotonic() - begun, len(episodes.steps) - before))
+            await episodes.until_steps(max(0, QUIET_STEPS - (len(episodes.steps) - before)))
+            busy_s += time.monotonic() - begun
+            busy_steps += len(episodes.steps) - before
+        await episodes.until_steps(10)
+        episodes.going = False
+        await asyncio.gather(*playing)  # a failed step would raise here
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert sync.updates == 2 * UPDATES and sync.failed == 0 and not sync.skipped
+        assert pool.reissued == 0 and not pool.faults
+        assert service.least >= 1, "at every moment one replica was ready"
+
+    worst, mixed = 0.0, 0
+    by_version = collections.defaultdict(list)
+    for step in episodes.steps:
+        by_version[step.generation.version].append(step)
+    assert {span for span in by_version if span[0] == span[1]} == {(v.weights.version,) * 2 for v in versions}
+    for (oldest, latest), steps in sorted(by_version.items()):
+        assert latest - oldest <= 1
+        for step in steps[:CHECKED] + steps[-CHECKED:]:
+            old, new = (off(step, versions[number], episodes.suppressed) for number in (oldest, latest))
+            if oldest == latest:
+                worst = max(worst, old.max())
+                assert old.max() < EXACT
+                assert off(step, versions[oldest - 1 if oldest else 1], episodes.suppressed).max() > EXACT
+            else:
+                mixed += 1
+                change = int(np.argmax(old > EXACT))
+                assert change > 0 and (old[:change] < EXACT).all() and (new[change:] < EXACT).all()
+    ratio = (busy_steps / busy_s) / (quiet_steps / quiet_s)
+    seconds, steps = map(sum, zip(*during, strict=True))
+    quiet = quiet_steps / quiet_s
+    with capsys.disabled():
+        print(
+            f"\n{len(episodes.steps)} steps, {mixed} of them over two versions; log-probabilities off by {worst:.1e}\n"
+            f"{quiet:.1f} steps/s without updates, {ratio:.0%} of that with one every {QUIET_STEPS} steps, "
+            f"{steps / seconds / quiet:.0%} within the updates of both, {seconds / UPDATES:.2f} s each"
+        )
+    assert ratio >= 0.8
+
+
+async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm_model, tmp_path):
+    """-9 to one of two; meanwhile weights come that are cut off, and weights that do not fit: both would end vLLM."""
+    newest = [versions[0].weights]
+    async with EnginePool(settings(), versions[0].weights, directory=tmp_path, log_dir=tmp_path) as pool:
+        await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas), timeout=START_S)
+        episodes = Episodes(pool, vllm_model)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(EPISODES)]
+        await episodes.until_steps(20)
+        newest[0] = versions[1].weights
+        await until(lambda: all(r.verified == 1 for r in pool.replicas), timeout=600)
+        victim = pool.replicas[0]
+        os.kill(victim.process.pid, signal.SIGKILL)
+        cut = Path(shutil.copytree(versions[2].weights.path, tmp_path / "cut"))
+        os.truncate(cut / "model.safetensors", 5000)
+        wide = build_tiny_model(tmp_path / "wide", config=TinyModelConfig(hidden_size=96, heads=4))
+        newest[0] = Weights(str(cut), 2)
+        await episodes.until_steps(20)
+        newest[0] = Weights(str(wide), 3)
+        await episodes.until_steps(20)
+        await until(lambda: victim.state is ReplicaState.READY and victim.restarts == 1, timeout=START_S)
+        assert {r.verified for r in pool.replicas} == {1}
+        reasons = {weights.version: reason for weights, reason in sync.skipped.items()}
+        assert "has 5000 bytes" in reasons[2] and "does not fit the model" in reasons[3]
+        await episodes.until_steps(20)
+        episodes.going = False
+        await asyncio.gather(*playing)
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert pool.faults["died"] == 1 and sync.failed == 0
+        assert {step.replica for step in episodes.steps[-20:]} == {"r0", "r1"}
+        assert {step.generation.version for step in episodes.steps[-20:]} == {(1, 1)}
+
+
+def write_adapter(base: QwenRunner, model_dir: Path, path: Path, seed: int) -> QwenRunner:
+    """A LoRA adapter with noise in it, as peft writes them; returns the model with the adapter merged."""
+    from peft import LoraConfig, get_peft_model
+
+    runner = QwenRunner.load(model_dir, base.vision)
+    targets = r".*language_model.*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+    with_adapter = get_peft_model(runner.model, LoraConfig(r=8, lora_alpha=16, target_modules=targets))
+    noise = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in with_adapter.named_parameters():
+            if "lora_" in name:
+                tensor.copy_(0.1 * torch.randn(tensor.shape, generator=noise))
+    with_adapter.peft_config["default"].base_model_name_or_path = str(model_dir)
+    with_adapter.save_pretrained(path)
+    return QwenRunner(with_adapter.merge_and_unload().eval(), base.vision)
+
+
+async def test_adapters_as_versions(versions, vllm_model, tmp_path):
+    """No pause: each response is of the adapter that it began with, and shows that adapter's log-probabilities."""
+    base = versions[0]
+    adapters = {0: base.runner}
+    for number in (1, 2):
+        path = tmp_path / f"a{number}"
+        adapters[number] = write_adapter(base.runner, Path(base.weights.path), path, number)
+    lora = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
+    vllm = settings().vllm.model_copy(update={"options": (*OPTIONS, *lora)})
+    newest = [base.weights]
+    async with EnginePool(settings(replicas=1, vllm=vllm), base.weights, directory=tmp_path, log_dir=tmp_path) as pool:
+        episodes = Episodes(pool, vllm_model)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
+        for number in (1, 2):
+            await episodes.until_steps(20)
+            newest[0] = Weights(str(tmp_path / f"a{number}"), number)
+            await until(lambda: pool.replicas[0].verified == newest[0].version, timeout=600)
+        await episodes.until_steps(20)
+        episodes.going = False
+        await asyncio.gather(*playing)
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert sync.failed == 0 and not pool.faults and pool.weights == newest[0]
+    seen = collections.Counter(step.generation.version for step in episodes.steps)
+    assert set(seen) == {(0, 0), (1, 1), (2, 2)}
+    for step in episodes.steps[::5]:
+        number = step.generation.version[0]
+        got = np.asarray(step.generation.logprobs)
+        assert np.abs(got - plain(adapters[number], step, episodes.suppressed)).max() < EXACT
+        assert np.abs(got - plain(adapters[(number + 1) % 3], step, episodes.suppressed)).max() > EXACT
