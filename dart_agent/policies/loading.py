@@ -118,9 +118,9 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 @contextlib.asynccontextmanager
 async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+    style = options.prompt_style()
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
-    style = options.prompt_style()
     conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
     engine = _engine(options.model, options.url)

@@ -248,6 +248,7 @@ def test_errors_are_one_line(monkeypatch, capsys):
         (["run", "fake/two-steps", "--policy", "vlm"], "--model"),
         (["run", "fake/two-steps", "--policy", "vlm", "--prompt", "long"], "unknown prompt style"),
         (["run"], "name one task"),
+        (["run", "fake/two-steps", "--policy", "vlm", "--format", "ui_trs"], "did you mean 'ui_tars'"),
         (["run", "fake/two-steps", "--task", "fake/click-button"], "name one task"),
         (["run", "fake/two-steps", "--out", "/"], "exists already"),
         (["eval"], "name tasks or suites"),
