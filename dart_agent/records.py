@@ -237,11 +237,11 @@ class EpisodeWriter:
         self._count = 0
 
     def __enter__(self) -> EpisodeWriter:
-        with _explained(self._partial):
+        with explained(self._partial):
             if self._partial.exists():
                 shutil.rmtree(self._partial)
             (self._partial / "screenshots").mkdir(parents=True)
-            _write_json(self._partial / "episode.json", _episode_fields(self._begun))
+            replace_json(self._partial / "episode.json", _episode_fields(self._begun))
             self._steps = (self._partial / "steps.jsonl").open("a", encoding="utf-8")
         return self
 
@@ -254,10 +254,10 @@ class EpisodeWriter:
         """Write a decision and what was seen before it."""
         name = f"screenshots/{self._count:03d}.png"
         record = make_step(step, name, self._decode)
-        with _explained(self._partial):
+        with explained(self._partial):
             if self._count == 0:
                 self._begun = replace(self._begun, instruction=step.observation.instruction)
-                _write_json(self._partial / "episode.json", _episode_fields(self._begun))
+                replace_json(self._partial / "episode.json", _episode_fields(self._begun))
             _write_png(self._partial / name, step.observation.screenshot)
             self._steps.write(_dumps(asdict(record)) + "\n")
             self._steps.flush()
@@ -270,8 +270,8 @@ class EpisodeWriter:
         final = "screenshots/final.png"
         if (self._partial / final).exists():
             record = replace(record, final_screenshot=final)
-        with _explained(self._directory):
-            _write_json(self._partial / "episode.json", _episode_fields(record))
+        with explained(self._directory):
+            replace_json(self._partial / "episode.json", _episode_fields(record))
             if self._directory.exists():
                 shutil.rmtree(self._directory)
             self._partial.rename(self._directory)
@@ -348,8 +348,8 @@ def _dumps(value: object) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _write_json(path: Path, value: object) -> None:
-    """Write a small file whole or not at all."""
+def replace_json(path: Path, value: object) -> None:
+    """Write a small JSON file whole or not at all. Raises `OSError`."""
     partial = path.with_name(f".{path.name}.new")
     partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(partial, path)
@@ -361,7 +361,7 @@ def _write_png(path: Path, image: NDArray[np.uint8]) -> None:
     path.write_bytes(buffer.getvalue())
 
 
-class _explained:  # noqa: N801 - reads as a word in `with`
+class explained:  # noqa: N801 - reads as a word in `with`
     """Turns the disk's errors into ones that say what to do."""
 
     def __init__(self, path: Path) -> None:

@@ -15,9 +15,16 @@ from dart_gym.errors import DartGymError
 from dart_gym.processes import exit_status
 from dart_train.bench.cli import app as bench_app
 from dart_train.commands.data import app as data_app
-from dart_train.commands.options import DEFAULT_RUNS_DIR, ClusterUrl, ConfigPath, Name, Overrides, RunsDir
-from dart_train.commands.options import load as _load
-from dart_train.commands.options import module_context as _context
+from dart_train.commands.options import (
+    DEFAULT_RUNS_DIR,
+    ClusterUrl,
+    ConfigPath,
+    Name,
+    Overrides,
+    RunsDir,
+    load,
+    module_context,
+)
 from dart_train.config import dump_config
 from dart_train.errors import DartTrainError, Interrupted
 from dart_train.rundir import explained_file_errors
@@ -41,7 +48,7 @@ def run(
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train import pipeline
 
-    loaded = _load(config, overrides, name)
+    loaded = load(config, overrides, name)
     if dry_run:
         pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
@@ -62,7 +69,7 @@ def controls(
     from dart_train import pipeline
     from dart_train.commands import controls as command
 
-    loaded = _load(config, overrides, name, check_trainer=False)
+    loaded = load(config, overrides, name, check_trainer=False)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 
@@ -74,7 +81,7 @@ def prepare(
     """Place the model that the run starts from and publish it as version 0."""
     from dart_train.commands import prepare as command
 
-    with _context(config, overrides, name, runs_dir) as context:
+    with module_context(config, overrides, name, runs_dir) as context:
         command.main(context)
 
 
@@ -89,7 +96,7 @@ def demonstrate(
     """Record demonstrations by the scripted oracles."""
     from dart_train.commands import demonstrate as command
 
-    with _context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
         command.main(context)
 
 
@@ -105,7 +112,7 @@ def warmup(
     """Train on the demonstrations and publish version 1."""
     from dart_train.commands import warmup as command
 
-    with _context(config, overrides, name, runs_dir) as context:
+    with module_context(config, overrides, name, runs_dir) as context:
         command.main(context, continue_to=continue_to, seconds=seconds)
 
 
@@ -126,7 +133,7 @@ def evaluate(
     from dart_train.commands import evaluate as command
 
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
-    with _context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
         command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
@@ -141,7 +148,7 @@ def constant_click(
     """Measure the best constant click of every trained task."""
     from dart_train.commands import constant_click as command
 
-    with _context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
         command.main(context)
 
 
@@ -156,7 +163,7 @@ def rollout(
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.commands import rollout as command
 
-    with _context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
         command.main(context)
 
 
@@ -173,7 +180,7 @@ def learn(
     """Train on leased groups and publish versions."""
     from dart_train.commands import learn as command
 
-    with _context(config, overrides, name, runs_dir) as context:
+    with module_context(config, overrides, name, runs_dir) as context:
         command.main(context, trainer=trainer)
 
 
@@ -184,7 +191,7 @@ def report(
     """Write report.html and report.json of a run, also while it goes on."""
     from dart_train.commands import report as command
 
-    with _context(config, overrides, name, runs_dir) as context:
+    with module_context(config, overrides, name, runs_dir) as context:
         command.main(context)
 
 

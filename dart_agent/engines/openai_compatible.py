@@ -138,7 +138,7 @@ class OpenAICompatibleEngine:
             except EngineBusy:
                 if time.monotonic() + pause > deadline:
                     raise
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause)  # backing off between attempts
             pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 

@@ -184,7 +184,7 @@ class VLLMEngine:
                     return parts, (min(versions), max(versions))
                 if time.monotonic() + pause > deadline:
                     raise EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s")
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause)  # backing off between attempts
             pause = min(LONGEST_PAUSE_S, 2 * pause)
 
     async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:

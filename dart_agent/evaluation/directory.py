@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,8 +29,10 @@ from dart_agent.records import (
     EpisodeWriter,
     RecordError,
     episode_directory,
+    explained,
     find_episodes,
     read_outcome,
+    replace_json,
 )
 from dart_gym.errors import ConfigurationError
 from dart_gym.tasks import registry
@@ -205,12 +206,8 @@ def fingerprint(model: Path) -> str:
 
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise RecordError(f"cannot write {path} ({error}): check space, owner and rights") from error
+    with explained(path):
+        replace_json(path, value)
 
 
 def _model_files(model: Path) -> Iterator[Path]:

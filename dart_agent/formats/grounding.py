@@ -9,6 +9,7 @@ actions, which no desktop takes; `ground` asks for every description once and re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,17 +28,17 @@ class Locator(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ungrounded(a.Action):
+class Ungrounded(a.Action, ABC):
     """An action on elements that are described in words."""
 
     @property
+    @abstractmethod
     def targets(self) -> tuple[str, ...]:
         """The descriptions, in the order in which `grounded` wants their places."""
-        raise NotImplementedError
 
+    @abstractmethod
     def grounded(self, *places: Point) -> list[a.Action]:
         """The plain actions, with a place for each target."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

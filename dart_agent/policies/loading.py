@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +13,7 @@ from dart_agent.engines.base import Engine, Sampling
 from dart_agent.evaluate import PlayableSession, PolicyFactory
 from dart_agent.evaluation.directory import fingerprint
 from dart_agent.formats import get_format
+from dart_agent.plugins import import_object
 from dart_agent.policies.oracle import OraclePolicy
 from dart_agent.policies.policy import Policy
 from dart_agent.policies.random_policy import RandomPolicy
@@ -198,14 +196,7 @@ def _imported(spec: str) -> Any:
     module_name, colon, name = spec.partition(":")
     if not colon or not module_name or not name:
         raise ConfigurationError(f"unknown policy {spec!r}: use {', '.join(BUILT_IN)}, or module:Class for your own")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module_name), name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(f"policy {spec!r}: {error}; run from its directory, or install it") from error
-    except AttributeError as error:
-        raise ConfigurationError(f"policy {spec!r}: module {module_name} has no {name}") from error
+    found = import_object(f"policy {spec!r}", module_name, name)
     if not callable(found):
         raise ConfigurationError(f"policy {spec!r} is not a class or function")
     return found

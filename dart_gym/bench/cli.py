@@ -31,7 +31,7 @@ def cluster(
     """Steps over a websocket, many desktops on one server, and the cost of a barrier (about six minutes)."""
     from dart_gym.bench.cluster import Sizes, measure
 
-    finish(asyncio.run(measure(Sizes(desync_steps=desync_steps, seconds=seconds), _progress)), json)
+    finish(asyncio.run(measure(Sizes(desync_steps=desync_steps, seconds=seconds), progress)), json)
 
 
 @app.command()
@@ -39,10 +39,11 @@ def desktop(json: JsonOption = None) -> None:
     """A step, a reset and an idle desktop at 1920x1080, beside OSWorld's way (about a minute)."""
     from dart_gym.bench.desktop import measure
 
-    finish(asyncio.run(measure(_progress)), json)
+    finish(asyncio.run(measure(progress)), json)
 
 
-def _progress(stage: str) -> None:
+def progress(stage: str) -> None:
+    """Say what is being measured."""
     print(f"... {stage}", file=sys.stderr, flush=True)
 
 
@@ -51,7 +52,7 @@ def reset(json: JsonOption = None) -> None:
     """Resets of a server with and without spare desktops (about three minutes)."""
     from dart_gym.bench.reset import measure
 
-    finish(asyncio.run(measure(lambda stage: print(f"... {stage}", file=sys.stderr, flush=True))), json)
+    finish(asyncio.run(measure(progress)), json)
 
 
 def finish(report: Report, json: Path | None) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from dart_gym.bench.cli import JsonOption, finish
+from dart_gym.bench.cli import JsonOption, finish, progress
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 
@@ -123,8 +122,3 @@ def data(
     chosen = DATABASES if database is None else (database,)
     sizes = Sizes(rows=rows, writers=writers, seconds=seconds, steps=steps, leases=leases)
     finish(measure(chosen, sizes, progress), json)
-
-
-def progress(stage: str) -> None:
-    """Say what is being measured."""
-    print(f"... {stage}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ def open_storage(root: str | Path, options: dict[str, Any] | None = None) -> Sto
     return ObjectStore(system, path, text.rstrip("/"))
 
 
-class Storage:
+class Storage(ABC):
     """What both kinds can do. Thread-safe; any number of processes may use the same root.
 
     Attributes:
@@ -84,37 +85,37 @@ class Storage:
         """Return a key as a path or URL, for messages and rows."""
         return f"{self.where}/{key}"
 
+    @abstractmethod
     def read(self, key: str) -> bytes:
         """Return what is stored under a key. Raises `FileNotFoundError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Store bytes under a key, over what was there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
         """Store the only file of a folder; False if there is one already and `replace` is not set."""
-        raise NotImplementedError
 
+    @abstractmethod
     def entry(self, key: str) -> Entry | None:
         """Return size and age of what is stored under a key; None if nothing is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def touch(self, entry: Entry) -> None:
         """Make something look as if it was written now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def entries(self, folder: str) -> Iterator[Entry]:
         """Yield everything below a folder, in no order; nothing for a folder that is not there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, key: str) -> bool:
         """Remove what is stored under a key (and its folder where that is empty now); False if nothing is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove_leftovers(self, older_than_s: float) -> int:
         """Remove what killed processes left under temporary names; return how many there were."""
-        raise NotImplementedError
 
     def check_writable(self) -> None:
         """Write and remove a small file. Raises the `DataError` that recording would meet."""

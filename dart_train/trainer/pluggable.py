@@ -19,15 +19,14 @@ Invariants:
 
 from __future__ import annotations
 
-import importlib
 import logging
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dart_agent.plugins import import_object
+from dart_gym.errors import ConfigurationError
 from dart_train.errors import DartTrainError, LeaseError
 from dart_train.metrics import MetricsLog
 from dart_train.trainer import checkpoint
@@ -91,14 +90,10 @@ def load_class(name: str) -> Callable[..., GroupTrainer]:
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise PluginError(f"--trainer {name!r} is not of the form module:Class, such as reinforce:Reinforce")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise PluginError(f"--trainer {name!r}: {error}; run from its directory or install its package") from error
-    except AttributeError:
-        raise PluginError(f"--trainer {name!r}: the module {module} has no {attribute}") from None
+        found: Callable[..., GroupTrainer] = import_object(f"--trainer {name!r}", module, attribute)
+    except ConfigurationError as error:
+        raise PluginError(str(error)) from error
     missing = [method for method in ("train", "save") if not callable(getattr(found, method, None))]
     if missing:
         raise PluginError(f"--trainer {name!r} lacks {' and '.join(missing)}: see dart_train/trainer/pluggable.py")
