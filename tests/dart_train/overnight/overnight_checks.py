@@ -156,7 +156,7 @@ def left_behind(run: OvernightRun, seen: Iterable[tuple[int, float]], patience_s
     for path in run.scratch.iterdir():
         if path.name.startswith("dart-gym-"):  # the directory of this user's desktops stays, empty
             wrong += [f"desktop {desktop}" for desktop in path.iterdir()]
-        else:
+        elif not path.name.startswith("torchinductor_"):  # PyTorch's own cache, the same for all its programs
             wrong.append(f"temporary {path}")
     root = run.directory.root
     wrong += [f"socket {path}" for path in root.rglob("*.sock")]

@@ -20,7 +20,7 @@ import psutil
 from tests.dart_train.overnight.overnight_run import OvernightRun
 
 INTERVAL_S = 5.0
-WARM_UP_S = 60.0
+WARM_UP_S = 120.0
 """Age from which a process has loaded and met everything once."""
 
 

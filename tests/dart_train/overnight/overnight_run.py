@@ -32,9 +32,8 @@ NAME = "overnight"
 
 SHORT_SETUP = (
     f"name={NAME}",
-    "demonstrations.per_task=40",
-    "demonstrations.per_task_of={}",
-    "warmup.max_steps=100",
+    "demonstrations.per_task=0",
+    "warmup.max_steps=0",
     "evaluation.episodes=1",
     "evaluation.greedy=false",
     "evaluation.samples=0",
@@ -42,7 +41,7 @@ SHORT_SETUP = (
     "controls.supervised=false",
     "controls.constant_click=false",
 )
-"""The quick start with next to nothing before the reinforcement learning."""
+"""The quick start with next to nothing before the reinforcement learning, which begins from the shipped model."""
 
 ENDLESS = (
     "rollout.budget_rollouts=10000000",
