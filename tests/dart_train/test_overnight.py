@@ -30,7 +30,7 @@ from tests.dart_train.overnight.overnight_run import INTERRUPTED, ROOT, Overnigh
 LONGEST_GAP_S = 60.0
 MOST_GROWTH = 0.10
 SETUP_S = 900.0
-VICTIM_S = 60.0
+VICTIM_S = 180.0
 """A victim that was hit just before gets so long to be there again."""
 
 
@@ -140,6 +140,7 @@ def test_an_hour_of_kills():
         found = {"wrong": wrong, "store": stored, "training": trained, "versions": versions, "status": status}
         told = overnight_report.write(measured, found, settings.report)
         overnight_report.keep_logs(run.directory.logs, run.log, settings.report)
+        print(overnight_report.summary(told), flush=True)
     assert status == INTERRUPTED
     assert not any(wrong.values()), wrong
     assert told["longest_gap_recorded_s"] <= LONGEST_GAP_S, told["faults"]

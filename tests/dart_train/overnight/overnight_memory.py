@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
+from dart_gym.processes import private_memory
 from tests.dart_train.overnight.overnight_run import OvernightRun
 
 INTERVAL_S = 5.0
@@ -33,7 +34,7 @@ class Sample:
         module: its name; "desktops" for all of them together.
         pid: of its process; the cluster's for "desktops".
         age_s: of that process.
-        bytes: proportional set size: shared pages count by the share.
+        bytes: private memory. What libraries share depends on who else has loaded them, so it is left out.
         cpu_s: processor seconds of its life.
     """
 
@@ -148,11 +149,11 @@ class Sampler:
                     self._take(now, "desktops", process, process.children(recursive=True))
 
     def _take(self, now: float, name: str, owner: psutil.Process, members: list[psutil.Process]) -> None:
-        size, cpu = 0, 0.0
+        cpu = 0.0
         for member in members:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 self.seen.add((member.pid, member.create_time()))
-                size += member.memory_full_info().pss
                 times = member.cpu_times()
                 cpu += times.user + times.system
+        size = private_memory(member.pid for member in members)
         self.samples.append(Sample(now, name, owner.pid, now - owner.create_time(), size, cpu))

@@ -179,7 +179,7 @@ def draw(run: Measured, path: Path) -> None:
             markersize=2,
             label=name,
         )
-    below.set_ylabel("memory (PSS), MB")
+    below.set_ylabel("private memory, MB")
     below.set_xlabel("minutes")
     below.legend(frameon=False, ncols=5, fontsize=8, markerscale=4)
     for axes in (above, middle, below):
@@ -192,6 +192,19 @@ def draw(run: Measured, path: Path) -> None:
         place = ((hit.t - run.begin) / MINUTE, 1.01)
         above.annotate(hit.victim, place, xycoords=("data", "axes fraction"), rotation=90, fontsize=6, ha="center")
     figure.savefig(path, dpi=120)
+
+
+def summary(told: Mapping[str, Any]) -> str:
+    """The figures in a few lines, for people."""
+    memory = ", ".join(f"{name} {100 * each['relative']:+.1f} %" for name, each in told["memory"].items())
+    return (
+        f"{told['minutes']:.1f} min, {told['kills']} kills, {told['stops']} stops; load {told['load_mean']:.1f}\n"
+        f"{told['trajectories']} trajectories, {told['new_steps']} steps and {told['repeated_steps']} repeated\n"
+        f"longest gap: {told['longest_gap_recorded_s']:.1f} s without a trajectory, "
+        f"{told['longest_gap_trained_s']:.1f} s without a new step\n"
+        f"growth of memory: {memory}\n"
+        f"wrong: { {name: found for name, found in told['checks']['wrong'].items() if found} or 'nothing' }"
+    )
 
 
 def keep_logs(logs: Path, launcher: Path, directory: Path) -> None:
