@@ -47,7 +47,7 @@ ENDLESS = (
     "rollout.budget_rollouts=10000000",
     "data.curation.drop_no_signal=false",  # a barely warmed-up policy is to give the trainer work at once
     "trainer.image_cache_mb=32",  # full after minutes: a cache that fills is no growth
-    "trainer.save_steps=5",  # a killed trainer repeats at most so many steps
+    "trainer.save_steps=2",  # a killed trainer repeats at most so many steps
 )
 MODULES = {"run": "launcher", "data": "data", "rollout": "rollout", "learn": "learn"}
 INTERRUPTED = 130
