@@ -21,7 +21,6 @@ from dart_agent.policies.policy import Decision, Episode, Policy
 from dart_gym.actions import Action
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
-
 CLUSTER_EVALUATOR = "cluster"
 """Stands for the evaluator in the result of an episode whose connection was lost."""
 

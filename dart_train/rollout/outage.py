@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class OutageState:
     """An outage as it is shown.
 
     Attributes:
-        what: is away.
+        what: "the database is away".
         seconds: for so long.
         reason: what was said last.
     """
@@ -45,6 +46,7 @@ class Outage:
     Args:
         what: it is, for people: "the database".
         patience_s: how long it may be away.
+        words: how people say that it is away, and that it is back.
         clock: monotonic seconds.
 
     Attributes:
@@ -52,8 +54,15 @@ class Outage:
         total_s: seconds of those that are over.
     """
 
-    def __init__(self, what: str, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.what = what
+    def __init__(
+        self,
+        what: str,
+        patience_s: float,
+        *,
+        words: tuple[str, str] = ("is away", "is back"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.words = what, words
         self.count = 0
         self.total_s = 0.0
         self._patience, self._clock = patience_s, clock
@@ -72,7 +81,8 @@ class Outage:
                 self._since = self._clock()
                 self.count += 1
         if began:
-            _log.warning("%s is away, will go on trying for %.0f s: %s", self.what, self._patience, self._reason)
+            patience = "" if math.isinf(self._patience) else f" for {self._patience:g} s"
+            _log.warning("%s %s, will go on trying%s: %s", self.what, self.words[0], patience, self._reason)
         return backoff(tries)
 
     def succeeded(self, source: str = "") -> None:
@@ -81,11 +91,21 @@ class Outage:
             return
         with self._lock:
             self._tries.pop(source, None)
-            if self._tries or self._since is None:
+            still_missed = bool(self._tries)
+        if not still_missed:
+            self.ended()
+
+    def ended(self) -> None:
+        """It is back, whoever missed it."""
+        if self._since is None:
+            return
+        with self._lock:
+            self._tries.clear()
+            if self._since is None:
                 return
             seconds, self._since = self._clock() - self._since, None
             self.total_s += seconds
-        _log.warning("%s is back after %.1f s", self.what, seconds)
+        _log.warning("%s %s after %.1f s", self.what, self.words[1], seconds)
 
     @property
     def away(self) -> bool:
@@ -108,7 +128,7 @@ class Outage:
         with self._lock:
             if self._since is None:
                 return None
-            return OutageState(self.what, self._clock() - self._since, self._reason)
+            return OutageState(f"{self.what} {self.words[0]}", self._clock() - self._since, self._reason)
 
 
 @dataclass(slots=True)
@@ -123,19 +143,22 @@ class Outages:
     tasks: Outage = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, what in (
-            ("cluster", "the environment cluster"),
-            ("database", "the database"),
-            ("disk", "space on the disk"),
-            ("engines", "every engine replica"),
-            ("tasks", "every task (all are in quarantine)"),
-        ):
-            setattr(self, name, Outage(what, self.patience_s))
+        self.cluster = Outage("the environment cluster", self.patience_s)
+        self.database = Outage("the database", self.patience_s)
+        self.disk = Outage("the disk", self.patience_s, words=("is full", "has space again"))
+        self.engines = Outage("every engine", self.patience_s)
+        self.tasks = Outage("every task", self.patience_s, words=("is in quarantine", "is not any more"))
 
-    def items(self) -> list[tuple[str, Outage]]:
-        """Each with its short name."""
-        return [(name, getattr(self, name)) for name in ("cluster", "database", "disk", "engines", "tasks")]
+    def named(self) -> dict[str, Outage]:
+        """All by short name."""
+        return {
+            "cluster": self.cluster,
+            "database": self.database,
+            "disk": self.disk,
+            "engines": self.engines,
+            "tasks": self.tasks,
+        }
 
     def present(self) -> dict[str, OutageState]:
         """Those that are away now, by short name."""
-        return {name: state for name, outage in self.items() if (state := outage.state()) is not None}
+        return {name: state for name, outage in self.named().items() if (state := outage.state()) is not None}

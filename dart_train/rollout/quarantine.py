@@ -1,4 +1,4 @@
-"""Tasks that lose their desktop again and again are left out for a while, so that the others go on. Pure but for a clock.
+"""Tasks that lose their desktop again and again are left out for a while; the others go on. Pure but for a clock.
 
 A circuit breaker per task. Closed: it is dealt. Open, after `losses` rollouts in a row that the environment lost: it is
 not. Half-open, after a pause that doubles each time: one rollout is dealt, and decides.
