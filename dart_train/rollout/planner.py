@@ -53,7 +53,6 @@ class Planner:
             await asyncio.sleep(pause)
 
     async def _ask(self) -> None:
-        await asyncio.to_thread(self._data.store.check_alive)
         admitted = await asyncio.to_thread(self._data.admit, self._scheduler.unfinished)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():

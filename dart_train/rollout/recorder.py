@@ -128,7 +128,6 @@ class Recorder:
         )
         while True:
             try:
-                self._data.store.check_alive()
                 self._data.record(trajectory, images, expected=played.assignment.group_size)
             except InvalidTrajectoryError as error:
                 self._refuse(error)
