@@ -130,7 +130,7 @@ class Slots:
         """A slot has no desktop: note it, and return the pause before it tries again."""
         if self._connected:
             self._tries[slot] += 1
-            if self._tries[slot] == 1:
+            if self._tries[slot] == 2:  # the others have had time to notice if it is the whole cluster
                 _log.warning("slot %d lost its desktop, %d others go on: %s", slot, len(self._connected), error)
             return backoff(self._tries[slot])
         outage = self._outages.cluster

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dart_train.config import parse_config
+from dart_train.dashboard import Phase, View, clock, draw, spark
 from dart_train.data.manager import DataManager
 from dart_train.data.service import DataService
 from dart_train.metrics import MetricsLog, engine_use, read_metrics
-from dart_train.panel import Panel, Phase, Tail, View, clock, draw, plain_line, spark
+from dart_train.panel import Panel, Tail, plain_line
 from dart_train.rundir import RunDirectory
 from dart_train.supervisor import ModuleSpec, Supervisor
 

@@ -104,23 +104,43 @@ async def test_a_policy_that_never_ends_its_turn_costs_its_episode_alone(
     assert service.figures()["quarantine"] == {}  # no task's fault
 
 
-async def test_what_is_running_when_it_is_told_to_stop_is_recorded_as_such(cluster_url, sockets, data, make_policy):
-    slow = EchoEngine("slow", "", 0, 0.001, "Action: wait()")
-    async with EngineServer(slow).listening(f"ws+unix://{sockets / 'slow.sock'}") as url:
+class Hesitant(Thinker):
+    """Takes one step of each episode, and thinks for ever about the next one, once it is told to."""
+
+    hesitates = False
+    thinking = 0
+
+    def begin(self, episode: Episode) -> None:
+        self._steps = 0
+        self._other.begin(episode)
+
+    async def act(self, observation: Observation) -> Decision:
+        self._steps += 1
+        if self.hesitates and self._steps == 2:
+            Hesitant.thinking += 1
+            await asyncio.Event().wait()
+        return await self._other.act(observation)
+
+
+async def test_what_is_running_when_it_is_told_to_stop_is_recorded_as_such(
+    cluster_url, sockets, data, make_policy, monkeypatch
+):
+    monkeypatch.setattr(Hesitant, "thinking", 0)
+    monkeypatch.setattr(Hesitant, "hesitates", False)
+    waits = EchoEngine("waits", "", 0, 0.001, "Action: wait()")
+    async with EngineServer(waits).listening(f"ws+unix://{sockets / 'w.sock'}") as url:
         config = config_of(url, tasks=("fake/two-steps",), max_steps=4, stop_grace_s=0.0)
-        service = service_of(config, data, cluster_url, make_policy)
+        service = service_of(config, data, cluster_url, lambda engine: Hesitant(make_policy(engine)))
         run = asyncio.create_task(service.run())
         await until(lambda: run.done() or service.scheduler.completed >= 4)
-        slow._delay = 0.2
-        await until(lambda: run.done() or "generate" in service.figures()["desktops"])
-        slow._delay = 3600.0  # the next decisions take for ever
-        await until(lambda: run.done() or service.figures()["desktops"].get("generate") == config.slots)
-        await asyncio.sleep(0)
+        Hesitant.hesitates = True
+        await until(lambda: run.done() or Hesitant.thinking == config.slots)
         service.stop()
         await asyncio.wait_for(run, 60)
     cut = [t for group in groups_of(data).values() for t in group if t.terminal is TerminalState.INTERRUPTED]
-    assert cut and all(t.reward is None and 1 <= len(t.steps) < 4 and t.instruction and t.task_hash for t in cut)
-    assert data.counts()["rejected"] == len(cut)
+    assert len(cut) == config.slots
+    assert all(t.reward is None and len(t.steps) == 1 and t.instruction and t.task_hash for t in cut)
+    assert all(t.timings["step"] > 0 for t in cut) and data.counts()["rejected"] == len(cut)
 
 
 FULL_DISK = """

@@ -1,4 +1,4 @@
-"""What the rollout service needs is taken away, as processes are: killed, locked, full. It waits, says so, and goes on."""
+"""What the rollout service needs is taken away: killed, locked, moved. It waits, says so, and goes on."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ async def test_the_cluster_is_killed_and_comes_back(sockets, data, make_policy, 
         service = start_service(data, make_policy, sockets)
         service._client.settings = type(service._client.settings)(reconnect_s=0.3)  # so that the loss is noticed soon
         async with playing(service) as run:
+            caplog.clear()  # it may have waited for the cluster to come up
             server.kill()
             await until(lambda: run.done() or service.outages.cluster.away)
             assert not run.done() and "dart-gym serve" in service.figures()["outages"]["cluster"]["reason"]
@@ -77,6 +78,7 @@ async def test_all_engines_are_killed_and_come_back(sockets, data, make_policy, 
     with echo_engine(f"ws+unix://{sockets / 'echo.sock'}", weights_dir) as engine:
         service = start_service(data, make_policy, sockets)
         async with playing(service) as run:
+            caplog.clear()
             engine.kill()
             await until(lambda: run.done() or service.outages.engines.away)
             assert not run.done()
