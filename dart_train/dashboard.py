@@ -143,14 +143,13 @@ def _body(view: View, width: int, rows: int) -> RenderableType:
     """Boxes beside one another, with so many rows inside."""
     grid = Table.grid(expand=True, padding=(0, 0))
     if width >= WIDE:
-        for ratio in (5, 5, 4):
-            grid.add_column(ratio=ratio)
-        boxes = (
-            _success(view, rows, 20),
-            _box("rollouts", _rollout_rows(view, rows - 9, 18)),
+        for _ in range(3):
+            grid.add_column(ratio=1)
+        grid.add_row(
+            _success(view, rows, SPARK_POINTS + 4),
+            _box("rollouts", _rollout_rows(view, rows - 6, 8)),
             _box("learning", [*_trainer_rows(view), *_loss_rows(view)]),
         )
-        grid.add_row(*boxes)
     else:
         grid.add_column(ratio=1)
         grid.add_column(ratio=1)
@@ -237,7 +236,7 @@ def _box(title: str, rows: Iterable[_Row]) -> RenderableType:
 def _rollout_rows(view: View, engines: int, bar_width: int) -> list[_Row]:
     rollout = view.rollout
     rows: list[_Row] = [
-        ("desktops", _desktop_bar(rollout, 2 * bar_width + 10)),
+        ("desktops", _desktop_bar(rollout, bar_width + 18)),
         ("", _desktop_words(rollout)),
         *_engine_rows(rollout, engines, bar_width),
         ("in use", f"desktops {_share(rollout.get('env_utilisation'))} engines {_share(engine_use(rollout))}"),
@@ -321,12 +320,10 @@ def _loss_rows(view: View) -> list[_Row]:
         rows.append(("groups", f"{data.get('eligible_groups', 0)} ready"))
         rows.append(("dropped", f"{data.get('no_signal', 0)} no signal {data.get('stale', 0)} stale"))
     lost, given_up, faults = rollout.get("lost", 0), rollout.get("given_up", 0), rollout.get("engine_faults", {})
-    failed, skipped = rollout.get("weight_updates_failed", 0), len(rollout.get("weights_skipped", {}))
-    parts = [f"{lost} rollouts" * bool(lost), f"{given_up} given up" * bool(given_up)]
-    parts += [f"{sum(faults.values())} engine faults" * bool(faults), f"{failed} updates" * bool(failed)]
-    parts += [f"{skipped} versions" * bool(skipped)]
-    if any(parts):
-        rows.append(("lost", Text(" · ".join(part for part in parts if part), "yellow")))
+    if lost or given_up:
+        rows.append(("lost", Text(f"{lost} rollouts" + f" · {given_up} given up" * bool(given_up), "yellow")))
+    if faults:
+        rows.append(("faults", Text(" · ".join(f"{kind} {count}" for kind, count in faults.items()), "yellow")))
     if crashed := _restarted(view):
         rows.append(("restarted", Text(crashed, "yellow")))
     return rows

@@ -6,6 +6,7 @@ found. Without a terminal (or with `plain`) one line per phase and one every few
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.logging import RichHandler
 
 from dart_train.config import RunConfig
 from dart_train.dashboard import UNITS, Phase, View, clock, draw
@@ -146,6 +148,35 @@ class Panel:
 
     def _phase(self, name: str) -> Phase:
         return next(phase for phase in self.view.phases if phase.name == name)
+
+
+class RolloutPanel:
+    """Shows one rollout service of this process, and its log above. A context manager."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self.view = View(name, current="rl")
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=REFRESH_PER_S)
+        self._handlers: list[logging.Handler] = []
+
+    def __enter__(self) -> RolloutPanel:
+        log = logging.getLogger()
+        self._handlers, log.handlers = log.handlers, [RichHandler(console=self._console, show_path=False)]
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        logging.getLogger().handlers = self._handlers
+
+    def refresh(self, row: dict[str, Any]) -> None:
+        """Show the service's present figures."""
+        view = self.view
+        take_line(view, row)
+        view.rollout, view.done, view.total = row, row["rollouts"], row["budget"] or 0
+        self._live.update(draw(view, time.monotonic(), self._console.width, self._console.height))
 
 
 def plain_line(view: View) -> str:

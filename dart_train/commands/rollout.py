@@ -7,6 +7,7 @@ ends the process at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,12 +16,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from dart_gym.processes import STOPPED_STATUS
+from rich.console import Console
+
+from dart_gym.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.agent import make_policy
 from dart_train.commands.context import ModuleContext, published
 from dart_train.commands.learn import ROLLOUTS_ENDED
 from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
+from dart_train.panel import RolloutPanel
 from dart_train.rollout import http
 from dart_train.rollout.outage import Outage
 from dart_train.rollout.replica import Weights
@@ -30,11 +34,16 @@ from dart_train.rundir import MAX_SOCKET_PATH, RunDirectory
 _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SOCKET = "rollout.sock"
+SHOW_INTERVAL_S = 0.5
 T = TypeVar("T")
 
 
-def main(context: ModuleContext) -> None:
+def main(context: ModuleContext, *, plain: bool = False) -> None:
     """Play rollouts until the budget is spent, and say so in the data base.
+
+    Args:
+        context: of the module.
+        plain: no dashboard; there is none without a terminal, or under a supervisor.
 
     Raises:
         SystemExit: told to stop before that.
@@ -55,7 +64,10 @@ def main(context: ModuleContext) -> None:
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
         )
-        summary, stopped = asyncio.run(_serve(service, listen))
+        console = Console()
+        live = console.is_terminal and not plain and SUPERVISED not in os.environ
+        with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
+            summary, stopped = asyncio.run(_serve(service, listen, panel))
         _log.info("ended: %s", summary)
         if stopped:
             raise SystemExit(STOPPED_STATUS)
@@ -90,7 +102,9 @@ def insist(ask: Callable[[], T], patience_s: float) -> T:
         threading.Event().wait(pause)
 
 
-async def _serve(service: RolloutService, listen: str) -> tuple[RolloutSummary, bool]:
+async def _serve(
+    service: RolloutService, listen: str, panel: RolloutPanel | None = None
+) -> tuple[RolloutSummary, bool]:
     """Run until done or told to stop; returns the counts and whether it was told to."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -113,4 +127,16 @@ async def _serve(service: RolloutService, listen: str) -> tuple[RolloutSummary, 
         loop.add_signal_handler(signum, stop)
     async with http.serving(listen, figures) as where:
         _log.info("metrics and health: %s", where or "nowhere")
-        return await service.run(), stopped.is_set()
+        showing = asyncio.create_task(_show(panel, figures)) if panel is not None else None
+        try:
+            return await service.run(), stopped.is_set()
+        finally:
+            if showing is not None:
+                showing.cancel()
+
+
+async def _show(panel: RolloutPanel, figures: Callable[[], dict[str, Any] | None]) -> None:
+    while True:
+        if (now := figures()) is not None:
+            panel.refresh(now)
+        await asyncio.sleep(SHOW_INTERVAL_S)
