@@ -294,10 +294,10 @@ def _speed(view: View) -> Text:
 
 
 def _waiting(rollout: Mapping[str, Any]) -> Text:
-    """For a replica, for the database, for the trainer."""
+    """For the trainer, for a replica, for the database."""
+    behind = "" if rollout.get("admitted", True) else "trainer is behind · "
     queue, unrecorded = rollout.get("engine_queue", 0), rollout.get("unrecorded", 0)
-    text = Text(f"{queue} requests · {unrecorded} to record")
-    return text if rollout.get("admitted", True) else text.append(" · trainer is behind", "yellow")
+    return Text(behind, "yellow").append(f"{queue} requests · {unrecorded} to record", "default")
 
 
 def _trainer_rows(view: View) -> list[_Row]:
