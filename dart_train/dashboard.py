@@ -282,7 +282,7 @@ def _engine_row(engine: Mapping[str, Any], bar_width: int) -> _Row:
         return f"engine {name}", text.append(f"{state}: {why}", "red")
     share, limit = engine.get("busy_share"), engine.get("limit")
     text.append(f"v{engine.get('version', 0)} ", "default").append(bar(share, bar_width), "blue")
-    text.append(f"{_share(share)} ", "default").append(f"{engine.get('in_flight', 0)}", "default")
+    text.append(f" {_share(share)} ".replace("  ", " "), "default").append(f"{engine.get('in_flight', 0)}", "default")
     return f"engine {name}", text.append(f"/{limit}" if limit else " open", "dim")
 
 

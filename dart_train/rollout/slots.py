@@ -106,7 +106,7 @@ class Slots:
                     self._found(slot)
                     begun, assignment = assignment, None
                     await self._episodes(slot, session, begun)
-                    return
+                    continue
             except FOR_A_PERSON:
                 raise
             except (DartGymError, OSError) as error:
@@ -146,16 +146,18 @@ class Slots:
     # --- playing ------------------------------------------------------------------------------------------------
 
     async def _episodes(self, slot: int, session: ClientSession, first: Assignment) -> None:
-        """Play one rollout after the other on a session, until there is none."""
+        """Play one rollout after the other on a session, until there is none or the session is lost."""
         policy = self._new_policy()
         assignment: Assignment | None = first
         losses = 0
         while assignment is not None:
-            counts = self._take(await self._play(slot, session, policy, assignment))
+            played = await self._play(slot, session, policy, assignment)
+            losses = 0 if self._take(played) else losses + 1
             self._gauges.clock.enter(slot, "idle")
-            losses = 0 if counts else losses + 1
             if losses:
                 await self._pause(backoff(losses))
+            if played.lost_by == "cluster":
+                return
             assignment = await self._next(slot)
 
     async def _play(self, slot: int, session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
