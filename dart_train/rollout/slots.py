@@ -210,11 +210,9 @@ class Slots:
         if played.lost_by not in TASKS_FAULTS:
             self.quarantine.undecided(task)
         elif self.quarantine.lost(task, played.detail or what):
-            dropped = self._scheduler.drop(task)
-            _log.error(
-                "%s goes into quarantine, the other tasks go on (%s; %d more of its rollouts are given up)",
-                task, self.quarantine.shown()[task], dropped,
-            )  # fmt: skip
+            _log.error("%s goes into quarantine, the other tasks go on: %s", task, self.quarantine.shown()[task])
+        if task in self.quarantine.held():  # those that were begun before are not dealt again either
+            self._scheduler.drop(task)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
