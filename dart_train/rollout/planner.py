@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 
 from dart_train.data.manager import DataManager
 from dart_train.errors import DataError
@@ -56,5 +57,5 @@ class Planner:
         admitted = await asyncio.to_thread(self._data.admit, self._scheduler.unfinished)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
-            self._scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps, share=plan.share)
+            self._scheduler.plan(task_id, **asdict(plan))
         self._slots.admitted = admitted
