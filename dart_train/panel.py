@@ -126,7 +126,7 @@ class Panel:
             view.detail = row.get("detail", "")
         if view.current == "rl":
             self._read_training()
-        view.alerts = ["the disk is full: the run waits until there is space"] if disk_is_full(self._root) else []
+        view.alerts = ["the disk is full: free some space, the run goes on then"] if disk_is_full(self._root) else []
         view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
         if self._live is not None:
             self._live.update(self._drawn())

@@ -11,10 +11,9 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 
@@ -22,11 +21,10 @@ from dart_gym.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.agent import make_policy
 from dart_train.commands.context import ModuleContext, published
 from dart_train.commands.learn import ROLLOUTS_ENDED
-from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
+from dart_train.outage import insist
 from dart_train.panel import RolloutPanel
 from dart_train.rollout import http
-from dart_train.rollout.outage import Outage
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.service import RolloutService, RolloutSummary
 from dart_train.rundir import MAX_SOCKET_PATH, RunDirectory
@@ -35,7 +33,6 @@ _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SOCKET = "rollout.sock"
 SHOW_INTERVAL_S = 0.5
-T = TypeVar("T")
 
 
 def main(context: ModuleContext, *, plain: bool = False) -> None:
@@ -80,26 +77,6 @@ def listen_address(configured: str | None, run: RunDirectory) -> str:
         return configured
     path = (run.root / SOCKET).resolve()
     return f"{http.UNIX}{path}" if len(bytes(path)) <= MAX_SOCKET_PATH else ""
-
-
-def insist(ask: Callable[[], T], patience_s: float) -> T:
-    """Ask the database until it answers.
-
-    Raises:
-        DataError: it was away for too long, or what is wrong is not that it is away.
-    """
-    outage = Outage("the database", patience_s)
-    while True:
-        try:
-            answer = ask()
-        except DataError as error:
-            pause = outage.failed(error)
-            if error.hopeless or outage.over:
-                raise
-        else:
-            outage.ended()
-            return answer
-        threading.Event().wait(pause)
 
 
 async def _serve(

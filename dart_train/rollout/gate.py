@@ -9,9 +9,9 @@ from dart_gym.errors import ConfigurationError
 from dart_train.data.manager import DataManager
 from dart_train.data.schema import RolloutState
 from dart_train.errors import DataError
+from dart_train.outage import Outage
 from dart_train.rollout.batches import Batches, trained_and_served
 from dart_train.rollout.config import Mode, RolloutConfig
-from dart_train.rollout.outage import Outage
 
 POLL_S = 0.02  # between two looks: desktops stand still meanwhile
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from dart_train.data.manager import DataManager
 from dart_train.errors import DataError
+from dart_train.outage import Outage
 from dart_train.rollout.config import RolloutConfig
-from dart_train.rollout.outage import Outage
 from dart_train.rollout.scheduler import Scheduler
 from dart_train.rollout.slots import Slots
 

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from dart_train.data.manager import DataManager
 from dart_train.errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
 from dart_train.rollout.episode import PlayedEpisode, to_trajectory
-from dart_train.rollout.outage import Outages
+from dart_train.rollout.outages import Outages
 
 _log = logging.getLogger(__name__)
 SOURCE = "recorder"

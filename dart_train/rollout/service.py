@@ -5,7 +5,7 @@ Invariants:
       admission and the checkpoint table are read and written in threads, models run in their own processes.
     - Every rollout that begins ends as exactly one of: recorded, lost (dealt again, or given up), cut off by the end of
       the service. What was played of the latter two is recorded as such, without a score.
-    - Cluster, database, space on the disk and engines may be away for `patience_s` (`rollout.outage`): what has ended
+    - Cluster, database, space on the disk and engines may be away for `patience_s` (`rollout.outages`): what has ended
       waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends the
       service at once with that error.
     - Once `run` returns or raises, no process, socket or thread of the service is left.
@@ -31,7 +31,7 @@ from dart_train.rollout.config import RolloutConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.gate import BatchGate, make_batches
 from dart_train.rollout.gauges import Gauges, engine_figures
-from dart_train.rollout.outage import Outages
+from dart_train.rollout.outages import Outages
 from dart_train.rollout.planner import Planner
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.replica import Weights

@@ -21,10 +21,11 @@ from dart_gym.cluster.protocol import ErrorCode
 from dart_gym.errors import ClusterError, ConfigurationError, DartGymError, MissingDependencyError, UnknownTaskError
 from dart_gym.outcomes import TerminalState
 from dart_train.errors import TasksFailedError
+from dart_train.outage import backoff
 from dart_train.rollout.config import Mode, RolloutConfig
 from dart_train.rollout.episode import Limits, PlayedEpisode, Rollout
 from dart_train.rollout.gauges import Gauges
-from dart_train.rollout.outage import Outages, backoff
+from dart_train.rollout.outages import Outages
 from dart_train.rollout.quarantine import Quarantine
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.scheduler import Assignment, Scheduler

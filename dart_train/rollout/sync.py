@@ -24,8 +24,8 @@ from pathlib import Path
 
 from dart_agent.engines.base import EngineBusy, EngineError
 from dart_train.errors import DataError
+from dart_train.outage import Outage
 from dart_train.rollout.engines import EnginePool
-from dart_train.rollout.outage import Outage
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.wakeup import Wakeup
 from dart_train.rollout.weights import why_unfit, why_unusable

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import math
 
-from dart_train.rollout.outage import Outage, Outages, backoff
+from dart_train.outage import Outage, backoff
+from dart_train.rollout.outages import Outages
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""What the service needs and may lose for a while: for how long it has been away, why, and when that is too long.
+"""What a service needs and may lose for a while: for how long it has been away, why, and when that is too long.
 
 Invariants:
     - People are told twice: when it goes away, and when it is back. Tries in between are silent.
@@ -13,9 +13,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dart_train.errors import DataError
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
@@ -131,34 +135,21 @@ class Outage:
             return OutageState(f"{self.what} {self.words[0]}", self._clock() - self._since, self._reason)
 
 
-@dataclass(slots=True)
-class Outages:
-    """All that the rollout service needs and may lose."""
+def insist(ask: Callable[[], T], patience_s: float) -> T:
+    """Ask the database until it answers.
 
-    patience_s: float
-    cluster: Outage = field(init=False)
-    database: Outage = field(init=False)
-    disk: Outage = field(init=False)
-    engines: Outage = field(init=False)
-    tasks: Outage = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.cluster = Outage("the environment cluster", self.patience_s)
-        self.database = Outage("the database", self.patience_s)
-        self.disk = Outage("the disk", self.patience_s, words=("is full", "has space again"))
-        self.engines = Outage("every engine", self.patience_s)
-        self.tasks = Outage("every task", self.patience_s, words=("is in quarantine", "is not any more"))
-
-    def named(self) -> dict[str, Outage]:
-        """All by short name."""
-        return {
-            "cluster": self.cluster,
-            "database": self.database,
-            "disk": self.disk,
-            "engines": self.engines,
-            "tasks": self.tasks,
-        }
-
-    def present(self) -> dict[str, OutageState]:
-        """Those that are away now, by short name."""
-        return {name: state for name, outage in self.named().items() if (state := outage.state()) is not None}
+    Raises:
+        DataError: it was away for too long, or what is wrong is not that it is away.
+    """
+    outage = Outage("the database", patience_s)
+    while True:
+        try:
+            answer = ask()
+        except DataError as error:
+            pause = outage.failed(error)
+            if error.hopeless or outage.over:
+                raise
+        else:
+            outage.ended()
+            return answer
+        threading.Event().wait(pause)
