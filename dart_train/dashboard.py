@@ -277,12 +277,12 @@ def _engine_rows(rollout: Mapping[str, Any], most: int, bar_width: int) -> list[
 
 def _engine_row(engine: Mapping[str, Any], bar_width: int) -> _Row:
     name, state = str(engine.get("name", "")).removeprefix("engine-"), str(engine.get("state", "ready"))
-    text = Text("● ", STATE_STYLES.get(state, ""))
+    text = Text().append("● ", STATE_STYLES.get(state, ""))
     if why := engine.get("why_down"):
         return f"engine {name}", text.append(f"{state}: {why}", "red")
     share, limit = engine.get("busy_share"), engine.get("limit")
-    text.append(f"v{engine.get('version', 0)} ", "default").append(bar(share, bar_width), "blue")
-    text.append(f" {_share(share)} ".replace("  ", " "), "default").append(f"{engine.get('in_flight', 0)}", "default")
+    text.append(f"v{engine.get('version', 0)} ").append(bar(share, bar_width), "blue")
+    text.append(f" {_share(share)} ".replace("  ", " ")).append(f"{engine.get('in_flight', 0)}")
     return f"engine {name}", text.append(f"/{limit}" if limit else " open", "dim")
 
 
