@@ -161,12 +161,13 @@ def rollout(
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     cluster: ClusterUrl = None,
+    plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.commands import rollout as command
 
     with module_context(config, overrides, name, runs_dir, cluster) as context:
-        command.main(context)
+        command.main(context, plain=plain)
 
 
 @app.command()
