@@ -5,7 +5,7 @@ CONFIG ?= configs/quickstart.yaml
 TESTED := "not slow and not docker and not openenv and not vllm"
 .DEFAULT_GOAL := help
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv vllm-cpu lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv vllm-cpu lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test-unit: setup  ## tests without desktops, models, servers and processes: unde
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200
+
+overnight: setup  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
+	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
 
 test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environment of its own
 	@scripts/openenv.sh

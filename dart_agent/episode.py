@@ -4,12 +4,14 @@ Invariants:
     - Nothing that a policy's model or a desktop does wrong raises here: it is the episode's terminal state. What raises
       is the loss of the cluster's connection, an unknown task, or a mistake in the policy's own code.
     - An episode that the environment, its evaluator or an engine lost has no score that counts (`PlayedEpisode.lost`).
+    - A policy that does not decide within its time ends the episode as MODEL_ERROR; it must let itself be cancelled.
     - `timings` holds seconds by phase. "reset", "step", "evaluate" and "queue" are the server's, "wire" is what lies
       between it and us, "generate" is the policy's, "engine" the part of it in which a model computed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,12 +21,21 @@ from dart_agent.policies.policy import Decision, Episode, Policy
 from dart_gym.actions import Action
 from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
+CLUSTER_EVALUATOR = "cluster"
+"""Stands for the evaluator in the result of an episode whose connection was lost."""
+
 
 class PlayableSession(Protocol):
     """What of a session is needed: `dart_gym.session.Session` and the cluster's client both have it."""
 
     async def reset(
-        self, task: str, *, seed: int, max_steps: int | None = None, pacing: str | None = None
+        self,
+        task: str,
+        *,
+        seed: int,
+        max_steps: int | None = None,
+        time_limit_s: float | None = None,
+        pacing: str | None = None,
     ) -> StepResult:
         """Start an episode."""
 
@@ -107,11 +118,13 @@ class PlayedEpisode:
 
     @property
     def lost_by(self) -> str:
-        """What lost it: "engine", "environment" or "evaluation"; "" where it counts."""
+        """What lost it: "engine", "environment", "evaluation" or "cluster" (the connection); "" where it counts."""
         if not self.lost:
             return ""
         if self.terminal is TerminalState.MODEL_ERROR:
             return "engine"
+        if self.evaluation.evaluator == CLUSTER_EVALUATOR:
+            return "cluster"
         return "evaluation" if self.evaluation.status is EvaluationStatus.EVALUATION_ERROR else "environment"
 
 
@@ -131,6 +144,8 @@ async def play_episode(
     seed: int = 0,
     policy_seed: int | None = None,
     max_steps: int | None = None,
+    time_limit_s: float | None = None,
+    turn_limit_s: float | None = None,
     pacing: str | None = None,
     on_step: StepHook = _ignore_step,
     on_phase: PhaseHook = _ignore_phase,
@@ -144,6 +159,8 @@ async def play_episode(
         seed: of the task's initial state.
         policy_seed: of the policy's own choices; `seed` where None.
         max_steps: step limit; None for the task's own.
+        time_limit_s: of the whole episode, looked at after each step, which then ends as TIME_LIMIT; None for none.
+        turn_limit_s: of one decision; a policy that takes longer ends the episode as MODEL_ERROR. None for none.
         pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; None for the default.
         on_step: told after each decision.
         on_phase: told which phase begins.
@@ -155,7 +172,9 @@ async def play_episode(
     timings = _Timings()
     on_phase("reset")
     started = time.perf_counter()
-    result = first = await session.reset(task_id, seed=seed, max_steps=max_steps, pacing=pacing)
+    result = first = await session.reset(
+        task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing
+    )
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, error = first.observation.instruction, ""
     if result.terminal is None:
@@ -163,7 +182,7 @@ async def play_episode(
     while result.terminal is None:
         on_phase("generate")
         observation, started = result.observation, time.perf_counter()
-        decision = await policy.act(observation)
+        decision = await _decide(policy, observation, turn_limit_s)
         own = timings.add_decision(time.perf_counter() - started, decision)
         error = decision.error
         on_phase("step")
@@ -183,6 +202,18 @@ async def play_episode(
         task_hash=str(first.info.get("task_hash", "")),
         ended_at=time.time(),
     )
+
+
+async def _decide(policy: Policy, observation: Observation, limit_s: float | None) -> Decision:
+    """Ask the policy, for as long as it may think."""
+    limit = asyncio.timeout(limit_s)
+    try:
+        async with limit:
+            return await policy.act(observation)
+    except TimeoutError:
+        if not limit.expired():  # the policy's own
+            raise
+        return Decision(terminal=TerminalState.MODEL_ERROR, error=f"no decision within {limit_s:g} s")
 
 
 async def _carry_out(

@@ -24,16 +24,17 @@ class TerminalState(StrEnum):
     PARSE_ERROR = "parse_error"  # the model's text held no action (set by the policy side)
     MODEL_ERROR = "model_error"  # no engine could answer (set by the policy side)
     ENV_ERROR = "env_error"  # the desktop or the task's set-up broke
+    INTERRUPTED = "interrupted"  # whoever played it was told to stop (set by the policy side)
 
     @property
     def truncated(self) -> bool:
         """Whether Gymnasium calls this `truncated` (cut from outside) rather than `terminated`."""
-        return self in (self.STEP_LIMIT, self.TIME_LIMIT, self.MODEL_ERROR, self.ENV_ERROR)
+        return self in (self.STEP_LIMIT, self.TIME_LIMIT, self.MODEL_ERROR, self.ENV_ERROR, self.INTERRUPTED)
 
     @property
     def trainable(self) -> bool:
         """Whether a trajectory that ended so may be trained on."""
-        return self not in (self.MODEL_ERROR, self.ENV_ERROR)
+        return self not in (self.MODEL_ERROR, self.ENV_ERROR, self.INTERRUPTED)
 
 
 class EvaluationStatus(StrEnum):

@@ -207,7 +207,7 @@ class Session:
     async def finish(self, terminal: TerminalState, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
         """End the episode from the policy's side (PARSE_ERROR, MODEL_ERROR, STEP_LIMIT, ...) and score it.
 
-        An end that is nobody's decision (MODEL_ERROR, ENV_ERROR) is not scored.
+        An end that is nobody's decision (MODEL_ERROR, ENV_ERROR, INTERRUPTED) is not scored.
 
         Raises:
             EpisodeStateError: no episode is running.

@@ -25,9 +25,9 @@ from dart_train.commands.options import (
     load,
     module_context,
 )
-from dart_train.config import dump_config
+from dart_train.config import check_trainer_fields, dump_config
 from dart_train.errors import DartTrainError, Interrupted
-from dart_train.rundir import explained_file_errors
+from dart_train.rundir import RunDirectory, explained_file_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
@@ -48,7 +48,9 @@ def run(
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train import pipeline
 
-    loaded = load(config, overrides, name)
+    loaded = load(config, overrides, name, check_trainer=False)
+    if dry_run or not RunDirectory(runs_dir / loaded.name).config.exists():
+        check_trainer_fields(loaded.trainer, str(config))  # imports torch: a run that was begun need not wait for it
     if dry_run:
         pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
@@ -159,12 +161,13 @@ def rollout(
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     cluster: ClusterUrl = None,
+    plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.commands import rollout as command
 
     with module_context(config, overrides, name, runs_dir, cluster) as context:
-        command.main(context)
+        command.main(context, plain=plain)
 
 
 @app.command()

@@ -94,6 +94,10 @@ class LeaseError(DataError):
     """The lease cannot be used any more: it expired, was given back, or never existed."""
 
 
+class TasksFailedError(DartTrainError):
+    """No task of the training set could be played for too long; each loses its desktop."""
+
+
 class CheckpointError(DataError):
     """A checkpoint cannot be published as asked, or is not whole."""
 

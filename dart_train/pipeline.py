@@ -52,12 +52,13 @@ class Pipeline:
         config: the run.
         run: its directory.
         panel: shows what goes on.
+        lock: of the directory; modules share it.
     """
 
-    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel) -> None:
+    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock) -> None:
         self.config, self.run, self.panel = config, run, panel
         self.state = RunState(run.root / "state.json")
-        self.supervisor = Supervisor(run.logs)
+        self.supervisor = Supervisor(run.logs, [lock.fileno()])
         self._stop = threading.Event()
         self._sockets: Path | None = None
         self._cluster_url = config.cluster.url
@@ -250,7 +251,11 @@ def execute(
 ) -> RunDirectory:
     """Run, or go on with, everything that a configuration describes, or some of its phases."""
     run = open_run(config, runs_dir)
-    with RunLock(run), Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel) as pipeline:
+    with (
+        RunLock(run) as lock,
+        Panel(config, run, plain=plain) as panel,
+        Pipeline(config, run, panel, lock) as pipeline,
+    ):
         pipeline.execute(only)
     return run
 

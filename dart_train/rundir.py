@@ -1,7 +1,8 @@
 """The directory of one run: its paths, its lock, and how far it has come.
 
 Invariants:
-    - One launcher at a time holds the lock; the kernel frees it when that process ends, however it ends.
+    - One launcher at a time holds the lock; the kernel frees it when that process and the modules that it started
+      have ended, however they end.
     - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
       everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
     - A run is defined by its resolved configuration; another one under the same name is refused.
@@ -13,9 +14,11 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +27,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.errors import DartGymError
+from dart_gym.processes import start_time
 from dart_train.errors import DartTrainError, DiskFullError
+
+_log = logging.getLogger(__name__)
+MODULES_END_S = 15.0
+"""Modules of a launcher that was killed get so long to end."""
 
 MAX_SOCKET_PATH = 100
 """Bytes that a Unix socket's path may have (the kernel takes 107)."""
@@ -273,11 +281,22 @@ def _is_state(values: dict[str, Any]) -> bool:
 
 
 class RunLock:
-    """Exclusive use of a run directory."""
+    """Exclusive use of a run directory.
+
+    A launcher hands the lock's file to the modules that it starts, so that the lock of one that was killed is free
+    once its modules have ended, too: they save and tidy up, which nobody else may do at the same time. Modules that
+    do not end within `MODULES_END_S` are killed.
+    """
 
     def __init__(self, run: RunDirectory) -> None:
         self._path = run.root / "run.lock"
         self._file: IO[str] | None = None
+
+    def fileno(self) -> int:
+        """File descriptor to hand on."""
+        if self._file is None:
+            raise ValueError("the lock is not held")
+        return self._file.fileno()
 
     def __enter__(self) -> RunLock:
         file = self._lock()
@@ -285,28 +304,57 @@ class RunLock:
             file.close()  # its holder removed it between our opening and locking it: that lock keeps nobody out
             file = self._lock()
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} {start_time(os.getpid())}")
         file.flush()
         self._file = file
         return self
 
     def _lock(self) -> IO[str]:
-        try:
-            file = self._path.open("a+")
-        except OSError as error:
-            raise explain_os_error(error, self._path) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            file.close()
+        kill_at = None
+        while True:
+            try:
+                file = self._path.open("a+")
+            except OSError as error:
+                raise explain_os_error(error, self._path) from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                with file:
+                    self._refuse_if_alive(file)
+                    left = _holders(file.fileno())
+            if kill_at is None:
+                _log.warning("the launcher before was killed: waiting for its modules to end (%s)", left)
+                kill_at = time.monotonic() + MODULES_END_S
+            if time.monotonic() > kill_at:
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _refuse_if_alive(self, file: IO[str]) -> None:
+        """Raise `RunDirectoryError` unless the launcher that has the lock is dead."""
+        file.seek(0)
+        pid, _, started = file.read().strip().partition(" ")
+        if not started.isdigit() or start_time(int(pid)) == int(started):
             raise RunDirectoryError(
-                f"{self._path.parent} is in use by process {holder}; wait for it, stop it, or choose another --name"
-            ) from None
-        return file
+                f"{self._path.parent} is in use by process {pid or '(starting)'}; wait for it, stop it, or choose "
+                "another --name"
+            )
 
     def __exit__(self, *exc: object) -> None:
         if self._file is not None:
             self._path.unlink(missing_ok=True)
             self._file.close()
+
+
+def _holders(fd: int) -> list[int]:
+    """Other processes of this user that have the same file open: those to which a launcher handed its lock."""
+    wanted, found = os.fstat(fd), []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                if pid != os.getpid() and os.path.samestat(wanted, os.stat(f"/proc/{pid}/fd/{name}")):
+                    found.append(pid)
+                    break
+    return found

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,10 +109,15 @@ def last_error(log: str) -> str:
 
 
 class Supervisor:
-    """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second."""
+    """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second.
 
-    def __init__(self, log_dir: Path) -> None:
-        self.log_dir = log_dir
+    Args:
+        log_dir: of what they print.
+        handed_on: file descriptors that every module keeps open while it lives, such as a lock's.
+    """
+
+    def __init__(self, log_dir: Path, handed_on: Sequence[int] = ()) -> None:
+        self.log_dir, self._handed_on = log_dir, tuple(handed_on)
         self.modules: dict[str, Module] = {}
         log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -134,6 +140,7 @@ class Supervisor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, SUPERVISED: "1", **spec.env},
+                pass_fds=self._handed_on,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
                 preexec_fn=die_with_parent(signal.SIGTERM),
             )

@@ -1,32 +1,56 @@
-"""The rollout service as a process."""
+"""The rollout service as a process.
+
+The first SIGTERM (or Ctrl-C) lets running episodes end for a while and has what was played recorded; the second one
+ends the process at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
-from dart_gym.processes import STOPPED_STATUS
+from rich.console import Console
+
+from dart_gym.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.agent import make_policy
 from dart_train.commands.context import ModuleContext, published
 from dart_train.commands.learn import ROLLOUTS_ENDED
 from dart_train.metrics import MetricsLog
+from dart_train.outage import insist
+from dart_train.panel import RolloutPanel
+from dart_train.rollout import http
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.service import RolloutService, RolloutSummary
+from dart_train.rundir import MAX_SOCKET_PATH, RunDirectory
 
 _log = logging.getLogger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SOCKET = "rollout.sock"
+SHOW_INTERVAL_S = 0.5
 
 
-def main(context: ModuleContext) -> None:
+def main(context: ModuleContext, *, plain: bool = False) -> None:
     """Play rollouts until the budget is spent, and say so in the data base.
+
+    Args:
+        context: of the module.
+        plain: no dashboard; there is none without a terminal, or under a supervisor.
 
     Raises:
         SystemExit: told to stop before that.
     """
     config = context.config.rollout
-    with context.open_data() as data:
-        newest = published(data)
-        data.set_fact(ROLLOUTS_ENDED, False)
+    listen = listen_address(config.metrics_listen, context.run)
+    http.parse_listen(listen)
+    with insist(context.open_data, config.patience_s) as data:
+        newest = insist(lambda: published(data), config.patience_s)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, False), config.patience_s)
         service = RolloutService(
             config,
             data,
@@ -37,22 +61,59 @@ def main(context: ModuleContext) -> None:
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
         )
-        summary, stopped = asyncio.run(_serve(service))
+        console = Console()
+        live = console.is_terminal and not plain and SUPERVISED not in os.environ
+        with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
+            summary, stopped = asyncio.run(_serve(service, listen, panel))
         _log.info("ended: %s", summary)
         if stopped:
             raise SystemExit(STOPPED_STATUS)
-        data.set_fact(ROLLOUTS_ENDED, True)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, True), config.patience_s)
 
 
-async def _serve(service: RolloutService) -> tuple[RolloutSummary, bool]:
+def listen_address(configured: str | None, run: RunDirectory) -> str:
+    """Where the service answers to HTTP: as configured, else a socket in the run's directory where its path fits."""
+    if configured is not None:
+        return configured
+    path = (run.root / SOCKET).resolve()
+    return f"{http.UNIX}{path}" if len(bytes(path)) <= MAX_SOCKET_PATH else ""
+
+
+async def _serve(
+    service: RolloutService, listen: str, panel: RolloutPanel | None = None
+) -> tuple[RolloutSummary, bool]:
     """Run until done or told to stop; returns the counts and whether it was told to."""
     stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def at_once(signum: int, frame: FrameType | None) -> None:
+        os.write(2, f"told twice to stop: {service.unrecorded} finished episodes are not recorded\n".encode())
+        os._exit(STOPPED_STATUS)  # the engines end with this process, and the next one removes their sockets
 
     def stop() -> None:
+        for signum in SIGNALS:
+            loop.remove_signal_handler(signum)
+            signal.signal(signum, at_once)
         stopped.set()
         service.stop()
 
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    def figures() -> dict[str, Any] | None:
+        return service.figures() if service.playing else None
+
+    for signum in SIGNALS:
         loop.add_signal_handler(signum, stop)
-    return await service.run(), stopped.is_set()
+    async with http.serving(listen, figures) as where:
+        _log.info("metrics and health: %s", where or "nowhere")
+        showing = asyncio.create_task(_show(panel, figures)) if panel is not None else None
+        try:
+            return await service.run(), stopped.is_set()
+        finally:
+            if showing is not None:
+                showing.cancel()
+
+
+async def _show(panel: RolloutPanel, figures: Callable[[], dict[str, Any] | None]) -> None:
+    while True:
+        if (now := figures()) is not None:
+            panel.refresh(now)
+        await asyncio.sleep(SHOW_INTERVAL_S)

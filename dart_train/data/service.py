@@ -5,7 +5,8 @@ the loss of this process: only records and metrics stand still.
 
 Invariants:
     - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done and a last line of metrics.
-    - A busy database costs a turn, not the process; any other `DataError` ends it with its message.
+    - A database that is busy or away costs turns, not the process, for as long as `patience_s`; what only a person can
+      mend ends it at once with its message.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from dart_train.data.leases import Sweep
 from dart_train.data.manager import DataManager
 from dart_train.data.pool_import import fill_pool
 from dart_train.data.retention import RetentionConfig, collect
-from dart_train.errors import DatabaseBusyError, DataError
+from dart_train.errors import CorruptDataError, DataError, ReadOnlyError, SchemaError
 from dart_train.metrics import MetricsLog
+from dart_train.outage import Outage
 
 _log = logging.getLogger(__name__)
 THROUGHPUT_WINDOW_S = 60.0
@@ -40,6 +42,7 @@ class DataService:
         slots: desktops of the run, for their utilisation.
         retention: what is cleared away, and how often; by default nothing.
         metrics_interval_s: between two lines.
+        patience_s: how long the database may be away, or its disk full.
         clock: monotonic seconds.
     """
 
@@ -51,8 +54,10 @@ class DataService:
         slots: int | None = None,
         retention: RetentionConfig | None = None,
         metrics_interval_s: float = 1.0,
+        patience_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._outage = Outage("the database", patience_s)
         self._data, self._metrics, self._slots = data, metrics, slots
         self._retention = retention or RetentionConfig()
         self._collected_at = clock()
@@ -108,11 +113,15 @@ class DataService:
         if self._data.config.experience_pool:
             fill_pool(self._data)
         while not stop.is_set():
+            pause = sweep_interval_s
             try:
                 self.turn()
-            except DatabaseBusyError as error:
-                _log.warning("a turn is left out: %s", error)
-            stop.wait(sweep_interval_s)
+                self._outage.succeeded()
+            except DataError as error:
+                pause = max(pause, self._outage.failed(error))
+                if self._outage.over or isinstance(error, (SchemaError, CorruptDataError, ReadOnlyError)):
+                    raise
+            stop.wait(pause)
         self._data.refresh_task_stats()
         self._write_line()
 

@@ -76,6 +76,7 @@ class Store:
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.where = str(parsed.database) if self.is_sqlite else parsed.render_as_string(hide_password=True)
         self._busy_timeout_s, self._patience_s = busy_timeout_s, patience_s
+        self._inode: int | None = None  # of the SQLite file, once it is there
         if self.is_sqlite:
             self._make_folder(parsed.database)
             self.engine: sa.Engine = sa.create_engine(parsed, connect_args={"timeout": busy_timeout_s}, pool_size=16)
@@ -88,7 +89,7 @@ class Store:
             self._writer = self._mysql_engine(parsed, "READ COMMITTED")
             self._now = sa.text("SELECT UNIX_TIMESTAMP(NOW(6))")
         self._ready_schema(upgrade=upgrade)
-        self._inode = os.stat(self.where).st_ino if self.is_sqlite else 0
+        self._inode = os.stat(self.where).st_ino if self.is_sqlite else None
 
     @staticmethod
     def _make_folder(database: str | None) -> None:
@@ -136,7 +137,7 @@ class Store:
 
     def check_alive(self) -> None:
         """Raise `DatabaseGoneError` if the SQLite file was deleted or replaced: SQLite itself does not notice."""
-        if not self.is_sqlite:
+        if self._inode is None:
             return
         try:
             same = os.stat(self.where).st_ino == self._inode
@@ -154,6 +155,7 @@ class Store:
         self._writer.dispose()
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+        self.check_alive()  # or it would be made anew, empty
         races, pause, deadline = 0, RETRY_S, time.monotonic() + self._patience_s
         while True:
             try:

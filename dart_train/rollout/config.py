@@ -158,9 +158,41 @@ class RolloutConfig(_Model):
         default=0.25, gt=0, description="how often the data manager is asked for admission"
     )
     metrics_interval_s: float = Field(default=1.0, gt=0)
-    patience_s: float = Field(default=300.0, gt=0, description="how long the cluster or the database may be away")
+    time_limit_s: float | None = Field(
+        default=None, gt=0, description="of an episode, looked at after each step; it is scored then. None for none"
+    )
+    turn_limit_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="of one decision of the policy; the episode ends as MODEL_ERROR then, and is played again. None: "
+        "engine.patience_s and one request more, so that a policy may wait for engines that are away",
+    )
+    quarantine_after: int = Field(
+        default=6, ge=1, description="rollouts of a task that its desktop loses in a row before the task is left out"
+    )
+    quarantine_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="for how long; twice as long after each try that is lost, up to 20 times that",
+    )
+    patience_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="how long cluster, database, space on the disk, all engines, or all tasks may be away",
+    )
     max_unrecorded: int = Field(default=256, ge=1, description="episodes waiting for the database before slots pause")
+    max_unrecorded_mb: int = Field(
+        default=2048, ge=1, description="megabytes of screenshots waiting for the database before slots pause"
+    )
     stop_grace_s: float = Field(default=3.0, ge=0, description="time that running episodes get to end after SIGTERM")
+    record_grace_s: float = Field(
+        default=8.0, ge=0, description="time that is left to record what has ended, after that"
+    )
+    metrics_listen: str | None = Field(
+        default=None,
+        description='where Prometheus finds /metrics: "127.0.0.1:9465", "unix:/path/to.sock", or "" for nowhere. '
+        "None: rollout.sock in the run's directory",
+    )
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -170,6 +202,11 @@ class RolloutConfig(_Model):
         if isinstance(value, Sequence):
             return tuple({"id": item} if isinstance(item, str) else item for item in value)
         return value
+
+    @property
+    def longest_turn_s(self) -> float:
+        """Seconds that one decision may take."""
+        return self.turn_limit_s or self.engine.patience_s + self.engine.request_timeout_s
 
     @model_validator(mode="after")
     def _surplus_has_a_batch(self) -> RolloutConfig:

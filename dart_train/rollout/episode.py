@@ -1,7 +1,8 @@
 """One rollout: an episode (`dart_agent.episode`) as the scheduler assigned it, and what it leaves behind.
 
 Invariants:
-    - Nothing that a policy or a desktop does wrong raises here; what raises is the loss of the cluster's connection.
+    - Nothing that a policy, a desktop or a task's set-up does wrong raises here; what raises is the loss of the
+      cluster's connection. What was played until then is not lost: `Rollout.cut_off`.
     - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
     - Only what ended in a trainable state with a score is `trainable`; an error never becomes a reward of 0.
 """
@@ -9,9 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from dart_agent.episode import PlayableSession, play_episode
 from dart_agent.episode import PlayedStep as AgentStep
 from dart_agent.policies.policy import Decision, Policy
 from dart_gym.actions import action_to_dict
+from dart_gym.errors import TaskError, UnknownTaskError
 from dart_gym.outcomes import TerminalState
 from dart_train.rollout.scheduler import Assignment
 from dart_train.trajectory import Step, Trajectory
@@ -51,7 +54,8 @@ class PlayedEpisode:
         actions: how many actions were carried out.
         timings: seconds by phase.
         ended_at: Unix time.
-        detail: what the environment or evaluator says about a failure.
+        detail: what the environment, the evaluator or the policy says about a failure.
+        lost_by: what lost it: "environment", "evaluation", "engine", "cluster", "stop"; "" where nothing did.
     """
 
     assignment: Assignment
@@ -64,15 +68,136 @@ class PlayedEpisode:
     timings: dict[str, float]
     ended_at: float
     detail: str = ""
+    lost_by: str = ""
 
     @property
     def trainable(self) -> bool:
         """Whether it counts as a member of its group."""
         return self.terminal.trainable and self.reward is not None and bool(self.steps)
 
+    @property
+    def image_bytes(self) -> int:
+        """Memory that its screenshots hold, each counted once."""
+        images = {id(image): image.nbytes for step in self.steps for image in _images(step)}
+        return sum(images.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time that a rollout may take.
+
+    Attributes:
+        episode_s: from its first screen on, looked at after each step; then it ends as TIME_LIMIT, and is scored.
+        turn_s: for one decision; then it ends as MODEL_ERROR, and is not.
+    """
+
+    episode_s: float | None = None
+    turn_s: float | None = None
+
 
 def _ignore_phase(phase: str) -> None:
     """Take no note."""
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One assignment while it is played. What there is of it can be taken at any time.
+
+    Attributes:
+        assignment: what is played.
+        steps: the decisions so far.
+    """
+
+    assignment: Assignment
+    steps: list[PlayedStep] = field(default_factory=list)
+    _task_hash: str = ""
+    _instruction: str = ""
+
+    async def play(
+        self,
+        session: PlayableSession,
+        policy: Policy,
+        on_phase: Callable[[str], None] = _ignore_phase,
+        *,
+        pacing: str | None = None,
+        limits: Limits = Limits(),
+    ) -> PlayedEpisode:
+        """Play it to its end. Call it once.
+
+        Args:
+            session: a desktop.
+            policy: who decides; `begin` is called here.
+            on_phase: told which of `PHASES` begins.
+            pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
+            limits: time that it may take.
+
+        Raises:
+            dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
+            dart_gym.errors.UnknownTaskError: there is no such task.
+        """
+        try:
+            episode = await play_episode(
+                session,
+                policy,
+                self.assignment.task_id,
+                seed=self.assignment.seed,
+                policy_seed=self.assignment.sampling_seed,
+                max_steps=self.assignment.max_steps,
+                time_limit_s=limits.episode_s,
+                turn_limit_s=limits.turn_s,
+                pacing=pacing,
+                on_step=self._keep,
+                on_phase=on_phase,
+            )
+        except UnknownTaskError:
+            raise
+        except TaskError as error:  # its definition or set-up is broken: no other task's business
+            return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
+        return PlayedEpisode(
+            assignment=self.assignment,
+            task_hash=episode.task_hash,
+            instruction=episode.instruction,
+            terminal=episode.terminal,
+            reward=episode.score,
+            steps=tuple(self.steps),
+            actions=episode.steps,
+            timings=episode.timings,
+            ended_at=episode.ended_at,
+            detail=(episode.error if episode.lost_by == "engine" else "") or episode.evaluation.detail,
+            lost_by=episode.lost_by,
+        )
+
+    def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> PlayedEpisode:
+        """What was played of it, as an episode without a score.
+
+        Args:
+            terminal: one that is not trainable.
+            detail: what happened.
+            lost_by: see `PlayedEpisode`.
+        """
+        spent = {
+            phase: sum(step.timings.get(name, 0.0) for step in self.steps)
+            for phase, name in (("step", "total"), ("generate", "generate"), ("engine", "engine"))
+        }
+        return PlayedEpisode(
+            assignment=self.assignment,
+            task_hash=self._task_hash,
+            instruction=self._instruction,
+            terminal=terminal,
+            reward=None,
+            steps=tuple(self.steps),
+            actions=sum(len(step.decision.actions) for step in self.steps),
+            timings=spent,
+            ended_at=time.time(),
+            detail=detail,
+            lost_by=lost_by,
+        )
+
+    def _keep(self, step: AgentStep) -> None:
+        self._instruction = step.observation.instruction
+        self._task_hash = str(step.result.info.get("task_hash", ""))
+        if step.decision.prompt is not None and step.decision.generation is not None:
+            self.steps.append(PlayedStep(step.decision, step.result.observation.action_error, step.timings))
 
 
 async def play(
@@ -83,47 +208,8 @@ async def play(
     *,
     pacing: str | None = None,
 ) -> PlayedEpisode:
-    """Play one rollout.
-
-    Args:
-        session: a desktop.
-        policy: who decides; `begin` is called here.
-        assignment: what to play.
-        on_phase: told which of `PHASES` begins.
-        pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
-
-    Raises:
-        dart_gym.errors.ClusterError: the session is lost; the rollout is to be played again.
-    """
-    steps: list[PlayedStep] = []
-
-    def keep(step: AgentStep) -> None:
-        if step.decision.prompt is not None and step.decision.generation is not None:
-            steps.append(PlayedStep(step.decision, step.result.observation.action_error, step.timings))
-
-    episode = await play_episode(
-        session,
-        policy,
-        assignment.task_id,
-        seed=assignment.seed,
-        policy_seed=assignment.sampling_seed,
-        max_steps=assignment.max_steps,
-        pacing=pacing,
-        on_step=keep,
-        on_phase=on_phase,
-    )
-    return PlayedEpisode(
-        assignment=assignment,
-        task_hash=episode.task_hash,
-        instruction=episode.instruction,
-        terminal=episode.terminal,
-        reward=episode.score,
-        steps=tuple(steps),
-        actions=episode.steps,
-        timings=episode.timings,
-        ended_at=episode.ended_at,
-        detail=episode.evaluation.detail,
-    )
+    """Play one assignment without limits of time. See `Rollout.play`."""
+    return await Rollout(assignment).play(session, policy, on_phase, pacing=pacing)
 
 
 def new_trajectory_id(assignment: Assignment) -> str:
@@ -171,6 +257,10 @@ def to_trajectory(
         created_at=played.ended_at,
     )
     return trajectory, images
+
+
+def _images(step: PlayedStep) -> tuple[NDArray[np.uint8], ...]:
+    return step.decision.prompt.images if step.decision.prompt is not None else ()
 
 
 def _to_step(step: PlayedStep, image_id: Callable[[NDArray[np.uint8]], str]) -> Step:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 
 from dart_gym.errors import ConfigurationError
 from dart_train.data.manager import DataManager
 from dart_train.data.schema import RolloutState
 from dart_train.errors import DataError
+from dart_train.outage import Outage
 from dart_train.rollout.batches import Batches, trained_and_served
 from dart_train.rollout.config import Mode, RolloutConfig
 
-_log = logging.getLogger(__name__)
 POLL_S = 0.02  # between two looks: desktops stand still meanwhile
 
 
@@ -37,6 +36,7 @@ class BatchGate:
         pending: returns the number of episodes that are not recorded yet.
         served: returns the versions of the engines that take requests.
         on_closed: called after a batch was closed.
+        outage: of the database; told of questions that fail.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class BatchGate:
         pending: Callable[[], int],
         served: Callable[[], Iterable[int]],
         on_closed: Callable[[], None],
+        outage: Outage,
     ) -> None:
+        self._outage = outage
         self._batches, self._data = batches, data
         self._pending, self._served, self._on_closed = pending, served, on_closed
 
     async def run(self) -> None:
         """Close batches until cancelled; a database that is away is asked again."""
-        away = False
         while True:
             # in this order: what is recorded becomes ready, then leased, then a version, then served
             if self._batches.complete and not self._pending():
                 try:
                     over = await asyncio.to_thread(self._is_over)
-                    away = False
+                    self._outage.succeeded("gate")
                 except DataError as error:
-                    if not away:
-                        _log.warning("cannot ask whether the batch was trained on, will go on trying: %s", error)
-                    over, away = False, True
+                    self._outage.failed(error, "gate")
+                    over = False
                 if over:
                     self._batches.close()
                     self._on_closed()

@@ -1,4 +1,4 @@
-"""What the rollout service measures about itself: desktop phases, successes, rates over a sliding window."""
+"""What the rollout service measures about itself: phases, successes, staleness, rates over a sliding window."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class PhaseClock:
         self._phase = ["idle"] * slots
         self._since = [clock()] * slots
         self._seconds = dict.fromkeys(PHASES, 0.0)
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return len(self._phase)
 
     def enter(self, slot: int, phase: str) -> None:
         """A slot begins a phase."""
@@ -90,6 +95,70 @@ class Totals:
         return max(now - then, 1e-9), {name: value - before.get(name, 0.0) for name, value in current.items()}
 
 
+class Gauges:
+    """All gauges of one service.
+
+    Args:
+        slots: desktops.
+        tasks: the training set.
+        newest_version: returns the newest weights' version, to tell how old those of an episode are.
+
+    Attributes:
+        clock: phases of the slots.
+        success: of the newest rollouts by task.
+        totals: sums over the life of the service.
+        staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
+    """
+
+    def __init__(
+        self, slots: int, tasks: Iterable[str], newest_version: Callable[[], int], *, window: int = 256
+    ) -> None:
+        self.clock = PhaseClock(slots)
+        self.success = SuccessWindow(tasks)
+        self.totals = Totals()
+        self.staleness: deque[int] = deque(maxlen=window)
+        self._newest_version = newest_version
+
+    def add(self, played: PlayedEpisode) -> None:
+        """An episode ended."""
+        self.totals.add(played)
+        if played.trainable and played.reward is not None:
+            self.success.add(played.assignment.task_id, played.reward)
+            versions = [step.decision.generation.version[0] for step in played.steps if step.decision.generation]
+            self.staleness.append(max(0, self._newest_version() - min(versions)))
+
+    def figures(self, **growing: float) -> dict[str, Any]:
+        """The gauges' part of a metrics line.
+
+        Args:
+            growing: more ever-growing numbers (seconds of work beside the desktops); their growth per second is in the
+                line as "<name>_share".
+        """
+        phases, totals, staleness = self.clock.seconds(), self.totals, self.staleness
+        busy = sum(phases[phase] for phase in BUSY_PHASES)
+        seconds, grown = totals.rates(busy=busy, waiting=phases["generate"], **growing)
+        slot_seconds, episodes = seconds * self.clock.slots, grown.get("episodes", 0.0)
+        return {
+            "actions": int(totals.sums["actions"]),
+            "episodes": int(totals.sums["episodes"]),
+            "success": self.success.means(),
+            "terminals": dict(totals.terminals),
+            "desktops": self.clock.counts(),
+            "phase_s": phases,
+            "env_utilisation": min(1.0, grown["busy"] / slot_seconds),
+            "engine_wait_share": min(1.0, grown["waiting"] / slot_seconds),
+            "actions_per_min": 60.0 * grown.get("actions", 0.0) / seconds,
+            "rollouts_per_s": episodes / seconds,
+            "seconds_per_rollout": {
+                name.removesuffix("_s"): value / episodes
+                for name, value in grown.items()
+                if name.endswith("_s") and episodes and name not in growing
+            },
+            "staleness": {"mean": sum(staleness) / len(staleness), "max": max(staleness)} if staleness else None,
+            **{f"{name.removesuffix('_s')}_share": max(0.0, grown[name]) / seconds for name in growing},
+        }
+
+
 def engine_figures(replicas: Iterable[Replica]) -> list[dict[str, Any]]:
     """The engines' part of a metrics line."""
     return [
@@ -97,10 +166,16 @@ def engine_figures(replicas: Iterable[Replica]) -> list[dict[str, Any]]:
             "name": replica.name,
             "state": str(replica.state),
             "version": replica.version,
+            "verified": replica.verified,
             "busy_share": replica.busy_share,
             "in_flight": replica.in_flight,
+            "limit": replica.concurrency.limit,
+            "waiting": replica.info.waiting if replica.info else 0,
+            "kv_use": replica.info.kv_use if replica.info else 0.0,
             "requests": replica.requests,
             "restarts": replica.restarts,
+            "failures": replica.failures,
+            "why_down": "" if replica.usable else replica.why_down,
         }
         for replica in replicas
     ]

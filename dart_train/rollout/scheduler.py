@@ -28,7 +28,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dart_train.rollout.batches import Batches
@@ -153,20 +153,23 @@ class Scheduler:
         self._max_attempts = max_attempts
         self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
 
-    def next(self, slot: int, *, admitted: bool = True) -> Assignment | None:
+    def next(self, slot: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
         """Return what the slot plays next, or None when there is nothing to do for it now.
 
         Args:
             slot: the free desktop slot.
             admitted: whether the data manager takes another group; open groups are dealt out in any case.
+            held: tasks of which nothing is dealt now.
         """
         bound_to = self._slot_group.get(slot)
         if bound_to is not None and bound_to.unfinished:
-            return self._deal(bound_to) if bound_to.to_deal else None
+            return self._deal(bound_to) if bound_to.to_deal and bound_to.task.entry.id not in held else None
         if not admitted and not self._to_deal:
             return None
         admitted = admitted and (self.batches is None or self.batches.may_open)
         open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
+        if held:
+            open_to = [task for task in open_to if task.entry.id not in held]
         if self._to_deal >= self._at_once:
             open_to = [task for task in open_to if task.groups]
         if not open_to:
@@ -196,7 +199,7 @@ class Scheduler:
         """The rollout was played and recorded."""
         self.running -= 1
         self.completed += 1
-        self._finish_member(assignment)
+        self._finish_member(self._groups[assignment.group_key])
 
     def lose(self, assignment: Assignment) -> bool:
         """The rollout broke off without a trajectory that may be trained on.
@@ -208,14 +211,32 @@ class Scheduler:
         self.lost += 1
         group = self._groups[assignment.group_key]
         if assignment.attempt + 1 >= self._max_attempts:
-            self.given_up += 1
-            self._finish_member(assignment)
+            self._give_up_member(group)
             return False
         if not group.to_deal:
             group.task.groups.appendleft(group)
             self._to_deal += 1
         group.to_deal.append((assignment.n, assignment.attempt + 1))
         return True
+
+    def drop(self, task_id: str) -> int:
+        """Give up all members of a task that are to be dealt, so that nobody waits for them; return how many."""
+        task = self._tasks[task_id]
+        dropped = 0
+        while task.groups:
+            group = task.groups.popleft()
+            self._to_deal -= 1
+            while group.to_deal:
+                group.to_deal.popleft()
+                self._give_up_member(group)
+                dropped += 1
+        return dropped
+
+    def rejoin(self, task_id: str) -> None:
+        """A task was left out for a while: it goes on beside the others, and does not catch up what it missed."""
+        task = self._tasks[task_id]
+        others = [other.served for other in self._tasks.values() if other is not task]
+        task.dealt_groups = max(task.dealt_groups, min(others, default=0.0) * task.entry.weight)
 
     @property
     def open_groups(self) -> int:
@@ -281,8 +302,11 @@ class Scheduler:
             group_size=group.size,
         )
 
-    def _finish_member(self, assignment: Assignment) -> None:
-        group = self._groups[assignment.group_key]
+    def _give_up_member(self, group: _Group) -> None:
+        self.given_up += 1
+        self._finish_member(group)
+
+    def _finish_member(self, group: _Group) -> None:
         group.unfinished -= 1
         self._unfinished -= 1
         if group.unfinished == 0:

@@ -3,54 +3,47 @@
 Invariants:
     - One event loop, one coroutine per desktop slot. The loop never waits for disk, database or a model: recording,
       admission and the checkpoint table are read and written in threads, models run in their own processes.
-    - Every rollout that begins ends as exactly one of: recorded, lost (dealt again), abandoned (the service stops).
-    - Cluster, database and engines may be away for `patience_s`; what a person must mend (an unknown task, a wrong
-      setting) ends the service at once with that error.
+    - Every rollout that begins ends as exactly one of: recorded, lost (dealt again, or given up), cut off by the end of
+      the service. What was played of the latter two is recorded as such, without a score.
+    - Cluster, database, space on the disk and engines may be away for `patience_s` (`rollout.outages`): what has ended
+      waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends the
+      service at once with that error.
     - Once `run` returns or raises, no process, socket or thread of the service is left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dart_agent.engines.base import Engine
+from dart_agent.engines.base import Engine, EngineError
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client import ClientSession, ClientSettings, ClusterClient
-from dart_gym.cluster.protocol import ErrorCode
-from dart_gym.errors import (
-    ClusterError,
-    ConfigurationError,
-    DartGymError,
-    MissingDependencyError,
-    TaskError,
-)
-from dart_gym.outcomes import TerminalState
+from dart_gym.cluster.client import ClientSettings, ClusterClient
 from dart_train.data.manager import DataManager
-from dart_train.errors import DataError
 from dart_train.metrics import MetricsLog
-from dart_train.rollout.config import Mode, RolloutConfig
+from dart_train.rollout.config import RolloutConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
-from dart_train.rollout.episode import PlayedEpisode, play
 from dart_train.rollout.gate import BatchGate, make_batches
-from dart_train.rollout.gauges import BUSY_PHASES, PhaseClock, SuccessWindow, Totals, engine_figures
+from dart_train.rollout.gauges import Gauges, engine_figures
+from dart_train.rollout.outages import Outages
+from dart_train.rollout.planner import Planner
 from dart_train.rollout.recorder import Recorder
 from dart_train.rollout.replica import Weights
-from dart_train.rollout.scheduler import Assignment, Scheduler
+from dart_train.rollout.scheduler import Scheduler
+from dart_train.rollout.slots import Slots
 from dart_train.rollout.sockets import socket_directory
 from dart_train.rollout.sync import WeightSync
 
 _log = logging.getLogger(__name__)
-FOR_A_PERSON = (ConfigurationError, MissingDependencyError, TaskError)
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
 RECONNECT_S = 10.0
-RECORD_REST_S = 10.0
+LOOK_S = 0.5
+"""How often the service looks whether any engine is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,66 +100,54 @@ class RolloutService:
         token: str | None = None,
     ) -> None:
         self.config, self.data = config, data
-        completed = sum(stats.rollouts for stats in data.task_stats().values())
-        self.scheduler = Scheduler(
-            config.tasks,
-            group_size=config.group_size,
-            seed=config.seed,
-            budget=config.budget_rollouts,
-            completed=completed,
-            life=f"{time.time_ns() // 1_000_000:x}",
-            max_steps=config.max_steps,
-            stay_groups=config.stay_groups,
-            max_attempts=config.max_attempts,
-            mode=config.mode,
-            groups_at_once=config.groups_at_once,
-            batches=make_batches(config, data),
-        )
+        self.scheduler = _scheduler(config, data)
+        self.outages = Outages(config.patience_s)
+        self.gauges = Gauges(config.slots, (entry.id for entry in config.tasks), self._newest_version)
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
-        self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
         self._client = ClusterClient(cluster_url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
-        self._clock = PhaseClock(config.slots)
-        self._success = SuccessWindow(entry.id for entry in config.tasks)
-        self._totals = Totals()
         self._stop = asyncio.Event()
-        self._work = asyncio.Event()  # something changed that may give an idle slot work
-        self._admitted = True
         self._started = time.monotonic()
         self._cpu_started = time.process_time()
         self._pool: EnginePool
         self._sync: WeightSync
         self._recorder: Recorder
+        self._slots: Slots
 
     def stop(self) -> None:
         """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
         self._stop.set()
-        self._work.set()
+        if self.playing:
+            self._slots.stop()
+
+    @property
+    def playing(self) -> bool:
+        """Whether the parts of the service are there: from the start of `run` on."""
+        return hasattr(self, "_slots")
+
+    @property
+    def unrecorded(self) -> int:
+        """Episodes that have ended and are not recorded yet."""
+        return self._recorder.pending if hasattr(self, "_recorder") else 0
 
     async def run(self) -> RolloutSummary:
         """Play until done.
 
         Raises:
-            DartGymError: a task or setting is wrong, or the cluster stayed away for too long.
-            DataError: the database stayed away for too long, or its disk is full.
-            EngineError: no engine came up.
+            DartGymError: a task's name or a setting is wrong, or the cluster stayed away for too long.
+            DataError: the database stayed away for too long, or the disk full.
+            EngineError: no engine came up, or all stayed away for too long.
+            TasksFailedError: no task could be played for too long.
         """
-        loop = asyncio.get_running_loop()
-        self._recorder = Recorder(
-            self.data,
-            patience_s=self.config.patience_s,
-            on_failure=lambda: loop.call_soon_threadsafe(self.stop),
-        )
+        self._recorder = self._new_recorder()
         try:
             with socket_directory() as directory:
-                engine = self.config.engine
-                self._pool = EnginePool(engine, self._weights, directory=directory, log_dir=self._log_dir)
-                self._sync = WeightSync(self._newest_weights, self._pool, interval_s=self.config.sync_interval_s)
+                self._assemble(directory)
                 async with self._pool:
                     await self._run_all()
         finally:
-            await asyncio.to_thread(self._recorder.close, RECORD_REST_S)
+            await asyncio.to_thread(self._recorder.close, self.config.record_grace_s)
         self._write_metrics()
         if self._recorder.failure is not None:
             raise self._recorder.failure
@@ -174,34 +155,69 @@ class RolloutService:
 
     def summary(self) -> RolloutSummary:
         """The counts so far."""
+        totals = self.gauges.totals
         return RolloutSummary(
             rollouts=self.scheduler.completed,
             lost=self.scheduler.lost,
             given_up=self.scheduler.given_up,
-            actions=int(self._totals.sums["actions"]),
+            actions=int(totals.sums["actions"]),
             weight_updates=self._sync.updates,
             reissued=self._pool.reissued,
             seconds=time.monotonic() - self._started,
-            terminals=dict(self._totals.terminals),
+            terminals=dict(totals.terminals),
             cpu_s=time.process_time() - self._cpu_started,
         )
 
-    # --- tasks of the event loop --------------------------------------------------------------------------------
+    # --- parts --------------------------------------------------------------------------------------------------
 
-    async def _run_all(self) -> None:
-        """Run slots until they are done or told to stop, and the helpers beside them as long."""
-        work = [self._sync.run(), self._keep_admission(), self._keep_metrics()]
+    def _new_recorder(self) -> Recorder:
+        loop = asyncio.get_running_loop()
+        return Recorder(
+            self.data,
+            outages=self.outages,
+            most=self.config.max_unrecorded,
+            most_bytes=self.config.max_unrecorded_mb * 1_000_000,
+            on_failure=lambda: loop.call_soon_threadsafe(self.stop),
+        )
+
+    def _assemble(self, sockets: Path) -> None:
+        config = self.config
+        self._pool = EnginePool(config.engine, self._weights, directory=sockets, log_dir=self._log_dir)
+        self._sync = WeightSync(
+            self._newest_weights, self._pool, interval_s=config.sync_interval_s, outage=self.outages.database
+        )
+        self._slots = Slots(
+            config,
+            self.scheduler,
+            client=self._client,
+            new_policy=lambda: self._make_policy(EpisodeEngine(self._pool)),
+            recorder=self._recorder,
+            gauges=self.gauges,
+            outages=self.outages,
+        )
+
+    def _helpers(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the slots."""
+        planner = Planner(self.config, self.data, self.scheduler, self._slots, self.outages.database)
+        helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines()]
         if self.scheduler.batches is not None:
             gate = BatchGate(
                 self.scheduler.batches,
                 self.data,
                 pending=lambda: self._recorder.pending,
                 served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
-                on_closed=self._work.set,
+                on_closed=self._slots.wake,
+                outage=self.outages.database,
             )
-            work.append(gate.run())
-        helpers = [asyncio.create_task(helper) for helper in work]
-        slots = [asyncio.create_task(self._slot(index), name=f"slot-{index}") for index in range(self.config.slots)]
+            helpers.append(gate.run())
+        return helpers
+
+    # --- tasks of the event loop --------------------------------------------------------------------------------
+
+    async def _run_all(self) -> None:
+        """Run slots until they are done or told to stop, and the helpers beside them as long."""
+        helpers = [asyncio.create_task(helper) for helper in self._helpers()]
+        slots = [asyncio.create_task(self._slots.run(slot), name=f"slot-{slot}") for slot in range(self.config.slots)]
         stopping = asyncio.create_task(self._stop.wait())
         try:
             waiting: set[asyncio.Task[Any]] = {*slots, *helpers, stopping}
@@ -211,29 +227,30 @@ class RolloutService:
                     task.result()
             unfinished = [slot for slot in slots if not slot.done()]
             if unfinished:
+                _log.info("told to stop: %d episodes get %g s to end", self.scheduler.running, self.config.stop_grace_s)
                 await asyncio.wait(unfinished, timeout=self.config.stop_grace_s)
         finally:
             for task in (*slots, *helpers, stopping):
                 task.cancel()
             await asyncio.gather(*slots, *helpers, stopping, return_exceptions=True)
 
-    async def _keep_admission(self) -> None:
-        """Ask the data manager now and then whether another group may be opened, and how large and how long."""
-        warned = False
+    async def _look_at_engines(self) -> None:
+        """Say when no engine is left, and when one is back.
+
+        Raises:
+            EngineError: that took too long.
+        """
+        outage = self.outages.engines
         while True:
-            try:
-                admitted = await asyncio.to_thread(self.data.admit, self.scheduler.unfinished)
-                for task_id, plan in (await asyncio.to_thread(self.data.plans, self._limits)).items():
-                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps, share=plan.share)
-                warned = False
-            except DataError as error:
-                if not warned:
-                    _log.warning("cannot ask for admission, no new groups until then: %s", error)
-                admitted, warned = False, True
-            self._admitted = admitted
-            if admitted:
-                self._work.set()
-            await asyncio.sleep(self.config.admission_interval_s)
+            if any(replica.usable for replica in self._pool.replicas):
+                outage.ended()
+            else:
+                outage.failed("; ".join(f"{one.name}: {one.why_down or one.state}" for one in self._pool.replicas))
+                if outage.over:
+                    raise EngineError(
+                        f"no engine replica for {self.config.patience_s:g} s ({outage.reason}); their logs may say why"
+                    )
+            await asyncio.sleep(LOOK_S)
 
     async def _keep_metrics(self) -> None:
         while True:
@@ -244,159 +261,66 @@ class RolloutService:
         row = self.data.newest_checkpoint()
         return Weights(row.path, row.version) if row is not None else None
 
-    # --- one slot -----------------------------------------------------------------------------------------------
-
-    async def _slot(self, slot: int) -> None:
-        """Play rollouts on one desktop; connect again when the session is lost."""
-        pause, lost_since = FIRST_PAUSE_S, None
-        while True:
-            assignment = await self._next_assignment(slot)
-            if assignment is None:
-                return
-            before = self._totals.sums["episodes"]
-            self._clock.enter(slot, "connect")
-            try:
-                async with self._client.session() as session:
-                    await self._episodes(slot, session, assignment)
-                    return
-            except FOR_A_PERSON:
-                raise
-            except (DartGymError, OSError) as error:
-                if isinstance(error, ClusterError) and error.code == ErrorCode.AUTH:
-                    raise
-                now = time.monotonic()
-                if lost_since is None or self._totals.sums["episodes"] > before:
-                    pause, lost_since = FIRST_PAUSE_S, now
-                if now - lost_since > self.config.patience_s:
-                    raise ClusterError(
-                        f"slot {slot} found no desktop for {now - lost_since:.0f} s; is `dart-gym serve` running? "
-                        f"Last error: {error}"
-                    ) from error
-                _log.warning("slot %d lost its desktop, tries again in %.1f s: %s", slot, pause, error)
-            self._clock.enter(slot, "idle")
-            await self._pause(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
-
-    async def _episodes(self, slot: int, session: ClientSession, assignment: Assignment | None) -> None:
-        """Play one rollout after the other on a session, until there is none."""
-        policy = self._make_policy(EpisodeEngine(self._pool))
-        losses = 0
-
-        def enter(phase: str) -> None:
-            self._clock.enter(slot, phase)
-
-        while assignment is not None:
-            try:
-                played = await play(session, policy, assignment, enter, pacing=self.config.pacing)
-            except BaseException:
-                self.scheduler.lose(assignment)
-                self._work.set()
-                raise
-            self._clock.enter(slot, "idle")
-            losses = 0 if self._take(played) else losses + 1
-            if losses:
-                await self._pause(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(losses - 1, 10)))
-            assignment = await self._next_assignment(slot)
-
-    def _take(self, played: PlayedEpisode) -> bool:
-        """Account for an ended episode and have it recorded; return whether it counts."""
-        self._totals.add(played)
-        if played.steps:
-            self._recorder.put(played)
-        if played.trainable and played.reward is not None:
-            self.scheduler.complete(played.assignment)
-            self._success.add(played.assignment.task_id, played.reward)
-        else:
-            again = self.scheduler.lose(played.assignment)
-            level = logging.INFO if again else logging.WARNING
-            _log.log(
-                level,
-                "%s seed %d ended as %s (%s); %s",
-                played.assignment.task_id,
-                played.assignment.seed,
-                played.terminal if played.terminal is not TerminalState.DONE else "not scored",
-                played.detail or "no detail",
-                "it will be played again" if again else "given up, its group stays incomplete",
-            )
-        if self.scheduler.lost or self.scheduler.exhausted or self.scheduler.mode is not Mode.ROLLOUT:
-            self._work.set()  # others wait for what this one was the last of
-        return played.trainable
-
-    async def _next_assignment(self, slot: int) -> Assignment | None:
-        """Wait for something to play; None when the service ends."""
-        while not self._stop.is_set():
-            self._work.clear()
-            if self._recorder.pending < self.config.max_unrecorded:
-                assignment = self.scheduler.next(slot, admitted=self._admitted)
-                if assignment is not None:
-                    return assignment
-                if self.scheduler.exhausted:
-                    self._work.set()
-                    return None
-            await self._wait_for_work()
-        return None
-
-    async def _wait_for_work(self) -> None:
-        try:
-            async with asyncio.timeout(self.config.admission_interval_s):
-                await self._work.wait()
-        except TimeoutError:
-            return
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, unless the service is told to stop."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-        except TimeoutError:
-            return
+    def _newest_version(self) -> int:
+        return self._sync.target.version if self._sync.target else self._pool.weights.version
 
     # --- metrics ------------------------------------------------------------------------------------------------
 
     def _write_metrics(self) -> None:
-        if self._metrics is not None:
+        if self._metrics is None or not self.playing:
+            return
+        try:
             self._metrics.write(**self.figures())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.outages.disk.failed(error, "metrics")
+        else:
+            self.outages.disk.succeeded("metrics")
 
     def figures(self) -> dict[str, Any]:
-        """The metrics line."""
-        phases = self._clock.seconds()
-        seconds, grown = self._totals.rates(
-            busy=sum(phases[phase] for phase in BUSY_PHASES),
-            waiting=phases["generate"],
-            updates=self._sync.updates,
-            recorder_s=self._recorder.busy_s,
-            cpu_s=time.process_time() - self._cpu_started,
-        )
-        slot_seconds = seconds * self.config.slots
-        episodes = grown.get("episodes", 0.0)
+        """The metrics line. Only while `playing`."""
+        scheduler, pool, sync = self.scheduler, self._pool, self._sync
         return {
-            "rollouts": self.scheduler.completed,
+            "rollouts": scheduler.completed,
             "budget": self.config.budget_rollouts,
-            "running": self.scheduler.running,
-            "lost": self.scheduler.lost,
-            "given_up": self.scheduler.given_up,
-            "open_groups": self.scheduler.open_groups,
+            "running": scheduler.running,
+            "lost": scheduler.lost,
+            "given_up": scheduler.given_up,
+            "open_groups": scheduler.open_groups,
+            "dealt": scheduler.dealt(),
+            "admitted": self._slots.admitted,
             "unrecorded": self._recorder.pending,
-            "admitted": self._admitted,
-            "actions": int(self._totals.sums["actions"]),
-            "success": self._success.means(),
-            "dealt": self.scheduler.dealt(),
-            "terminals": dict(self._totals.terminals),
-            "desktops": self._clock.counts(),
-            "env_utilisation": min(1.0, grown["busy"] / slot_seconds),
-            "engine_wait_share": min(1.0, grown["waiting"] / slot_seconds),
-            "actions_per_min": 60.0 * grown.get("actions", 0.0) / seconds,
-            "rollouts_per_s": episodes / seconds,
-            "seconds_per_rollout": {
-                name[:-2]: value / episodes
-                for name, value in grown.items()
-                if name.endswith("_s") and episodes and name not in ("recorder_s", "cpu_s")
-            },
-            "recorder_share": grown["recorder_s"] / seconds,
-            "cpu_share": min(1.0, max(0.0, grown["cpu_s"]) / seconds),
-            "engines": engine_figures(self._pool.replicas),
-            "target_version": self._sync.target.version if self._sync.target else None,
-            "weight_updates": self._sync.updates,
-            "weight_update_s": self._sync.update_s,
-            "reissued": self._pool.reissued,
+            "refused": self._recorder.refused,
+            **self.gauges.figures(recorder_s=self._recorder.busy_s, cpu_s=time.process_time() - self._cpu_started),
+            "engines": engine_figures(pool.replicas),
+            "engine_queue": pool.queued,
+            "engine_faults": dict(pool.faults),
+            "reissued": pool.reissued,
+            "target_version": sync.target.version if sync.target else None,
+            "weight_updates": sync.updates,
+            "weight_updates_failed": sync.failed,
+            "weight_update_s": sync.update_s,
+            "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
+            "quarantine": self._slots.quarantine.shown(),
+            "outages": {name: asdict(state) for name, state in self.outages.present().items()},
+            "outages_ended": {name: one.count - one.away for name, one in self.outages.named().items() if one.count},
         }
+
+
+def _scheduler(config: RolloutConfig, data: DataManager) -> Scheduler:
+    """The scheduler of a new life of a run."""
+    return Scheduler(
+        config.tasks,
+        group_size=config.group_size,
+        seed=config.seed,
+        budget=config.budget_rollouts,
+        completed=sum(stats.rollouts for stats in data.task_stats().values()),
+        life=f"{time.time_ns() // 1_000_000:x}",
+        max_steps=config.max_steps,
+        stay_groups=config.stay_groups,
+        max_attempts=config.max_attempts,
+        mode=config.mode,
+        groups_at_once=config.groups_at_once,
+        batches=make_batches(config, data),
+    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from dart_agent.engines.base import EngineBusy, EngineError
 from dart_train.errors import DataError
+from dart_train.outage import Outage
 from dart_train.rollout.engines import EnginePool
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.wakeup import Wakeup
@@ -62,6 +64,7 @@ class WeightSync:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
         pool: the replicas.
         interval_s: between two looks.
+        outage: of the database; told of looks that fail.
 
     Attributes:
         target: the checkpoint that the replicas are brought to.
@@ -71,11 +74,18 @@ class WeightSync:
         skipped: checkpoints that were given up, with the reason.
     """
 
-    def __init__(self, newest: Callable[[], Weights | None], pool: EnginePool, *, interval_s: float = 0.2) -> None:
+    def __init__(
+        self,
+        newest: Callable[[], Weights | None],
+        pool: EnginePool,
+        *,
+        interval_s: float = 0.2,
+        outage: Outage | None = None,
+    ) -> None:
         self._newest, self._pool, self._interval = newest, pool, interval_s
+        self._outage = outage or Outage("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
         self._checked: Weights | None = None
-        self._away = False
         self._running: set[str] = set()
         self._ended = Wakeup()
         self.target: Weights | None = None
@@ -138,11 +148,9 @@ class WeightSync:
         try:
             weights = self._newest()
         except DataError as error:
-            if not self._away:
-                _log.warning("cannot look for checkpoints, will go on trying: %s", error)
-            self._away = True
+            self._outage.failed(error, "checkpoints")
             return None
-        self._away = False
+        self._outage.succeeded("checkpoints")
         return weights
 
     async def _sound(self, weights: Weights) -> bool:

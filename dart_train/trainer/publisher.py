@@ -155,8 +155,9 @@ class Publisher:
         self._data.publish(version, path, source)
         self.version, self.unpublished = version, 0
         for old in checkpoint.old_versions(self._root, self._keep, self.served, self._first, self.best):
-            self._data.deprecate_checkpoint(old)
-            checkpoint.remove_version(self._root, old)
+            if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
+                self._data.deprecate_checkpoint(old)
+                checkpoint.remove_version(self._root, old)
 
     def _tell(self) -> None:
         self.version, self.unpublished = self._ranks.share((self.version, self.unpublished))

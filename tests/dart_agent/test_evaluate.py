@@ -144,7 +144,7 @@ async def test_lost_episodes_are_played_again_and_never_count_as_failures():
         async def session(self):
             yield self
 
-        async def reset(self, task, *, seed, max_steps=None, pacing=None):
+        async def reset(self, task, *, seed, max_steps=None, time_limit_s=None, pacing=None):
             self.tries[seed] = self.tries.get(seed, 0) + 1
             lost = seed == 2 or (seed % 2 and self.tries[seed] == 1)
             status = EvaluationStatus.ENVIRONMENT_ERROR if lost else EvaluationStatus.OK

@@ -1,10 +1,13 @@
 import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
+from dart_gym.processes import start_time
 from dart_train.rundir import RunDirectory, RunDirectoryError, RunLock, RunState, explain_os_error, write_json
 
 
@@ -56,6 +59,49 @@ def test_second_launcher_is_refused_and_a_killed_one_leaves_no_lock(tmp_path):
     with RunLock(run):
         pass
     assert not (run.root / "run.lock").exists()
+
+
+ORPHANED = """
+import os, pathlib, signal, subprocess, sys
+from dart_train.rundir import RunDirectory, RunLock
+with RunLock(RunDirectory(pathlib.Path(sys.argv[1]))) as lock:
+    module = subprocess.Popen(["sleep", "600"], pass_fds=[lock.fileno()], stdout=subprocess.DEVNULL)
+    print(module.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def orphaned_module(run) -> int:
+    """Process id of a module whose launcher was killed, and which has not ended yet."""
+    command = [sys.executable, "-c", ORPHANED, str(run.root)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    assert said.returncode == -signal.SIGKILL
+    return int(said.stdout)
+
+
+def test_the_lock_of_a_killed_launcher_is_free_once_its_modules_have_ended(tmp_path, caplog):
+    run = make(tmp_path)
+    pid = orphaned_module(run)
+
+    def end_it(record):
+        os.kill(pid, signal.SIGTERM)
+        return True
+
+    caplog.handler.addFilter(end_it)  # the module ends only after the next launcher has said that it waits for it
+    try:
+        with RunLock(run):
+            assert start_time(pid) is None
+    finally:
+        caplog.handler.removeFilter(end_it)
+    assert f"waiting for its modules to end ([{pid}])" in caplog.text
+
+
+def test_modules_that_outstay_their_killed_launcher_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_train.rundir.MODULES_END_S", 0.1)
+    run = make(tmp_path)
+    pid = orphaned_module(run)
+    with RunLock(run):
+        assert start_time(pid) is None
 
 
 def test_write_json_replaces_whole_files(tmp_path):

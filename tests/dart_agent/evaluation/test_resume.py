@@ -115,7 +115,7 @@ async def test_lost_episodes_are_kept_apart_and_played_again_next_time(tmp_path)
         async def __aexit__(self, *exc):
             pass
 
-        async def reset(self, task, *, seed, max_steps=None, pacing=None):
+        async def reset(self, task, *, seed, max_steps=None, time_limit_s=None, pacing=None):
             lost = not self.mended and seed == 1
             status = EvaluationStatus.EVALUATION_ERROR if lost else EvaluationStatus.OK
             evaluation = Evaluation(status, None if lost else 1.0, "test/1", "it broke" if lost else "")

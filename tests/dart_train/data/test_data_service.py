@@ -64,10 +64,24 @@ def test_lines_come_at_their_interval(data, tmp_path, clock):
     assert lines[-1]["trajectories_per_s"] == 4.0
 
 
-def test_a_lost_database_ends_the_service(data, tmp_path):
+def test_a_lost_database_ends_the_service_after_its_patience(data, tmp_path, caplog):
     (tmp_path / "data" / "dart.sqlite").unlink()
     with pytest.raises(DatabaseGoneError):
-        DataService(data).run(threading.Event())
+        DataService(data, patience_s=0.2).run(threading.Event())
+    assert caplog.text.count("the database is away, will go on trying for 0.2 s") == 1
+
+
+def test_a_database_that_comes_back_is_swept_again(data, tmp_path, caplog):
+    database, away, stop = tmp_path / "data" / "dart.sqlite", tmp_path / "away", threading.Event()
+    database.rename(away)
+    service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
+    service.start()
+    _wait_for(lambda: "the database is away" in caplog.text)
+    away.replace(database)
+    _wait_for(lambda: "the database is back" in caplog.text)
+    stop.set()
+    service.join(20)
+    assert not service.is_alive()
 
 
 def test_a_busy_database_costs_only_a_turn(tmp_path, caplog):
@@ -85,7 +99,7 @@ def test_a_busy_database_costs_only_a_turn(tmp_path, caplog):
         inside.wait(10)
         service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
         service.start()
-        _wait_for(lambda: "a turn is left out" in caplog.text)
+        _wait_for(lambda: "the database is away" in caplog.text)
         leave.set()
         holder.join()
         stop.set()

@@ -1,15 +1,27 @@
 from __future__ import annotations
 
+import asyncio
+
+import broken_suite
 import numpy as np
 import pytest
 
 from dart_agent.engines.base import Generation, Prompt
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.actions import Click, Done, Fail, Wait, action_from_dict
+from dart_gym.errors import UnknownTaskError
 from dart_gym.outcomes import Observation, TerminalState
 from dart_gym.session import Session
 from dart_train.data.files import image_hash
-from dart_train.rollout.episode import PHASES, PlayedEpisode, new_trajectory_id, play, to_trajectory
+from dart_train.rollout.episode import (
+    PHASES,
+    Limits,
+    PlayedEpisode,
+    Rollout,
+    new_trajectory_id,
+    play,
+    to_trajectory,
+)
 from dart_train.rollout.scheduler import Assignment
 
 ASSIGNMENT = Assignment("fake/two-steps", 10_007, "fake/two-steps@10007#0.0", 3, 0, 99, 4)
@@ -93,6 +105,69 @@ async def test_a_model_error_is_never_trained_on_and_keeps_only_answered_steps()
 async def test_the_step_limit_of_the_assignment_holds():
     episode, _ = await played(Scripted(*[says(Wait(0.0)) for _ in range(9)]))
     assert episode.terminal is TerminalState.STEP_LIMIT and episode.actions == 4
+
+
+class Endless(Scripted):
+    """Never decides after what it is told to."""
+
+    async def act(self, observation: Observation) -> Decision:
+        if not self._decisions:
+            await asyncio.Event().wait()
+        return await super().act(observation)
+
+
+async def test_a_policy_that_never_decides_ends_its_episode():
+    async with Session() as session:
+        rollout = Rollout(ASSIGNMENT)
+        episode = await rollout.play(session, Endless(says(Wait(0.0))), limits=Limits(turn_s=0.05))
+        assert episode.terminal is TerminalState.MODEL_ERROR and episode.lost_by == "engine" and episode.reward is None
+        assert "no decision within 0.05 s" in episode.detail and len(episode.steps) == 1
+        again = await Rollout(ASSIGNMENT).play(session, Scripted(says(Done())), limits=Limits(turn_s=60.0))
+        assert again.trainable  # the session is as good as before
+
+
+async def test_a_time_out_of_the_policys_own_is_its_own():
+    class Impatient(Scripted):
+        async def act(self, observation: Observation) -> Decision:
+            raise TimeoutError("its own")
+
+    async with Session() as session:
+        with pytest.raises(TimeoutError, match="its own"):
+            await Rollout(ASSIGNMENT).play(session, Impatient(), limits=Limits(turn_s=60.0))
+
+
+async def test_the_time_of_an_episode_is_limited_and_it_is_scored():
+    async with Session() as session:
+        limits = Limits(episode_s=1e-9)
+        episode = await Rollout(ASSIGNMENT).play(session, Scripted(says(Wait(0.0)), says(Done())), limits=limits)
+    assert episode.terminal is TerminalState.TIME_LIMIT and episode.trainable and len(episode.steps) == 1
+
+
+async def test_what_is_cut_off_keeps_its_steps_and_has_no_score():
+    rollout, policy = Rollout(ASSIGNMENT), Endless(says(Wait(0.0)), says(Wait(0.0), version=2))
+    async with Session() as session:
+        playing = asyncio.create_task(rollout.play(session, policy))
+        async with asyncio.timeout(60):
+            while len(rollout.steps) < 2:
+                await asyncio.sleep(0.001)
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+    episode = rollout.cut_off(TerminalState.INTERRUPTED, "told to stop", "stop")
+    assert not episode.trainable and episode.reward is None and episode.actions == 2
+    assert episode.instruction.startswith("Click") and episode.task_hash and episode.timings["step"] > 0
+    assert episode.image_bytes == sum(image.nbytes for image in policy.frames[:2])
+    trajectory, images = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    assert trajectory.terminal is TerminalState.INTERRUPTED and len(trajectory.steps) == 2 and images
+
+
+async def test_a_task_that_cannot_be_set_up_is_lost_and_an_unknown_one_is_an_error():
+    async with Session() as session:
+        broken = Assignment(broken_suite.SETUP, 10_007, "k", 0, 0, 99)
+        episode = await Rollout(broken).play(session, Scripted())
+        assert episode.terminal is TerminalState.ENV_ERROR and episode.lost_by == "environment"
+        assert "a file that is gone" in episode.detail and episode.reward is None
+        with pytest.raises(UnknownTaskError):
+            await Rollout(Assignment("fake/nothing", 1, "k", 0, 0, 0)).play(session, Scripted())
 
 
 def test_names_of_trajectories_are_safe_and_unique():

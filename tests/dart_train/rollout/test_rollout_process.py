@@ -30,6 +30,7 @@ CONFIG = {
         "sampling": {"max_tokens": 6},
         "engine": {"replicas": 1},
         "metrics_interval_s": 0.2,
+        "stop_grace_s": 60.0,
     },
     "data": {"curation": {"batches_ahead": None, "max_staleness": None}},
 }
@@ -92,4 +93,17 @@ async def test_sigterm_ends_it_in_order_and_sigkill_leaves_no_engine(run, cluste
         assert list(read_metrics(run.metrics("rollout")))[0]["rollouts"] >= recorded
         process.kill()
         await asyncio.to_thread(process.wait)
+        await until(lambda: dead(engines))
+
+
+async def test_a_second_sigterm_ends_it_at_once(run, cluster_url):
+    with tempfile.TemporaryDirectory(prefix="dart-t-") as name:
+        process = start(run, cluster_url, Path(name))
+        engines = await play_some(run, process)
+        engines[0].suspend()  # requests stay without an answer, and episodes do not end
+        process.send_signal(signal.SIGTERM)
+        await until(lambda: "told to stop" in (run.root / "log").read_text())
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 20) == STOPPED_STATUS
+        assert "told twice to stop" in (run.root / "log").read_text()
         await until(lambda: dead(engines))

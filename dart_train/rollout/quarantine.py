@@ -1,0 +1,99 @@
+"""Tasks that lose their desktop again and again are left out for a while; the others go on. Pure but for a clock.
+
+A circuit breaker per task. Closed: it is dealt. Open, after `losses` rollouts in a row that the environment lost: it is
+not. Half-open, after a pause that doubles each time: one rollout is dealt, and decides.
+
+Invariants:
+    - Only the environment's losses count: a dead engine or a lost connection to the cluster is no task's fault.
+    - One rollout that comes to a score closes the circuit, whenever it was begun.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Circuit:
+    losses: int = 0  # in a row
+    times: int = 0  # opened since the last success
+    until: float | None = None  # open until then; None: closed
+    probing: bool = False
+    reason: str = ""
+
+
+class Quarantine:
+    """Which tasks are left out.
+
+    Args:
+        tasks: all of them.
+        losses: in a row, after which a task is left out.
+        first_s: for how long, the first time.
+        longest_s: at most.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[str],
+        *,
+        losses: int = 6,
+        first_s: float = 30.0,
+        longest_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._circuits = {task: _Circuit() for task in tasks}
+        self._losses, self._first, self._longest, self._clock = losses, first_s, longest_s, clock
+
+    def held(self) -> frozenset[str]:
+        """Tasks of which nothing is to be dealt now."""
+        now = self._clock()
+        return frozenset(
+            task
+            for task, circuit in self._circuits.items()
+            if circuit.until is not None and (circuit.probing or now < circuit.until)
+        )
+
+    @property
+    def all_held(self) -> bool:
+        """Whether there is no task that is not in quarantine, a try of it included."""
+        return all(circuit.until is not None for circuit in self._circuits.values())
+
+    def dealt(self, task: str) -> None:
+        """A rollout of a task begins: of one in quarantine it is the try that decides."""
+        circuit = self._circuits[task]
+        circuit.probing = circuit.until is not None
+
+    def lost(self, task: str, reason: str) -> bool:
+        """The environment lost a rollout; return whether that puts the task into quarantine (again)."""
+        circuit = self._circuits[task]
+        circuit.losses += 1
+        circuit.reason = reason
+        if circuit.losses < self._losses or (circuit.until is not None and not circuit.probing):
+            return False  # the latter: begun before
+        circuit.until = self._clock() + min(self._longest, self._first * 2.0 ** min(circuit.times, 30))
+        circuit.times += 1
+        circuit.probing = False
+        return True
+
+    def won(self, task: str) -> bool:
+        """A rollout came to a score; return whether that ends a quarantine."""
+        circuit = self._circuits[task]
+        ended = circuit.until is not None
+        if circuit.losses:
+            self._circuits[task] = _Circuit()
+        return ended
+
+    def undecided(self, task: str) -> None:
+        """A rollout ended in a way that says nothing about its task."""
+        self._circuits[task].probing = False
+
+    def shown(self) -> dict[str, str]:
+        """Tasks in quarantine, with what happens to them."""
+        return {
+            task: f"{circuit.losses} losses in a row, {circuit.reason}"
+            for task, circuit in self._circuits.items()
+            if circuit.until is not None
+        }

@@ -1,0 +1,44 @@
+"""Tasks that go wrong, on drawn desktops: imported by tests that serve them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dart_gym.actions import Action
+from dart_gym.desktops.base import Desktop
+from dart_gym.desktops.fake import FakeDesktop
+from dart_gym.errors import TaskError
+from dart_gym.outcomes import Evaluation, TerminalState
+from dart_gym.tasks.registry import register_suite
+from dart_gym.tasks.scenario import Prepared
+from dart_gym.tasks.suites.fake import TASKS, FakeScenario
+from dart_gym.tasks.task import Task
+
+CRASH, SETUP, HEALED = "broken/crash", "broken/setup", "broken/healed"
+MENDED = {HEALED: False}
+"""Whether tasks that can be mended are."""
+
+
+class BrokenScenario(FakeScenario):
+    """Crashes its desktop at the first action, or cannot be set up."""
+
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
+        if task.id == SETUP:
+            raise TaskError("its set-up downloads a file that is gone")
+        self._crashes = not MENDED.get(task.id, False)
+        return await super().prepare(desktop, task, seed)
+
+    async def after_action(self, desktop: Desktop) -> bool:
+        if self._crashes and isinstance(desktop, FakeDesktop):
+            desktop.crash()
+        return await super().after_action(desktop)
+
+    async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
+        return await super().evaluate(desktop, terminal, actions)
+
+
+register_suite(
+    "broken",
+    lambda: tuple(dataclasses.replace(TASKS[1], id=name) for name in (CRASH, SETUP, HEALED)),
+    BrokenScenario,
+)
