@@ -201,6 +201,12 @@ class DartGRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if self.deepspeed:  # before transformers looks for the package
+            raise ValueError(
+                "deepspeed is not supported: its engine reduces gradients and steps the optimizer inside of its own "
+                "backward pass, in buckets that ranks without images do not fill. Leave it empty; fsdp: true shards "
+                "weights, gradients and optimizer states as ZeRO-3 does"
+            )
         super().__post_init__()
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
@@ -349,11 +355,6 @@ _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
 
 def _check_sharding(config: DartGRPOConfig) -> None:
     """Refuse ways to share a model among ranks that are not carried."""
-    if config.deepspeed:
-        raise ValueError(
-            "deepspeed is not supported: its engine steps the optimizer inside of the backward pass. Leave it empty; "
-            "fsdp shards weights, gradients and optimizer states as ZeRO-3 does"
-        )
     if not config.fsdp:
         return
     given = config.fsdp_plugin_args or {}
