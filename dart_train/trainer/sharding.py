@@ -73,6 +73,8 @@ def configure(accelerator: Accelerator, plugin_args: Mapping[str, Any], model: A
     plugin.ignored_modules = [tower]
     layers = base_model(model).model.language_model.layers
     plugin.transformer_cls_names_to_wrap = sorted({type(layer).__name__ for layer in layers})
+    # Put off to the last part of a step, gradients of the whole model would lie on every rank until then.
+    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
     if plugin.mixed_precision_policy is not None:
         # accelerate's own would reduce gradients in bfloat16, and round log-probabilities to it.
         computed = plugin.mixed_precision_policy.param_dtype

@@ -55,7 +55,7 @@ def result(root: Path) -> tuple[list[dict], dict[str, torch.Tensor]]:
     return list(read_metrics(root / "metrics.jsonl")), model.state_dict()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["everything", "adapter", pytest.param("frozen tower", marks=pytest.mark.slow)])
 def test_two_ranks_with_half_a_model_each_are_one_process(case, recorded, model_dir, tmp_path):
     settings = PLAIN | CASES[case]
     found = {}
@@ -74,7 +74,11 @@ def test_two_ranks_with_half_a_model_each_are_one_process(case, recorded, model_
     assert any(not torch.equal(one[name], untouched[name]) for name in one)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_peft": True, "lora_r": 4, "beta": 0.1}], ids=["full", "adapter"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"use_peft": True, "lora_r": 4, "beta": 0.1}, marks=pytest.mark.slow)],
+    ids=["full", "adapter"],
+)
 def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_dir, tmp_path):
     """Adam's moments are sharded too; the state is one for all ranks."""
     settings = {"max_steps": 4, "save_steps": 2, "fsdp": True} | options
