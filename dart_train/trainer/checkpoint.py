@@ -27,12 +27,14 @@ from dart_train.fingerprint import Fingerprint
 from dart_train.trainer.adapters import base_model, merged_weights
 from dart_train.trainer.errors import TrainingError
 from dart_train.trainer.fingerprint import fingerprint_of
+from dart_train.trainer.sharding import Gathered
 
 _log = logging.getLogger(__name__)
 
 STATE_FILE = "dart_state.json"
 DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
+_SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
@@ -49,7 +51,7 @@ def write_model(
     """Write a model as a plain Hugging Face directory, atomically. Adapters are merged into the weights.
 
     Args:
-        model: a `PreTrainedModel`, or one inside a `PeftModel`.
+        model: a `PreTrainedModel`, one inside a `PeftModel`, or a `sharding.Gathered` one.
         directory: final name; a directory that is there already is replaced.
         source_dir: the directory that the model came from; its tokenizer and processor files are copied.
         lease: serial of the newest lease that the weights contain; None if they do not come from leases.
@@ -58,6 +60,8 @@ def write_model(
     Raises:
         TrainingError: a weight is not finite.
     """
+    own = model.model if isinstance(model, Gathered) else model
+    weights = model.weights if isinstance(model, Gathered) else merged_weights(model)
     bad = first_non_finite(model)
     if bad is not None:
         raise TrainingError(
@@ -66,16 +70,12 @@ def write_model(
         )
 
     def save(path: Path) -> None:
-        base_model(model).save_pretrained(path, state_dict=merged_weights(model))
+        base_model(own).save_pretrained(path, state_dict=weights)
 
-    return write_version(
-        save,
-        directory,
-        source_dir,
-        lease=lease,
-        step=step,
-        fingerprint=lambda path: fingerprint_of(base_model(model), path),
-    )
+    def fingerprint(path: Path) -> Fingerprint:
+        return model.fingerprint if isinstance(model, Gathered) else fingerprint_of(base_model(own), path)
+
+    return write_version(save, directory, source_dir, lease=lease, step=step, fingerprint=fingerprint)
 
 
 def write_version(
@@ -122,7 +122,8 @@ def contained_lease(model_dir: str | Path) -> int | None:
 
 def first_non_finite(model: Any) -> str | None:
     """Name of a parameter that holds NaN or infinity; None if all are finite."""
-    for name, parameter in model.named_parameters():
+    weights = model.weights.items() if isinstance(model, Gathered) else model.named_parameters()
+    for name, parameter in weights:
         if not torch.isfinite(parameter).all():
             return name
     return None
@@ -242,6 +243,24 @@ def read_resume_point(directory: str | Path) -> ResumePoint:
                 f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy"
             )
     return ResumePoint(path, **values)
+
+
+def check_layout(point: ResumePoint, *, sharded: bool) -> None:
+    """Refuse a state that was saved in the other layout: `transformers` writes sharded training's weights elsewhere.
+
+    Args:
+        point: a whole state.
+        sharded: whether training goes on with `fsdp`.
+
+    Raises:
+        TrainingError: it was saved with it, or without it.
+    """
+    if sharded != (point.path / _SHARDED_WEIGHTS).exists():
+        was, now = ("without", "with") if sharded else ("with", "without")
+        raise TrainingError(
+            f"{point.path} was saved {was} fsdp and training goes on {now} it: use the setting that it was saved with, "
+            f"or begin from published version {point.version} in another output_dir"
+        )
 
 
 def remove_incomplete(*roots: str | Path) -> list[Path]:

@@ -201,6 +201,12 @@ class DartGRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        if self.deepspeed:  # before transformers looks for the package
+            raise ValueError(
+                "deepspeed is not supported: its engine reduces gradients and steps the optimizer inside of its own "
+                "backward pass, in buckets that ranks without images do not fill. Leave it empty; fsdp: true shards "
+                "weights, gradients and optimizer states as ZeRO-3 does"
+            )
         super().__post_init__()
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
@@ -303,6 +309,7 @@ def _check_combinations(config: DartGRPOConfig) -> None:
             "old_logprobs='recompute' or 'behaviour', or num_iterations=1"
         )
     _check_parts_left_alone(config)
+    _check_sharding(config)
 
 
 def _check_parts_left_alone(config: DartGRPOConfig) -> None:
@@ -327,16 +334,35 @@ def _check_parts_left_alone(config: DartGRPOConfig) -> None:
             f"save_total_limit={config.save_total_limit} leaves no room: with metric_for_best_model set it must be at "
             "least 3 (the best, the newest, and one before it while the newest is being written)"
         )
-    if config.fsdp or config.deepspeed:
-        raise ValueError(
-            "fsdp and deepspeed are not supported: a rank holds the whole model. Leave them empty and start "
-            "`torchrun --nproc-per-node N`; for less memory set use_peft, gradient_checkpointing and freeze_vision"
-        )
     if config.n_gpu > 1:
         raise ValueError(
             f"one process trains on one device, found {config.n_gpu}: start one per device with "
             "`torchrun --nproc-per-node N`, or set CUDA_VISIBLE_DEVICES to one of them"
         )
+
+
+_FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
+    ("fsdp_version", 2, "FSDP1 flattens weights, and its states are not Hugging Face layouts"),
+    ("state_dict_type", "FULL_STATE_DICT", "a state is one Hugging Face directory, however many ranks wrote it"),
+    ("auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "the language model is cut by its layers, the vision tower is not"),
+    ("cpu_offload", False, "the vision tower stays on the device, and one step cannot be made on both"),
+    ("cpu_ram_efficient_loading", False, "every rank reads the weights, the vision tower's too"),
+    ("activation_checkpointing", False, "it renames weights; set gradient_checkpointing beside fsdp_config"),
+    ("transformer_cls_names_to_wrap", "", "the layers of the language model are found"),
+)
+"""What `fsdp_config` may not change, by the plugin's names, and why."""
+
+
+def _check_sharding(config: DartGRPOConfig) -> None:
+    """Refuse ways to share a model among ranks that are not carried."""
+    if not config.fsdp:
+        return
+    given = config.fsdp_plugin_args or {}
+    for name, allowed, why in _FSDP_FIXED:
+        if given.get(name, allowed) != allowed:
+            raise ValueError(f"fsdp_config: {name}={given[name]!r} is not supported, only {allowed!r}: {why}")
+    if config.world_size == 1:
+        raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")
 
 
 def own_fields() -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dart_train.trainer.adapters import base_model, without_adapter
 from dart_train.trainer.collate import MicroBatch
 from dart_train.trainer.forward import ImageFeatures, features_pay, response_logprobs
+from dart_train.trainer.sharding import through
 
 
 class Policy:
@@ -58,10 +59,14 @@ class Policy:
 
     def __call__(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
         """(S, T) log-probabilities and entropies of response tokens, float32."""
-        with self._autocast():
+
+        def work() -> tuple[Tensor, Tensor]:
             return response_logprobs(
                 self.model, micro, self._suppressed, temperature=self._temperature, features=features
             )
+
+        with self._autocast():
+            return through(self.model, work)
 
 
 class Reference(Policy):

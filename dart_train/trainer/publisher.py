@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dart_train.trainer import checkpoint
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.sharding import gathered
 
 if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
@@ -92,13 +93,14 @@ class Publisher:
             weights_dir: else the directory that they were read from.
             lease: serial of the newest lease that they contain.
         """
-        if self._ranks.is_main:
-            self._begin(model, resumed, weights_dir, lease)
-        self._tell()
+        source = self._ranks.share(self._missing(resumed, weights_dir) if self._ranks.is_main else None)
+        if source is None:
+            self._tell()
+        else:
+            self._publish(model, source, lease, resumed.step if resumed else 0)
 
-    def _begin(
-        self, model: Any, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None, lease: int | None
-    ) -> None:
+    def _missing(self, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None) -> str | None:
+        """Take up the newest version; the source of one to publish where none is equal to the weights."""
         self._fail_unfinished()
         newest = self._data.newest_checkpoint()
         own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
@@ -108,9 +110,10 @@ class Publisher:
         elif newest is not None and weights_dir is not None and _same(newest.path, weights_dir):
             self.version = newest.version
         if newest is None:
-            self._write(model, "initial", lease, 0)
-        elif newest.version > self.version:  # published, but not from these weights or those before them
-            self._write(model, "resumed", lease, resumed.step if resumed else 0)
+            return "initial"
+        if newest.version > self.version:  # published, but not from these weights or those before them
+            return "resumed"
+        return None
 
     def _fail_unfinished(self) -> None:
         """Say of versions that an earlier life did not finish that they never will be."""
@@ -138,8 +141,12 @@ class Publisher:
             lease: serial of the newest lease that they contain.
             step: optimizer steps done.
         """
+        self._publish(model, "training", lease, step)
+
+    def _publish(self, model: Any, source: str, lease: int | None, step: int) -> None:
+        whole = gathered(model, self._model_dir, self._ranks)
         if self._ranks.is_main:
-            self._write(model, "training", lease, step)
+            self._write(whole, source, lease, step)
         self._tell()
 
     def _write(self, model: Any, source: str, lease: int | None, step: int) -> None:

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 _T = TypeVar("_T")
 BUCKET = 1 << 25
@@ -78,13 +79,13 @@ class Ranks:
         return total / self.count
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Replace gradients by their mean over the ranks.
+        """Replace gradients by their mean over the ranks. Those of sharded parameters are means already.
 
         Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked. A
         parameter that has a gradient on some rank has one on all afterwards; one that has none anywhere keeps none, so
         that the optimizer treats it as in one process.
         """
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        trained = [item for item in parameters if item.requires_grad and not isinstance(item, DTensor)]
         if self.count == 1 or not trained:
             return
         present = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.int32)

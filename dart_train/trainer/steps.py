@@ -28,6 +28,7 @@ from dart_train.trainer.leases import Leased
 from dart_train.trainer.policy import Policy, Reference
 from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.scoring import Scores, needs_scoring, score_batch, use_scores
+from dart_train.trainer.sharding import is_sharded
 from dart_train.trainer.statistics import StepStatistics
 
 _log = logging.getLogger(__name__)
@@ -153,6 +154,11 @@ class StepRunner:
         """Forget the lease."""
         self.batch = self._work = None
 
+    @property
+    def made_of(self) -> Sequence[str]:
+        """Ids of the trajectories of the batch."""
+        return self.batch.trajectory_ids if self.batch else ()
+
     def _current(self) -> tuple[OptimizerBatch, _Work]:
         if self.batch is None or self._work is None:
             raise RuntimeError("no step was begun")
@@ -181,6 +187,12 @@ class StepRunner:
         except RuntimeError as error:
             if not should_reduce_batch_size(error):
                 raise
+            if is_sharded(self._policy.model):  # the others wait for this rank's weights in the middle of their pass
+                raise TrainingError(
+                    f"out of memory with micro-batches of {self._max_tokens} tokens, and with fsdp a step cannot be "
+                    "made again: set micro_batch_tokens lower, or gradient_checkpointing, and run the same command "
+                    "again, it resumes"
+                ) from error
             failed = True
         return not any(self._ranks.gather(failed))
 

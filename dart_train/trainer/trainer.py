@@ -22,10 +22,8 @@ Invariants:
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,29 +31,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import (
-    AutoModelForImageTextToText,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl
 from transformers.utils.logging import disable_progress_bar
 
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.metrics import MetricsLog
-from dart_train.trainer import checkpoint, losses
-from dart_train.trainer.adapters import add_adapter, base_model, is_adapted
+from dart_train.trainer import losses, sharding
+from dart_train.trainer.adapters import base_model, is_adapted
+from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.config import DartGRPOConfig
-from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.hooks import Hooks
 from dart_train.trainer.leases import Leased, LeaseDataset, LeaseHolder, Turn
+from dart_train.trainer.models import frozen_copy, load_model, trainable
 from dart_train.trainer.policy import Policy, Reference
 from dart_train.trainer.publisher import Publisher
 from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.states import States
 from dart_train.trainer.statistics import merge_metrics
 from dart_train.trainer.steps import StepRunner
 
@@ -63,11 +56,6 @@ if TYPE_CHECKING:
     from dart_train.data.manager import DataManager
 
 _log = logging.getLogger(__name__)
-
-
-def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Load the model of a directory for training: PyTorch's attention, no dropout changes, no cache."""
-    return AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
 
 
 class DartGRPOTrainer(Trainer):
@@ -122,25 +110,16 @@ class DartGRPOTrainer(Trainer):
         if args.supervised_coef and not demonstrations:
             raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
         self.model_dir = Path(model_dir)
-        if args.freeze_vision:
-            base_model(model).model.visual.requires_grad_(False)
-        if args.use_peft and not is_adapted(model):
-            model = add_adapter(model, args)
+        model = trainable(model, args)
         self.ranks = Ranks.current()
-        self._output_dir = Path(str(args.output_dir))
-        self._checkpoints = Path(checkpoints or self._output_dir.parent / "checkpoints")
+        output_dir = Path(str(args.output_dir))
+        self._checkpoints = Path(checkpoints or output_dir.parent / "checkpoints")
         self.publisher = Publisher(
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
             ranks=self.ranks,
         )  # fmt: skip
         self._objective = args.objective()
-        self.skipped_steps = 0
-        self._bad_in_a_row = 0
-        self.resumed: checkpoint.ResumePoint | None = None
         self._leased: Leased | None = None
-        self._save_due = False
-        self._saved_step = -1
-        self._recent: deque[float] = deque(maxlen=args.best_window)
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
@@ -163,6 +142,8 @@ class DartGRPOTrainer(Trainer):
             stop=self._should_stop,
             ranks=self.ranks,
         )
+        self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
+        self.states = States(args, self.publisher, self.leases, self.bad_steps, self.ranks)
         self._leases = LeaseDataset(
             self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
         )
@@ -170,10 +151,13 @@ class DartGRPOTrainer(Trainer):
             model=model,
             args=args,
             train_dataset=self._leases,
-            callbacks=[_Hooks(self), *(callbacks or [])],
+            callbacks=[Hooks(self), *(callbacks or [])],
             optimizers=optimizers,
         )
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
+        if args.fsdp:
+            sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
+            self.is_fsdp_enabled = True
         options: dict[str, Any] = {
             "temperature": args.temperature,
             "autocast": self.accelerator.autocast,
@@ -183,7 +167,7 @@ class DartGRPOTrainer(Trainer):
         self.ref_model, self._reference = None, None
         if args.beta > 0:
             adapter_off = is_adapted(self.model) and ref_model is None
-            self.ref_model = self.model if adapter_off else self._copy(ref_model)
+            self.ref_model = self.model if adapter_off else self._reference_model(ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
         self.steps = StepRunner(
             args,
@@ -196,19 +180,22 @@ class DartGRPOTrainer(Trainer):
             backward=self.accelerator.backward,
         )
 
-    def _copy(self, path: str | Path | None) -> Any:
-        reference = copy.deepcopy(self.model) if path is None else load_model(path)
-        return reference.to(self.args.device).eval().requires_grad_(False)
+    def _reference_model(self, path: str | Path | None) -> Any:
+        model = frozen_copy(self.model, path, self.args.device)
+        return sharding.shard_frozen(self.accelerator, model) if self.args.fsdp else model
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """As `transformers.Trainer.create_optimizer`."""
+        optimizer = super().create_optimizer(model)
+        if self.args.fsdp:
+            sharding.split_groups(optimizer, base_model(self.model).model.visual.parameters())
+        return optimizer
 
     # --- running ------------------------------------------------------------------------------------------------
 
     def run(self) -> Any:
         """Train; go on from the newest whole state in `output_dir` if there is one."""
-        if self.ranks.is_main:
-            checkpoint.remove_incomplete(self._output_dir, self._checkpoints)
-        self.ranks.wait()
-        point = self.ranks.share(checkpoint.resume_point(self._output_dir) if self.ranks.is_main else None)
-        return self.train(resume_from_checkpoint=str(point.path) if point else None)
+        return self.train(resume_from_checkpoint=self.states.find(self._checkpoints))
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
@@ -219,17 +206,9 @@ class DartGRPOTrainer(Trainer):
             TrainingError: the state is incomplete or damaged, or training met non-finite numbers again and again.
         """
         if resume_from_checkpoint is True:
-            point = checkpoint.resume_point(self._output_dir)
-            if point is None:
-                raise TrainingError(
-                    f"no complete state in {self.args.output_dir}: train without resume_from_checkpoint"
-                )
-            resume_from_checkpoint = str(point.path)
+            resume_from_checkpoint = self.states.newest()
         if resume_from_checkpoint:
-            self.resumed = checkpoint.read_resume_point(resume_from_checkpoint)
-            self.skipped_steps, self.publisher.best = self.resumed.skipped, self.resumed.best
-            self._saved_step = self.resumed.step
-            self.leases.contained = self.resumed.lease
+            self.states.take_up(resume_from_checkpoint)
             if not is_adapted(self.model):
                 # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ
                 # from those in memory: it would load nothing and say nothing. `from_pretrained` knows both.
@@ -245,9 +224,7 @@ class DartGRPOTrainer(Trainer):
     def _end_training(self) -> None:
         """Called by the data set once it was told to stop: end the loop, and keep the state."""
         self.control.should_training_stop = True
-        step = self.state.global_step
-        self.control.should_save = step > 0 and step != self._saved_step
-        self._begin_saving(self.control)
+        self.states.end(self.state, self.control)
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
@@ -270,10 +247,10 @@ class DartGRPOTrainer(Trainer):
             return torch.zeros((), device=self.args.device)
         loss, report = self.steps.finish()
         self._reports.append({**report, "perf/wait_s": turn.leased.wait_s if self.steps.iteration == 1 else 0.0})
-        if not bool(loss.isfinite()) or not self._gradient_is_finite():
-            self._skip_step()
+        if not self.bad_steps.passes(loss, self.model.parameters()):
+            self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
+            self.bad_steps.skip(step + 1, self.steps.made_of)
             return torch.zeros_like(loss)
-        self._bad_in_a_row = 0
         self.publisher.unpublished += 1
         return loss
 
@@ -316,32 +293,11 @@ class DartGRPOTrainer(Trainer):
             return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
         return logprobs.detach() if recomputed is None else recomputed
 
-    def _gradient_is_finite(self) -> bool:
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        return bool(torch.nn.utils.get_total_norm(gradients).isfinite())
-
-    def _skip_step(self) -> None:
-        """Leave the weights alone: without gradients the optimizer does nothing, not even decay."""
-        self.model.zero_grad(set_to_none=True)
-        self.skipped_steps += 1
-        self._bad_in_a_row += 1
-        made_of = self.steps.batch.trajectory_ids if self.steps.batch else ()
-        _log.warning(
-            "step %d is not finite and was skipped (%d in a row); it was made of %s",
-            self.state.global_step + 1, self._bad_in_a_row, ", ".join(made_of[:8]),
-        )  # fmt: skip
-        if self._bad_in_a_row >= self.args.max_bad_steps:
-            raise TrainingError(
-                f"{self._bad_in_a_row} steps in a row had a loss or gradient that is not finite; the weights are those "
-                f"before them. Lower learning_rate or max_grad_norm and run the same command again, it resumes from "
-                f"{self._output_dir}"
-            )
-
     # --- between steps ------------------------------------------------------------------------------------------
 
     def begin_training(self) -> None:
         """Publish the weights if no version is equal to them."""
-        self.publisher.begin(self.model, self.resumed, self._weights_dir, self.leases.contained)
+        self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
 
     def end_step(self, control: TrainerControl) -> None:
         """Publish if it is time, and hand in the lease after its last iteration."""
@@ -360,58 +316,16 @@ class DartGRPOTrainer(Trainer):
         now = time.perf_counter()
         self._reports[-1] |= {
             "version": float(self.publisher.version),
-            "skipped_steps": float(self.skipped_steps),
+            "skipped_steps": float(self.bad_steps.skipped),
             "memory_retries": float(self.steps.memory_retries),
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
         }
-        self._put_off_saving(control, last)
-        self._note_best(control)
-        self._begin_saving(control)
-
-    def _put_off_saving(self, control: TrainerControl, last: bool) -> None:
-        """Save between leases only: a state in the middle of one could not say what its weights contain."""
-        if last:
-            control.should_save = control.should_save or self._save_due
-            self._save_due = False
-        elif control.should_save and not control.should_training_stop:
-            control.should_save, self._save_due = False, True
-
-    def _note_best(self, control: TrainerControl) -> None:
-        """Let the state that is about to be saved be the best, if its steps were."""
-        name = self.args.metric_for_best_model
-        value = self._reports[-1].get(name) if name else None
-        if value is None:
-            return
-        self._recent.append(value)
-        if not control.should_save or len(self._recent) < self.args.best_window:
-            return
-        mean, best = sum(self._recent) / len(self._recent), self.state.best_metric
-        if best is None or (mean > best if self.args.greater_is_better else mean < best):
-            self.state.best_metric, self.state.best_global_step = mean, self.state.global_step
-            self.publisher.best = self.publisher.version if not self.publisher.unpublished else self.publisher.best
-
-    def _begin_saving(self, control: TrainerControl) -> None:
-        """What stands where the state is about to be written is not complete from now on."""
-        if control.should_save and self.ranks.is_main:
-            checkpoint.mark_incomplete(self._output_dir / f"checkpoint-{self.state.global_step}")
+        self.states.end_step(self.state, control, self._reports[-1], last)
 
     def save_complete(self) -> None:
-        """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""
-        step = self._saved_step = self.state.global_step
-        self.ranks.wait()
-        if self.ranks.is_main:
-            checkpoint.mark_complete(
-                checkpoint.ResumePoint(
-                    self._output_dir / f"checkpoint-{step}",
-                    step=step,
-                    version=self.publisher.version,
-                    unpublished=self.publisher.unpublished,
-                    lease=self.leases.contained,
-                    skipped=self.skipped_steps,
-                    best=self.publisher.best,
-                )
-            )
+        """The state that `transformers` has just written counts from now on."""
+        self.states.complete(self.state.global_step)
 
     def end_training(self) -> None:
         """Publish what was learned since the last version."""
@@ -438,29 +352,6 @@ class DartGRPOTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: a step's inputs are a lease, not tensors."""
         return 0
-
-
-class _Hooks(TrainerCallback):
-    """The trainer's own work at the moments that `transformers` names."""
-
-    def __init__(self, trainer: DartGRPOTrainer) -> None:
-        self._trainer = trainer
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._trainer.begin_training()
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._trainer.end_step(control)
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._trainer.save_complete()
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._trainer.end_training()
 
 
 def _as_inputs(turn: Any) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_a_step_that_is_not_finite_changes_nothing(data, record_group, make_conf
     trainer.run()
     assert torch.equal(seen[1], seen[2])
     assert not torch.equal(seen[0], seen[1])
-    assert trainer.skipped_steps == 1
+    assert trainer.bad_steps.skipped == 1
     assert weights(trainer.model).isfinite().all()
     assert data.newest_checkpoint().version == 2
     assert [row["skipped_steps"] for row in read_metrics(log.path)] == [0, 1, 1]

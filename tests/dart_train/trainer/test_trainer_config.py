@@ -68,3 +68,26 @@ def test_the_objective_has_no_correction_where_pi_old_is_mu(tmp_path):
     assert DartGRPOConfig(**own).objective() == ObjectiveConfig()
     assert DartGRPOConfig(**own, old_logprobs="behaviour").objective().tis_clip_max is None
     assert DartGRPOConfig(**own, geometric_clip_max=1.1).objective().geometric_clip == (None, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "fsdp shards a model among ranks, and this is one process: torchrun"),
+        ({"version": 1}, "fsdp_version=1 is not supported, only 2: FSDP1 flattens"),
+        ({"state_dict_type": "SHARDED_STATE_DICT"}, "only 'FULL_STATE_DICT': a state is one"),
+        ({"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 9}, "the vision tower is not"),
+        ({"transformer_layer_cls_to_wrap": ["Qwen2_5_VLVisionBlock"]}, "the layers of the language model are found"),
+        ({"cpu_offload": True}, "the vision tower stays on the device"),
+        ({"cpu_ram_efficient_loading": True}, "every rank reads the weights"),
+        ({"activation_checkpointing": True}, "set gradient_checkpointing beside fsdp_config"),
+    ],
+)
+def test_ways_to_shard_that_are_not_carried_are_refused(settings, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, fsdp=True, fsdp_config=settings)
+
+
+def test_deepspeed_is_refused_whether_it_is_installed_or_not(tmp_path):
+    with pytest.raises(ValueError, match="deepspeed is not supported"):
+        DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, deepspeed={"zero_optimization": {"stage": 2}})

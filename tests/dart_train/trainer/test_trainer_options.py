@@ -199,11 +199,6 @@ def test_a_callback_of_trl_works(data, record_group, make_config, model_dir):
     assert seen[0]["reward"] == 0.5 and "grad_norm" in seen[0]
 
 
-def test_sharded_training_is_refused(make_config):
-    with pytest.raises(ValueError, match="a rank holds the whole model"):
-        make_config(fsdp="full_shard")
-
-
 # --- what is kept -----------------------------------------------------------------------------------------------
 
 

@@ -110,8 +110,24 @@ def _arm(trainer, moment: str, at: int) -> None:
             return original(*args, **kwargs)
 
         setattr(owner, name, dying)
+    if moment == "poison":
+        _poison(trainer)
     if moment == "save":
         _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
+
+
+def _poison(trainer) -> None:
+    """Let a gradient be NaN in the last rank's part of one weight."""
+    finish = trainer.steps.finish
+
+    def poisoned():
+        found = finish()
+        if trainer.ranks.rank == trainer.ranks.count - 1:
+            gradient = next(item.grad for item in trainer.model.model.language_model.parameters())
+            gradient.to_local().view(-1)[0] = float("nan")
+        return found
+
+    trainer.steps.finish = poisoned
 
 
 def _cut_off_the_optimizer(when) -> None:

@@ -1,0 +1,76 @@
+"""The rule for steps that are not finite: they change nothing, are counted, and so many in a row end the run.
+
+Invariant: all ranks decide alike, also where each holds only a part of the gradient.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.sharding import local_part
+
+_log = logging.getLogger(__name__)
+
+
+class BadSteps:
+    """Judges the steps of one trainer.
+
+    Args:
+        most: in a row that are borne.
+        output_dir: where the states lie that a person resumes from.
+        ranks: who trains together.
+
+    Attributes:
+        skipped: steps left out so far, also in earlier lives.
+    """
+
+    def __init__(self, most: int, output_dir: Path, ranks: Ranks) -> None:
+        self._most = most
+        self._output_dir = output_dir
+        self._ranks = ranks
+        self._in_a_row = 0
+        self.skipped = 0
+
+    def passes(self, loss: Tensor, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        """Whether a step may be made: its loss and the norm of its gradient are finite. Called by all ranks.
+
+        Args:
+            loss: the same on all ranks.
+            parameters: with the gradient of the whole step.
+        """
+        parts = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
+        finite = bool(loss.isfinite()) and bool(torch.nn.utils.get_total_norm(parts).isfinite())
+        passed = all(self._ranks.gather(finite))
+        if passed:
+            self._in_a_row = 0
+        return passed
+
+    def skip(self, step: int, made_of: Sequence[str]) -> None:
+        """Count a step that did not pass.
+
+        Args:
+            step: its number, from 1.
+            made_of: ids of its trajectories.
+
+        Raises:
+            TrainingError: it was one too many.
+        """
+        self.skipped += 1
+        self._in_a_row += 1
+        _log.warning(
+            "step %d is not finite and was skipped (%d in a row); it was made of %s",
+            step, self._in_a_row, ", ".join(made_of[:8]),
+        )  # fmt: skip
+        if self._in_a_row >= self._most:
+            raise TrainingError(
+                f"{self._in_a_row} steps in a row had a loss or gradient that is not finite; the weights are those "
+                f"before them. Lower learning_rate or max_grad_norm and run the same command again, it resumes from "
+                f"{self._output_dir}"
+            )

@@ -1,0 +1,157 @@
+"""When the states that training resumes from are written, which of them is the best, and when one counts.
+
+`transformers` writes the files; see `checkpoint` for what makes a directory complete.
+
+Invariants:
+    - A state is saved between leases only: in the middle of one it could not say what its weights contain.
+    - What is written says which lease its weights contain, which version they were published as, and what was skipped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import TrainerControl, TrainerState
+
+from dart_train.trainer import checkpoint
+from dart_train.trainer.bad_steps import BadSteps
+from dart_train.trainer.config import DartGRPOConfig
+from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.leases import LeaseHolder
+from dart_train.trainer.publisher import Publisher
+from dart_train.trainer.ranks import Ranks
+
+if TYPE_CHECKING:
+    from dart_train.trainer.checkpoint import ResumePoint
+
+
+class States:
+    """One trainer's states.
+
+    Args:
+        args: of the trainer.
+        publisher: knows the version.
+        leases: know what the weights contain.
+        bad_steps: know what was skipped.
+        ranks: who trains together.
+
+    Attributes:
+        resumed: the state that this life went on from; None at a beginning.
+    """
+
+    def __init__(
+        self, args: DartGRPOConfig, publisher: Publisher, leases: LeaseHolder, bad_steps: BadSteps, ranks: Ranks
+    ) -> None:
+        self._args = args
+        self._output_dir = Path(str(args.output_dir))
+        self._publisher = publisher
+        self._leases = leases
+        self._bad_steps = bad_steps
+        self._ranks = ranks
+        self._recent: deque[float] = deque(maxlen=args.best_window)
+        self._due = False
+        self._saved = -1
+        self.resumed: ResumePoint | None = None
+
+    def find(self, checkpoints: Path) -> str | None:
+        """The newest whole state, after what killed lives left half-written is gone. Called by all ranks.
+
+        Args:
+            checkpoints: where versions lie.
+        """
+        if self._ranks.is_main:
+            checkpoint.remove_incomplete(self._output_dir, checkpoints)
+        self._ranks.wait()
+        point = self._ranks.share(checkpoint.resume_point(self._output_dir) if self._ranks.is_main else None)
+        return str(point.path) if point else None
+
+    def newest(self) -> str:
+        """The newest whole state.
+
+        Raises:
+            TrainingError: there is none.
+        """
+        point = checkpoint.resume_point(self._output_dir)
+        if point is None:
+            raise TrainingError(f"no complete state in {self._output_dir}: train without resume_from_checkpoint")
+        return str(point.path)
+
+    def take_up(self, directory: str) -> None:
+        """Go on from a state: what it says of itself, not its weights.
+
+        Raises:
+            TrainingError: it is incomplete or damaged, or was saved in another layout than is trained in.
+        """
+        point = checkpoint.read_resume_point(directory)
+        checkpoint.check_layout(point, sharded=bool(self._args.fsdp))
+        self.resumed = point
+        self._bad_steps.skipped, self._publisher.best = point.skipped, point.best
+        self._saved = point.step
+        self._leases.contained = point.lease
+
+    def end(self, state: TrainerState, control: TrainerControl) -> None:
+        """Training ends: keep its last state, unless it is kept already."""
+        control.should_save = state.global_step > 0 and state.global_step != self._saved
+        self.begin(state, control)
+
+    def end_step(self, state: TrainerState, control: TrainerControl, report: dict[str, float], last: bool) -> None:
+        """Decide whether a state is saved now, and whether it is the best.
+
+        Args:
+            state: of the trainer; told of the best.
+            control: of the trainer; told whether to save.
+            report: numbers of the step.
+            last: whether it was the last on its lease.
+        """
+        self._put_off(control, last)
+        self._note_best(state, control, report)
+        self.begin(state, control)
+
+    def _put_off(self, control: TrainerControl, last: bool) -> None:
+        if last:
+            control.should_save = control.should_save or self._due
+            self._due = False
+        elif control.should_save and not control.should_training_stop:
+            control.should_save, self._due = False, True
+
+    def _note_best(self, state: TrainerState, control: TrainerControl, report: dict[str, float]) -> None:
+        """Let the state that is about to be saved be the best, if its steps were."""
+        name = self._args.metric_for_best_model
+        value = report.get(name) if name else None
+        if value is None:
+            return
+        self._recent.append(value)
+        if not control.should_save or len(self._recent) < self._args.best_window:
+            return
+        mean, best = sum(self._recent) / len(self._recent), state.best_metric
+        if best is None or (mean > best if self._args.greater_is_better else mean < best):
+            state.best_metric, state.best_global_step = mean, state.global_step
+            publisher = self._publisher
+            publisher.best = publisher.version if not publisher.unpublished else publisher.best
+
+    def begin(self, state: TrainerState, control: TrainerControl) -> None:
+        """What stands where a state is about to be written is not complete from now on."""
+        if control.should_save and self._ranks.is_main:
+            checkpoint.mark_incomplete(self._directory(state.global_step))
+
+    def complete(self, step: int) -> None:
+        """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""
+        self._saved = step
+        self._ranks.wait()
+        if self._ranks.is_main:
+            checkpoint.mark_complete(
+                checkpoint.ResumePoint(
+                    self._directory(step),
+                    step=step,
+                    version=self._publisher.version,
+                    unpublished=self._publisher.unpublished,
+                    lease=self._leases.contained,
+                    skipped=self._bad_steps.skipped,
+                    best=self._publisher.best,
+                )
+            )
+
+    def _directory(self, step: int) -> Path:
+        return self._output_dir / f"checkpoint-{step}"

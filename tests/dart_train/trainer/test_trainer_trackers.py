@@ -1,0 +1,79 @@
+"""`report_to`: the experiment trackers get the trainer's numbers and settings, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(400)]
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from dart_train.data.curation import CurationConfig
+from dart_train.data.manager import DataManager
+from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
+
+root, model_dir, tracker = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+curation = CurationConfig(group_size=4, max_staleness=None)
+with DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation) as data:
+    config = DartGRPOConfig(
+        output_dir=str(root / "trainer"), use_cpu=True, beta=0.0, top_entropy_quantile=1.0, groups_per_step=2,
+        max_steps=1, torch_threads=1, report_to=tracker, project="desktops", run_name="first", learning_rate=0.125,
+    )
+    DartGRPOTrainer(model_dir, config, data).run()
+"""
+
+
+def train(root: Path, model_dir: Path, tracker: str, **variables: str) -> None:
+    """Train a step in a process of its own: trackers keep a run, and threads, per process."""
+    command = [sys.executable, "-c", SCRIPT, str(root), str(model_dir), tracker]
+    result = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_wandb_gets_the_numbers(data, record_group, model_dir, tmp_path):
+    record_group("a"), record_group("b")
+    train(
+        tmp_path, model_dir, "wandb",
+        WANDB_MODE="offline", WANDB_DIR=str(tmp_path), WANDB_PROJECT="desktops", WANDB_ERROR_REPORTING="false",
+    )  # fmt: skip
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    found = read_wandb(file)
+    assert found["train/reward"] == 0.5 and found["train/version"] == 1.0
+    assert found["train/grad_norm"] > 0 and "train/loss" in found
+
+
+def read_wandb(file: Path) -> dict[str, object]:
+    """What was logged, of the protocol buffers that an offline run leaves."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(file))
+    found: dict[str, object] = {}
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return found
+
+
+def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
+    record_group("a"), record_group("b")
+    train(tmp_path, model_dir, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")
+    code = (
+        "import json, trackio; (run,) = trackio.Api().runs('desktops'); assert run.name == 'first';"
+        "print(json.dumps([row for row in trackio.storage.SQLiteStorage.get_logs('desktops', 'first')], default=str))"
+    )
+    variables = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}
+    result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=90)
+    assert result.returncode == 0, result.stderr[-2000:]
+    found = {name: value for row in json.loads(result.stdout.splitlines()[-1]) for name, value in row.items()}
+    assert found["train/reward"] == 0.5 and found["train/version"] == 1.0 and found["train/grad_norm"] > 0
