@@ -27,6 +27,7 @@ def _wait_for(condition, timeout_s: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_the_process_keeps_order_until_it_is_told_to_end(tmp_path):
     with open_manager(tmp_path) as data:
         publish(data, 0)

@@ -125,6 +125,7 @@ def _open(folder, barrier, index) -> None:
         data.record(make_trajectory(f"t{index}", f"g{index}"))
 
 
+@pytest.mark.process
 def test_processes_may_open_a_new_run_at_the_same_moment(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(4)
@@ -152,6 +153,7 @@ def test_runs_share_a_database_without_seeing_one_another(tmp_path):
         assert first.lease(1, "me") is not None
 
 
+@pytest.mark.process
 def test_the_package_needs_no_torch():
     program = "import sys, dart_train.data, dart_train.data.service; sys.exit('torch' in sys.modules)"
     assert subprocess.run([multiprocessing.spawn.get_executable(), "-c", program], timeout=60).returncode == 0
