@@ -32,7 +32,7 @@ test: apps lint  ## everything but the tests that take many minutes
 	@scripts/openenv.sh
 
 test-unit: setup  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --hypothesis-profile unit -m $(UNIT)
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist worksteal --hypothesis-profile unit -m $(UNIT)
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200

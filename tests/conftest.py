@@ -21,7 +21,7 @@ settings.load_profile("dart")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--runs", help="where the tests of the quick start keep their runs; finished ones are not repeated")
+    parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
 
 
 @pytest.fixture(scope="module")
