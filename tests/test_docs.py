@@ -63,6 +63,7 @@ def _marked(name: str, text: str, *values: object) -> object:
     return pytest.param(*values, id=name, marks=marks)
 
 
+@pytest.mark.usefixtures("one_private_cluster")
 @pytest.mark.parametrize("block", [_marked(block.name, block.text, block) for block in _blocks("python")])
 def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # what a page writes lies there; it reads task files of the repository
@@ -151,6 +152,7 @@ def test_every_example_is_documented_and_short():
         assert len(path.read_text().splitlines()) <= 60
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/two-steps", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_random_agent(task):
     printed = _run_example("random_agent.py", task, "--episodes", "2")
@@ -158,12 +160,14 @@ def test_random_agent(task):
     assert printed.count(" steps, score ") == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_vector_send_recv(task):
     printed = _run_example("vector_send_recv.py", task, "--envs", "2", "--episodes", "6")
     assert re.match(r"[67] episodes in ", printed)  # both desktops may end the last one
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("task", ["fake/click-button", pytest.param("miniwob/click-test", marks=pytest.mark.desktop)])
 def test_own_policy(task):
     printed = _run_example("own_policy.py", task, "--episodes", "4")

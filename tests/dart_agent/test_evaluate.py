@@ -188,6 +188,7 @@ def invoke(*arguments: str):
     return CliRunner().invoke(cli.app, list(arguments), catch_exceptions=False)
 
 
+@pytest.mark.process
 def test_run_command():
     result = invoke("run", "fake/two-steps", "--policy", "oracle", "--seed", "2")
     assert result.exit_code == 0
@@ -195,6 +196,7 @@ def test_run_command():
     assert result.output.count("Click(") == 2
 
 
+@pytest.mark.process
 def test_eval_command(tmp_path):
     path = tmp_path / "scores.json"
     result = invoke("eval", "fake", "--policy", "oracle", "--episodes", "2", "--json", str(path))
@@ -203,6 +205,7 @@ def test_eval_command(tmp_path):
     assert [(score["task_id"], score["successes"]) for score in scores] == [*((task, 2) for task in TASKS), ("all", 4)]
 
 
+@pytest.mark.process
 def test_eval_command_by_application_and_compare(tmp_path):
     common = ("--n", "2", "--parallel", "2", "--max-steps", "2")
     for policy in ("oracle", "random"):
@@ -218,6 +221,7 @@ def test_eval_command_by_application_and_compare(tmp_path):
     assert invoke("compare", str(tmp_path / "oracle"), str(tmp_path / "oracle")).output.startswith("no difference")
 
 
+@pytest.mark.process
 def test_run_command_records(tmp_path):
     command = ("run", "--task", "fake/two-steps", "--policy", "oracle", "--out", str(tmp_path / "one"))
     assert "done after 2 steps" in invoke(*command).output

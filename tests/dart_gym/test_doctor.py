@@ -106,6 +106,7 @@ def test_too_little_room_is_a_finding(monkeypatch, check, limit):
     assert check().ok
 
 
+@pytest.mark.process
 def test_the_command_ends_with_1_where_something_is_missing(tmp_path):
     environment = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "dart_gym.cli", "doctor"]

@@ -68,6 +68,7 @@ def test_the_spec_survives_json(env):
         assert again.reset(seed=1)[1]["task_id"] == "fake/two-steps"
 
 
+@pytest.mark.process
 def test_an_id_with_its_module_needs_no_import():
     code = (
         "import gymnasium as g; e = g.make('dart_gym:DartGym/Desktop-v0', task='fake/click-button'); print(e.spec.id)"
@@ -77,9 +78,9 @@ def test_an_id_with_its_module_needs_no_import():
 
 
 def test_making_many_boots_nothing():
-    started = time.monotonic()
+    started = time.process_time()
     environments = [DesktopEnv("fake/click-button", url="ws+unix:///nowhere.sock") for _ in range(64)]
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
     for env in environments:
         env.close()
 
@@ -205,7 +206,7 @@ async def test_it_works_where_a_loop_runs_already():
         assert env.step(env.unwrapped.oracle())[1] == 1.0
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.process)])
 def test_gymnasiums_own_vector_environments_take_it(mode):
     options = {"shared_memory": False} if mode == "async" else {}
     envs = gymnasium.make_vec(ID, 2, vectorization_mode=mode, vector_kwargs=options, task="fake/two-steps")

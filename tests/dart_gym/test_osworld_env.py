@@ -81,6 +81,7 @@ def test_a_suite_may_be_asked_for_by_a_reset():
 # --- Gymnasium
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("environment_id", ["DartGym/Desktop-v0", ID])
 def test_a_spec_survives_json_and_a_fresh_process(environment_id):
     with gymnasium.make(environment_id, **({"task": "fake/two-steps"} if "Desktop" in environment_id else SIZE)) as env:
@@ -128,6 +129,7 @@ def test_gymnasiums_checker_has_nothing_to_say_about_an_osworld_desktop(tmp_path
         env.close()
 
 
+@pytest.mark.process
 def test_videos_are_recorded(tmp_path):
     inner = gymnasium.make("DartGym/Desktop-v0", task="fake/two-steps", render_mode="rgb_array")
     with warnings.catch_warnings():

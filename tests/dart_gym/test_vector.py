@@ -74,9 +74,9 @@ def test_make_vec_gives_it_and_boots_nothing():
 
 def test_64_full_hd_environments_cost_little():
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.process_time()
     envs = DesktopVectorEnv(64, TASK, width=1920, height=1080)
-    elapsed, (_, peak) = time.monotonic() - started, tracemalloc.get_traced_memory()
+    elapsed, (_, peak) = time.process_time() - started, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     envs.close()
     assert elapsed < 1.0 and peak < 10 << 20

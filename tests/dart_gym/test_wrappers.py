@@ -64,6 +64,7 @@ def test_episode_statistics(make_envs, mode):
     assert envs.episode_count == 2 and list(envs.length_queue) == [2, 2]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_videos_of_a_vector(make_envs, mode, tmp_path):
     inner = make_envs(2, autoreset_mode=mode, render_mode="rgb_array")
@@ -92,6 +93,7 @@ def test_rewards_and_lists_of_infos(make_envs):
     assert np.isfinite(rewards).all() and [info["terminal"] for info in infos] == ["done", ""]
 
 
+@pytest.mark.process
 def test_a_time_limit_and_videos_of_one_desktop(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

@@ -37,6 +37,7 @@ def test_a_policy_is_not_different_from_itself():
     assert (result.unit, result.pairs, result.tasks, result.left_out) == ("task", 10, 10, 0)
 
 
+@pytest.mark.thorough
 def test_equal_policies_differ_as_seldom_as_the_level_says_and_better_ones_are_found():
     rng, wrong, found = np.random.default_rng(5), 0, 0
     for _ in range(200):

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -77,6 +76,8 @@ def test_osworlds_layout(tmp_path):
 
 
 def test_a_data_set(tmp_path):
+    import datasets  # takes a second: not when tests are collected
+
     one, two = record(tmp_path / "e", "s/a", 0), record(tmp_path / "e", "s/b", 3, None)
     made = build_dataset([one.directory, two.directory], tmp_path / "cache")
     [path] = write_parquet(made, tmp_path / "out")

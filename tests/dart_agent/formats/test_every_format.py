@@ -127,7 +127,7 @@ def missing(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if name not in SAME])
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=80)
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES)
 def test_round_trip(name, case):
     screen, action = case
@@ -297,7 +297,6 @@ INPUTS = st.dictionaries(FIELDS, JSON_VALUES | WORDS, max_size=6)
 
 
 @pytest.mark.parametrize("name", DISTINCT)
-@settings(max_examples=60)
 @given(response=ANYTHING)
 def test_any_text_is_understood_or_said(name, response):
     found, seconds = timed(name, response)

@@ -75,7 +75,7 @@ def test_a_codec_is_what_it_claims_to_be(claimed, real):
 ENCODED = {codec: bytes(images.encode_image(screen(64, 48), codec)[1]) for codec in images.CODECS}
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.sampled_from(images.CODECS), st.data())
 def test_a_damaged_image_gives_a_protocol_error_at_worst(codec, data):
     body = bytearray(ENCODED[codec])

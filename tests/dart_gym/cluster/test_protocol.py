@@ -215,7 +215,7 @@ HEADERS = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.binary(max_size=60)
     | st.text(max_size=9)
@@ -248,7 +248,7 @@ VALID = protocol.encode_reply(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.integers(0, len(VALID) - 1), st.integers(0, 255), st.integers(0, len(VALID)))
 def test_a_damaged_frame_gives_a_protocol_error_at_worst(position, value, length):
     damaged = bytearray(VALID)

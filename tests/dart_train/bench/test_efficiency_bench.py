@@ -22,6 +22,7 @@ KEYS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_the_published_setting_meets_the_aims_and_the_coupled_loop_is_near_the_papers():
     with Runner(Length(hours=5.0, skip_hours=0.5, seeds=(0, 1))) as runner:
@@ -33,6 +34,7 @@ def test_the_published_setting_meets_the_aims_and_the_coupled_loop_is_near_the_p
     assert 0.67 < coupled.throughput / paper_actions < 1.7
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_everything_is_told(monkeypatch, tmp_path):
     for name, value in {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import multiprocessing.forkserver
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from data_builders import URL_FILE, Clock, empty, open_manager
+from data_builders import CONTEXT, URL_FILE, Clock, empty, open_manager
 
 from dart_train.data import DataManager
 from dart_train.data.mariadb import MariaDB
@@ -39,6 +40,15 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     (tmp_path / URL_FILE).write_text(url)
     yield "mysql"
     empty(url)
+
+
+@pytest.fixture(scope="session")
+def forkserver() -> None:
+    """Have the modules imported once, so that a process costs a fork. (Python 3.11 does not hand `sys.path` on.)"""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+        CONTEXT.set_forkserver_preload(["pytest", "hypothesis", "data_builders"])
+        multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture

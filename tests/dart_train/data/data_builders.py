@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from dart_train.data.schema import metadata
 from dart_train.data.store import Store
 from dart_train.trajectory import Step, Trajectory
 
+CONTEXT = multiprocessing.get_context("forkserver")
+"""Of the processes that tests start; the fixture `forkserver` makes that fast."""
 RUN = "run"
 URL_FILE = "database-url"
 SMALL = CurationConfig(group_size=2, max_staleness=2, batch_groups=2, batches_ahead=2.0, success_window=4)

@@ -186,6 +186,7 @@ def test_a_read_only_server_is_said(mysql_url, mariadb, tmp_path):
         data.store.write(lambda c: [c.execute(table.delete()) for table in (rollout_meta, rollout_run)])
 
 
+@pytest.mark.process
 def test_a_read_only_disk_is_said(sandboxed, tmp_path):
     with open_manager(tmp_path) as data:
         record_group(data, "g")
@@ -199,6 +200,7 @@ def test_a_read_only_disk_is_said(sandboxed, tmp_path):
     assert "said:" in sandboxed(program, "--ro-bind", str(tmp_path), str(tmp_path), argument=str(tmp_path))
 
 
+@pytest.mark.process
 def test_a_full_disk_is_said_and_recording_goes_on_when_there_is_room(sandboxed, tmp_path):
     (tmp_path / "small").mkdir()
     program = (

@@ -7,8 +7,6 @@ each death the next process must find everything as before or as after, go on, a
 from __future__ import annotations
 
 import json
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import signal
 import sys
@@ -19,23 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from data_builders import make_step, make_trajectory, open_manager, picture, publish, record_group
+from data_builders import CONTEXT, make_step, make_trajectory, open_manager, picture, publish, record_group
 
 from dart_train.data import DataManager, RolloutState, image_hash
 from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process, pytest.mark.timeout(600)]
-CONTEXT = multiprocessing.get_context("forkserver")
+pytestmark = [pytest.mark.usefixtures("database", "forkserver"), pytest.mark.process, pytest.mark.timeout(600)]
 MOST_BOUNDARIES = 200
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forkserver() -> None:
-    """Have the modules imported once, so that a process costs a fork. (Python 3.11 does not hand `sys.path` on.)"""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
-        CONTEXT.set_forkserver_preload(["data_builders"])
-        multiprocessing.forkserver.ensure_running()
 
 
 class Boundaries:

@@ -28,7 +28,7 @@ def files(tmp_path) -> TrajectoryFiles:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1))
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 def test_png_decodes_to_the_same_pixels(height, width, seed):
     image = picture(seed, height, width)
     with Image.open(io.BytesIO(encode_png(image))) as decoded:
@@ -186,6 +186,7 @@ FULL_DISK = textwrap.dedent(
 )
 
 
+@pytest.mark.process
 def test_a_full_disk_is_said_and_costs_nothing_recorded_before(sandboxed):
     output = sandboxed(FULL_DISK, "--size", str(6 << 20), "--tmpfs", "/mnt", argument="/mnt")
     assert output.startswith("full: no space left on the device while writing /mnt/data/"), output
@@ -207,6 +208,7 @@ READ_ONLY = textwrap.dedent(
 )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("used_before", [True, False])
 def test_a_read_only_directory_is_said(sandboxed, tmp_path, used_before):
     if used_before:

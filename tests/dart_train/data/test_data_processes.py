@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
-from data_builders import make_step, make_trajectory, open_manager, publish, record_group
+from data_builders import CONTEXT, make_step, make_trajectory, open_manager, publish, record_group
 
-CONTEXT = multiprocessing.get_context("spawn")
 GROUPS = 40
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.process]  # everything here on each database
+pytestmark = [
+    pytest.mark.usefixtures("database", "forkserver"),
+    pytest.mark.process,
+]  # everything here on each database
 
 
 def _train(folder: Path, name: str, results) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -8,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from data_builders import make_trajectory, open_manager, publish, record_group
+from data_builders import CONTEXT, make_trajectory, open_manager, publish, record_group
 
 from dart_train.data.service import DataService, run_data_service
 from dart_train.errors import DatabaseGoneError
@@ -27,13 +26,15 @@ def _wait_for(condition, timeout_s: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("forkserver")
 def test_the_process_keeps_order_until_it_is_told_to_end(tmp_path):
     with open_manager(tmp_path) as data:
         publish(data, 0)
         record_group(data, "g0")
         record_group(data, "g1")
         data.lease(1, "dead", ttl_s=0.0)
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=(tmp_path,), daemon=True)
+        process = CONTEXT.Process(target=_serve, args=(tmp_path,), daemon=True)
         process.start()
         _wait_for(lambda: data.counts()["leased"] == 0)
         publish(data, 9)

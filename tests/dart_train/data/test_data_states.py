@@ -221,6 +221,7 @@ class Life(RuleBasedStateMachine):
         assert sum(rows[key] not in ("trained", "expired") for key in held) <= self.data.surplus()
 
 
+@pytest.mark.thorough
 def test_any_order_of_events(database, request):
     url = request.getfixturevalue("mysql_url") if database == "mysql" else None
     few = 5 if database == "mysql" else 15

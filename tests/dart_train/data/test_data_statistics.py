@@ -40,6 +40,7 @@ def expected_stats(rollouts, window) -> dict[str, TaskStats]:
     return stats
 
 
+@pytest.mark.thorough
 @given(ROLLOUTS)
 @settings(max_examples=15, deadline=None)
 def test_task_records_are_right(tmp_path_factory, rollouts):

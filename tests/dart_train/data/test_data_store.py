@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 import subprocess
+import sys
 import threading
 
 import pytest
 import sqlalchemy as sa
-from data_builders import SMALL, make_trajectory, open_manager
+from data_builders import CONTEXT, SMALL, make_trajectory, open_manager
 
 from dart_train.data import schema
 from dart_train.data.manager import DataManager
@@ -125,10 +125,11 @@ def _open(folder, barrier, index) -> None:
         data.record(make_trajectory(f"t{index}", f"g{index}"))
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("forkserver")
 def test_processes_may_open_a_new_run_at_the_same_moment(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(4)
-    processes = [context.Process(target=_open, args=(tmp_path, barrier, index), daemon=True) for index in range(4)]
+    barrier = CONTEXT.Barrier(4)
+    processes = [CONTEXT.Process(target=_open, args=(tmp_path, barrier, index), daemon=True) for index in range(4)]
     for process in processes:
         process.start()
     for process in processes:
@@ -152,6 +153,7 @@ def test_runs_share_a_database_without_seeing_one_another(tmp_path):
         assert first.lease(1, "me") is not None
 
 
+@pytest.mark.process
 def test_the_package_needs_no_torch():
     program = "import sys, dart_train.data, dart_train.data.service; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([multiprocessing.spawn.get_executable(), "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

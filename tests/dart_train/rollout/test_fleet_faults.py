@@ -171,6 +171,7 @@ async def test_an_unreachable_engine_does_not_hold_up_the_others(weights_dir, so
             assert "is it running" in pool.replicas[0].why_down
 
 
+@pytest.mark.process
 async def test_a_request_that_no_replica_can_serve_harms_none(weights_dir, sockets):
     async with echo_pool(2, weights_dir, sockets) as pool:
         await until(all_ready(pool))

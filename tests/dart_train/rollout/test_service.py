@@ -14,6 +14,7 @@ import pytest_asyncio
 from echo_engine import EchoEngine
 from pool_builders import until
 
+from dart_agent.engines.base import Generation, Prompt, Sampling
 from dart_agent.engines.server import EngineServer
 from dart_gym.cluster.server import ClusterServer, ServerSettings
 from dart_gym.errors import ClusterError, UnknownTaskError
@@ -105,22 +106,40 @@ async def test_responses_without_an_action_are_recorded_as_parse_errors(cluster_
         assert len(trajectory.steps) == 1 and trajectory.steps[0].actions == ()
 
 
-async def test_survives_the_loss_of_the_cluster(sockets, echo_url, data, make_policy):
+class HeldEngine(EchoEngine):
+    """Answers so many requests, and the others when it is let go."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__("echo", "", 0, 0.001, CLICK)
+        self.answers, self.held, self.go = answers, asyncio.Event(), asyncio.Event()
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        self.answers -= 1
+        if self.answers < 0:
+            self.held.set()
+            await self.go.wait()
+        return await super().generate(prompt, sampling)
+
+
+async def test_survives_the_loss_of_the_cluster(sockets, data, make_policy):
     url = f"ws+unix://{sockets / 'gym.sock'}"
     settings = ServerSettings(listen=url, desktops=4, drain_s=0.1)
-    config = config_of(echo_url, budget_rollouts=120)
-    service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
-    server = ClusterServer(settings)
-    await server.start()
-    run = asyncio.create_task(service.run())
-    await until(lambda: service.scheduler.completed > 20)
-    await server.stop()
-    await asyncio.sleep(0.3)  # the time that the cluster is away
-    assert not run.done()
-    async with ClusterServer(settings):
-        summary = await run
-    assert summary.rollouts == 120 and summary.given_up == 0
-    assert sorted(len([t for t in g if t.terminal.trainable]) for g in groups_of(data).values()) == [4] * 30
+    engine = HeldEngine(30)  # so the cluster goes away amid episodes, however fast they are
+    async with EngineServer(engine).listening(f"ws+unix://{sockets / 'echo.sock'}") as engine_url:
+        config = config_of(engine_url, budget_rollouts=60)
+        service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+        server = ClusterServer(settings)
+        await server.start()
+        run = asyncio.create_task(service.run())
+        await asyncio.wait_for(engine.held.wait(), 60)
+        await server.stop()
+        engine.go.set()
+        await asyncio.sleep(0.3)  # the time that the cluster is away
+        assert not run.done()
+        async with ClusterServer(settings):
+            summary = await run
+    assert summary.rollouts == 60 and summary.given_up == 0
+    assert sorted(len([t for t in g if t.terminal.trainable]) for g in groups_of(data).values()) == [4] * 15
 
 
 async def test_gives_up_on_a_cluster_that_stays_away(sockets, echo_url, data, make_policy):

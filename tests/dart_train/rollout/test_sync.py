@@ -143,6 +143,7 @@ async def test_replicas_are_updated_one_at_a_time_while_requests_go_on(model_dir
         assert all(old == new for old, new in versions)
 
 
+@pytest.mark.process
 async def test_a_newer_checkpoint_supersedes_what_has_not_begun(weights_dir, sockets, table):
     async with echo_pool(2, weights_dir, sockets) as pool:
         await until(all_ready(pool))
@@ -155,6 +156,7 @@ async def test_a_newer_checkpoint_supersedes_what_has_not_begun(weights_dir, soc
         assert [r.version for r in pool.replicas] == [6, 6] and sync.updates == 3
 
 
+@pytest.mark.process
 async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weights_dir, sockets, table, caplog):
     async with echo_pool(1, weights_dir, sockets) as pool:
         sync = WeightSync(table, pool)
@@ -168,6 +170,7 @@ async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weigh
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (5, 5)
 
 
+@pytest.mark.process
 async def test_weights_that_no_engine_takes_are_given_up_and_the_last_good_ones_served(
     weights_dir, sockets, table, caplog
 ):
@@ -188,6 +191,7 @@ async def test_weights_that_no_engine_takes_are_given_up_and_the_last_good_ones_
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.process
 async def test_a_replica_killed_during_the_update_comes_back_with_the_newest_weights(weights_dir, sockets, table):
     async with echo_pool(2, weights_dir, sockets) as pool:
         await until(all_ready(pool))
@@ -198,6 +202,7 @@ async def test_a_replica_killed_during_the_update_comes_back_with_the_newest_wei
         assert pool.replicas[0].restarts == 1
 
 
+@pytest.mark.process
 async def test_replicas_start_with_the_newest_weights_when_their_own_were_deleted(weights_dir, sockets, table):
     async with echo_pool(1, weights_dir, sockets) as pool:
         sync = WeightSync(table, pool, interval_s=0.02)
@@ -207,6 +212,7 @@ async def test_replicas_start_with_the_newest_weights_when_their_own_were_delete
         await synced(sync, pool, 9)
 
 
+@pytest.mark.process
 async def test_a_database_that_is_away_is_asked_again(weights_dir, sockets, caplog):
     answers: list[Weights | DataError | None] = [
         DataError("gone"),
@@ -242,6 +248,7 @@ async def test_weights_of_another_shape_are_skipped_before_any_engine_sees_them(
         assert "have other shapes" in sync.skipped[table.newest] and all_ready(pool)()
 
 
+@pytest.mark.process
 async def test_several_are_updated_at_a_time_once_the_version_has_proved_itself(weights_dir, sockets, table):
     async with echo_pool(5, weights_dir, sockets, updates_at_once=2) as pool:
         await until(all_ready(pool))
