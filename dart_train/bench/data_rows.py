@@ -70,8 +70,8 @@ def _run_row(
     return {
         "id": FIRST_ID + index, "run_id": RUN, "trajectory_id": _text("t", index),
         "task_id": _text("task-", group % TASKS), "trace_id": _text("t", index),
-        "split_dir": _text("trajectories/t", index), "reward": member % 2, "num_chunks": STEPS, "used": 0, "model_version": _text("v", _version(group)),
-        "instruction": "Click the button that says OK",
+        "split_dir": _text("trajectories/t", index), "reward": member % 2, "num_chunks": STEPS, "used": 0,
+        "model_version": _text("v", _version(group)), "instruction": "Click the button that says OK",
     }  # fmt: skip
 
 

@@ -56,7 +56,7 @@ _INSERT_STEP = rollout_step.insert()
 _FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
     rollout_meta.c.run_id == sa.bindparam("run"), rollout_meta.c.trajectory_id == sa.bindparam("trajectory")
 )
-# All that recording has to know, in one round trip: the time, the trajectory's row, and its group's row, locked.
+# All that recording has to know, in one round trip: the time, whether it is known, and its group, locked.
 _ONE_ROW = sa.select(sa.literal_column("1").label("always")).subquery("one_row")
 _ITS_GROUP = sa.and_(
     _ONE_ROW.c.always == 1,
@@ -66,8 +66,7 @@ _ITS_GROUP = sa.and_(
 _LOOK = (
     sa.select(
         unix_now().label("now"),
-        _FIND.with_only_columns(rollout_meta.c.state).scalar_subquery().label("known"),
-        _FIND.with_only_columns(rollout_meta.c.digest).scalar_subquery().label("digest"),
+        sa.exists(_FIND).label("known"),
         rollout_group.c.id.label("group_id"),
         rollout_group.c.state.label("group_state"),
         rollout_group.c.expected,
@@ -97,17 +96,14 @@ def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, diges
         DuplicateTrajectoryError: the one that is recorded under its id is another.
     """
     row = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory_id}).first()
-    return None if row is None else _same(run_id, trajectory_id, digest, row.state, row.digest)
-
-
-def _same(run_id: str, trajectory_id: str, digest: str, state: str, recorded_digest: str) -> RolloutState:
-    """Return the state of a recorded trajectory; raise if it is not the one that has this digest."""
-    if recorded_digest and recorded_digest != digest:
+    if row is None:
+        return None
+    if row.digest and row.digest != digest:
         raise DuplicateTrajectoryError(
             f"run {run_id!r} has another trajectory with the id {trajectory_id!r}: two rollouts made it, or one was "
             "played again; give every rollout an id of its own (the first one is kept, this one was not stored)"
         )
-    return RolloutState(state)
+    return RolloutState(row.state)
 
 
 def insert_trajectory(
@@ -138,8 +134,8 @@ def insert_trajectory(
     """
     names = {"run": run_id, "trajectory": trajectory.trajectory_id, "key": trajectory.group_key}
     found = connection.execute(_LOOK, names).one()
-    if found.known is not None:
-        return _same(run_id, trajectory.trajectory_id, digest, found.known, found.digest)
+    if found.known and (known := find_state(connection, run_id, trajectory.trajectory_id, digest)):
+        return known
     now = float(found.now) if now is None else now
     run_row = {
         "run_id": run_id,

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +224,7 @@ class RolloutService:
             try:
                 admitted = await asyncio.to_thread(self.data.admit, self.scheduler.unfinished)
                 for task_id, plan in (await asyncio.to_thread(self.data.plans, self._limits)).items():
-                    self.scheduler.plan(task_id, group_size=plan.group_size, max_steps=plan.max_steps, share=plan.share)
+                    self.scheduler.plan(task_id, **asdict(plan))
                 warned = False
             except DataError as error:
                 if not warned:
