@@ -1,7 +1,10 @@
 """The data manager, measured on each database: recording, leasing from a long run, and the published way beside it.
 
 - `record_per_s`: trajectories whose rows (run, meta, group, one per step) were committed, each in a transaction of its
-  own, by several processes at once. Files are left out: they are as fast as the disk.
+  own, by several processes at once, in a new run. Files are left out: they are as fast as the disk.
+- `record_long_per_s`: the same in the long run, whose indexes are large.
+- `record_unflushed_per_s`: the same in a new run of a MariaDB that flushes its log once a second instead of at every
+  commit (`innodb_flush_log_at_trx_commit=2`), so that a power failure may cost a second of rows.
 - `lease_p95_ms`: a lease of 64 trajectories (8 groups of 8) from a long run, rows only, committed.
 - `vs_published`: how many times longer the published way takes to choose and mark 64 trajectories of the same rows: the
   whole run into pandas, then filters (unused rows of the two newest versions; tasks with enough of them and a mean
@@ -26,7 +29,7 @@ import sqlalchemy as sa
 
 from dart_gym.bench.report import Aim, Report, median, percentile
 from dart_gym.outcomes import TerminalState
-from dart_train.bench.data_rows import GROUP, RUN, TASKS, VERSIONS, fill
+from dart_train.bench.data_rows import GROUP, RUN, STEPS, TASKS, VERSIONS, fill
 from dart_train.data import leases, records
 from dart_train.data.curation import CurationConfig
 from dart_train.data.mariadb import MariaDB
@@ -37,6 +40,8 @@ DATABASES = ("sqlite", "mariadb")
 LEASED = 64
 TIMEOUT_S = 1200.0
 AIMS = {"record_per_s": Aim(1000.0, at_most=False), "lease_p95_ms": Aim(20.0, at_most=True)}
+BUFFER_POOL_MB = 1024
+LOG_MB = 512
 CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -55,7 +60,7 @@ class Sizes:
     rows: int = 1_000_000
     writers: int = 8
     seconds: float = 10.0
-    steps: int = 15
+    steps: int = STEPS
     leases: int = 200
 
 
@@ -63,43 +68,55 @@ def measure(databases: tuple[str, ...], sizes: Sizes, progress: Callable[[str], 
     """Measure on the named databases; each is made for this and removed afterwards."""
     keys: dict[str, float] = {}
     for name in databases:
-        with _database(name) as url:
-            found = _measure_one(url, sizes, lambda stage: progress(f"{name}: {stage}"))  # noqa: B023 - called at once
+        with _database(name) as (url, server):
+            found = _measure_one(url, server, sizes, lambda stage: progress(f"{name}: {stage}"))  # noqa: B023 - at once
         keys |= {f"{name}.{key}": value for key, value in found.items()}
     aims = {f"{name}.{key}": aim for name in databases for key, aim in AIMS.items()}
     notes = [
         f"{sizes.writers} writers, {sizes.steps} steps a trajectory, {sizes.seconds:g} s; "
         f"{sizes.leases} leases of {LEASED} trajectories from {sizes.rows:,}",
-        "durability: SQLite synchronous=NORMAL in WAL mode, MariaDB flushes its log at every commit (its default)",
+        "durability: SQLite synchronous=NORMAL in WAL mode, MariaDB flushes its log at every commit (its default), "
+        f"with {BUFFER_POOL_MB} MiB for pages and a log of {LOG_MB} MiB",
     ]
     return Report("data", keys, aims, notes)
 
 
 @contextmanager
-def _database(name: str) -> Iterator[str]:
+def _database(name: str) -> Iterator[tuple[str, MariaDB | None]]:
     if name == "sqlite":
         with tempfile.TemporaryDirectory(prefix="dart-bench-") as folder:
-            yield f"sqlite:///{Path(folder).resolve()}/bench.sqlite"
+            yield f"sqlite:///{Path(folder).resolve()}/bench.sqlite", None
         return
-    with MariaDB(buffer_pool_mb=512) as server:
-        yield server.new_url()
+    with MariaDB(buffer_pool_mb=BUFFER_POOL_MB, options=(f"--innodb-log-file-size={LOG_MB}M",)) as server:
+        yield server.new_url(), server
 
 
-def _measure_one(url: str, sizes: Sizes, progress: Callable[[str], None]) -> dict[str, float]:
+def _measure_one(url: str, server: MariaDB | None, sizes: Sizes, progress: Callable[[str], None]) -> dict[str, float]:
     progress("recording")
-    recorded = _record(url, sizes)
-    small = replace(sizes, rows=max(sizes.rows // 100, LEASED * 20), leases=max(min(sizes.leases // 10, 20), 1))
+    recorded = {"record_per_s": _record(url, sizes, f"{RUN}-new")}
+    if server is not None:
+        progress("recording without a flush per commit")
+        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        recorded["record_unflushed_per_s"] = _record(url, sizes, f"{RUN}-unflushed")
+        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    small = replace(
+        sizes,
+        rows=GROUP * max(sizes.rows // 100 // GROUP, 20 * LEASED // GROUP),
+        leases=max(min(sizes.leases // 10, 20), 1),
+    )
     progress(f"leasing from {small.rows:,} trajectories")
-    fill(url, small.rows)
+    fill(url, 0, small.rows)
     low = _in_process(_lease, url, small)
     progress(f"filling in {sizes.rows:,} trajectories")
-    fill(url, sizes.rows)
+    fill(url, small.rows, sizes.rows)
     progress("leasing from them")
     high = _in_process(_lease, url, sizes)
     progress("the published way on the same rows")
     published = _in_process(_published, url, sizes)
+    progress("recording into the long run")
+    recorded["record_long_per_s"] = _record(url, sizes, RUN)
     return {
-        "record_per_s": recorded,
+        **recorded,
         "lease_p50_ms": median(high["ms"]),
         "lease_p95_ms": percentile(high["ms"], 0.95),
         "commit_p95_ms": percentile(high["commit_ms"], 0.95),
@@ -120,33 +137,33 @@ def _in_process(work: Callable[[str, Sizes], dict[str, Any]], url: str, sizes: S
 # Recording
 
 
-def _record(url: str, sizes: Sizes) -> float:
+def _record(url: str, sizes: Sizes, run_id: str) -> float:
     Store(url).close()
     with CONTEXT.Manager() as manager:
         barrier = manager.Barrier(sizes.writers)
         with CONTEXT.Pool(sizes.writers) as pool:
-            jobs = [(url, sizes, writer, barrier) for writer in range(sizes.writers)]
+            jobs = [(url, sizes, run_id, writer, barrier) for writer in range(sizes.writers)]
             spans = pool.starmap_async(_write, jobs, chunksize=1).get(TIMEOUT_S)
     first, last = min(span[0] for span in spans), max(span[1] for span in spans)
     return sum(span[2] for span in spans) / (last - first)
 
 
-def _write(url: str, sizes: Sizes, writer: int, barrier: Any) -> tuple[float, float, int]:
+def _write(url: str, sizes: Sizes, run_id: str, writer: int, barrier: Any) -> tuple[float, float, int]:
     """Record groups for a while; return begin, end (Unix time) and how many trajectories."""
     store, config = Store(url), CurationConfig(group_size=GROUP)
     store.read(lambda connection: None)
     barrier.wait(TIMEOUT_S)
     started, done = time.time(), 0
     while time.time() - started < sizes.seconds:
-        trajectory = _trajectory(f"w{writer}-{done}", f"w{writer}-g{done // GROUP}", done, sizes.steps)
-        store.write(lambda c: _insert(c, trajectory, config, store))  # noqa: B023 - called at once
+        trajectory = _trajectory(run_id, writer, done, sizes.steps)
+        store.write(lambda c: _insert(c, trajectory, config))  # noqa: B023 - called at once
         done += 1
     ended = time.time()
     store.close()
     return started, ended, done
 
 
-def _insert(connection: sa.Connection, trajectory: Trajectory, config: CurationConfig, store: Store) -> None:
+def _insert(connection: sa.Connection, trajectory: Trajectory, config: CurationConfig) -> None:
     records.insert_trajectory(
         connection,
         trajectory,
@@ -155,20 +172,19 @@ def _insert(connection: sa.Connection, trajectory: Trajectory, config: CurationC
         digest="0" * 32,
         expected=GROUP,
         config=config,
-        now=store.now(connection),
     )
 
 
-def _trajectory(name: str, group: str, number: int, steps: int) -> Trajectory:
+def _trajectory(run_id: str, writer: int, number: int, steps: int) -> Trajectory:
     step = Step((1, 2, 3), (), (4, 5), (-0.1, -0.2), timings={"step": 0.4, "generate": 1.5}, engine="r0")
     return Trajectory(
-        trajectory_id=name,
-        run_id=f"{RUN}-record",
+        trajectory_id=f"w{writer}-{number}",
+        run_id=run_id,
         task_id=f"task-{number // GROUP % TASKS}",
         task_hash="0" * 16,
         instruction="Click the button that says OK",
         seed=1,
-        group_key=group,
+        group_key=f"w{writer}-g{number // GROUP}",
         terminal=TerminalState.DONE,
         reward=float(number % 2),
         steps=(step,) * steps,

@@ -81,6 +81,19 @@ def capacity(
     return min(rooms, default=None)
 
 
+def crowded(backlog: Backlog, *, batch_size: int, task_groups_ahead: int | None) -> bool:
+    """Whether so many groups of a task wait that others should go first.
+
+    While less than a batch waits, no task is refused: all of them could be, and the trainer would wait for ever.
+
+    Args:
+        backlog: what waits.
+        batch_size: trajectories in a batch.
+        task_groups_ahead: groups of one task that may wait; None: no limit.
+    """
+    return task_groups_ahead is not None and backlog.ready >= batch_size and backlog.task_ready >= task_groups_ahead
+
+
 def admission(
     backlog: Backlog,
     *,
@@ -96,7 +109,7 @@ def admission(
         batch_size: trajectories in a batch.
         max_staleness: as for `capacity`.
         batches_ahead: as for `capacity`.
-        task_groups_ahead: groups of one task that may wait; None: no limit.
+        task_groups_ahead: as for `crowded`.
     """
     room = capacity(backlog, batch_size=batch_size, max_staleness=max_staleness, batches_ahead=batches_ahead)
     if room is not None and room <= 0:
@@ -105,6 +118,6 @@ def admission(
             f"the trainer is behind: {backlog.ready} trajectories wait, {backlog.leased} are leased, {backlog.running} "
             f"run, {-room} more than it can use while they are fresh",
         )
-    if task_groups_ahead is not None and backlog.task_ready >= task_groups_ahead:
+    if crowded(backlog, batch_size=batch_size, task_groups_ahead=task_groups_ahead):
         return Admission(room, f"{backlog.task_ready} groups of this task wait already, {task_groups_ahead} may")
     return Admission(room)

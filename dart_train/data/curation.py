@@ -52,7 +52,7 @@ class CurationConfig(BaseModel):
         select_rollouts: train on at most so many members of a group, positives and negatives balanced; None: on all.
         batch_groups: groups in a batch, for back-pressure.
         batches_ahead: how many batches of rollouts may wait or run before new ones are refused; None: no limit.
-        task_groups_ahead: groups of one task that may wait for the trainer; None: no limit.
+        task_groups_ahead: groups of one task that may wait for the trainer while a whole batch waits; None: no limit.
         success_window: how many of a task's latest rollouts make its success rate.
         dynamic_rollouts: fewer rollouts for tasks that mostly succeed.
         dynamic_rollouts_threshold: success rate up to which a group keeps its full size.
@@ -216,11 +216,13 @@ class Plan:
         group_size: its rollouts.
         max_steps: their step limit; None for the task's own.
         share: factor on the task's configured weight.
+        admitted: whether it may be opened now, as far as that goes by the task (`task_groups_ahead`).
     """
 
     group_size: int
     max_steps: int | None
     share: float = 1.0
+    admitted: bool = True
 
 
 def plan(
@@ -231,6 +233,7 @@ def plan(
     longest_success: int | None,
     cut_off_at: int | None = None,
     share: float = 1.0,
+    admitted: bool = True,
 ) -> Plan:
     """Return how a task's next group is rolled out, by the switches that are on.
 
@@ -241,6 +244,7 @@ def plan(
         longest_success: steps of the task's longest success; None before the first one.
         cut_off_at: see `length_cap`.
         share: see `sampling.task_shares`.
+        admitted: see `admission.crowded`.
     """
     size, limit = config.group_size, max_steps
     if config.dynamic_rollouts:
@@ -255,7 +259,7 @@ def plan(
             cut_off_at=cut_off_at,
             growth=config.length_growth,
         )
-    return Plan(size, limit, share)
+    return Plan(size, limit, share, admitted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,13 @@ def count_ready(
     return int(row[0]), int(row[1])
 
 
+def count_ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[str, tuple[int, int]]:
+    """Return what `count_ready` says of each task; tasks of which nothing waits are left out."""
+    query = sa.select(_group.task_id, sa.func.count(_group.id), sa.func.sum(_group.members))
+    rows = connection.execute(query.where(_ready(run_id, oldest)).group_by(_group.task_id))
+    return {task_id: (groups, int(members)) for task_id, groups, members in rows}
+
+
 def count_leased(connection: sa.Connection, run_id: str) -> int:
     """Return how many trajectories trainers have now."""
     leased = (_group.run_id == run_id) & (_group.state == GroupState.LEASED.value)

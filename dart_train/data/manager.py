@@ -96,7 +96,7 @@ class DataManager(RunReader):
                 digest=digest,
                 expected=expected or self.config.group_size,
                 config=self.config,
-                now=self._now(connection),
+                now=None if self._clock is None else self._clock(),
             )
         )
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from dart_train.data import checkpoints, curation, leases, serving, statistics, status
-from dart_train.data.admission import Admission, Backlog, admission
+from dart_train.data.admission import Admission, Backlog, admission, crowded
 from dart_train.data.cache import LRUCache
 from dart_train.data.checkpoints import CheckpointRow
 from dart_train.data.curation import Census, CurationConfig, Plan, TaskSampling
@@ -218,7 +218,7 @@ class RunReader:
         backlog = self.store.read(lambda c: self._backlog(c, running, task_id))
         return admission(
             backlog,
-            batch_size=config.batch_groups * config.group_size,
+            batch_size=self._batch_size,
             max_staleness=config.max_staleness,
             batches_ahead=config.batches_ahead,
             task_groups_ahead=config.task_groups_ahead if task_id is not None else None,
@@ -240,6 +240,7 @@ class RunReader:
         shares = task_shares(
             config, {task: records[task].success_rate if task in records else None for task in step_limits}
         )
+        refused = self._crowded_tasks()
         cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
         return {
             task_id: curation.plan(
@@ -249,8 +250,22 @@ class RunReader:
                 longest_success=records[task_id].longest_success if task_id in records else None,
                 cut_off_at=cut_off.get(task_id),
                 share=shares[task_id],
+                admitted=task_id not in refused,
             )
             for task_id, limit in step_limits.items()
+        }
+
+    def _crowded_tasks(self) -> set[str]:
+        """Return the tasks of which so much waits that another group of them is not admitted."""
+        limit = self.config.task_groups_ahead
+        if limit is None:
+            return set()
+        waiting = self.store.read(lambda c: leases.count_ready_by_task(c, self.run_id, self._oldest_allowed(c)))
+        ready = sum(trajectories for _, trajectories in waiting.values())
+        return {
+            task_id
+            for task_id, (groups, _) in waiting.items()
+            if crowded(Backlog(ready, 0, 0, groups), batch_size=self._batch_size, task_groups_ahead=limit)
         }
 
     def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:
@@ -295,6 +310,10 @@ class RunReader:
     def surplus(self) -> int:
         """Return how many groups were trained twice, because a trainer lost its lease and went on."""
         return self.store.read(lambda c: leases.count_surplus(c, self.run_id))
+
+    @property
+    def _batch_size(self) -> int:
+        return self.config.batch_groups * self.config.group_size
 
     def _backlog(self, connection: sa.Connection, running: int, task_id: str | None) -> Backlog:
         oldest = self._oldest_allowed(connection)

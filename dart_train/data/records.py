@@ -28,6 +28,7 @@ from dart_train.data.schema import (
     rollout_run,
     rollout_step,
 )
+from dart_train.data.store import unix_now
 from dart_train.errors import DuplicateTrajectoryError
 from dart_train.trajectory import Trajectory
 
@@ -55,9 +56,26 @@ _INSERT_STEP = rollout_step.insert()
 _FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
     rollout_meta.c.run_id == sa.bindparam("run"), rollout_meta.c.trajectory_id == sa.bindparam("trajectory")
 )
-_FIND_GROUP = (
-    sa.select(rollout_group)
-    .where(rollout_group.c.run_id == sa.bindparam("run"), rollout_group.c.group_key == sa.bindparam("key"))
+# All that recording has to know, in one round trip: the time, whether it is known, and its group, locked.
+_ONE_ROW = sa.select(sa.literal_column("1").label("always")).subquery("one_row")
+_ITS_GROUP = sa.and_(
+    _ONE_ROW.c.always == 1,
+    rollout_group.c.run_id == sa.bindparam("run"),
+    rollout_group.c.group_key == sa.bindparam("key"),
+)
+_LOOK = (
+    sa.select(
+        unix_now().label("now"),
+        sa.exists(_FIND).label("known"),
+        rollout_group.c.id.label("group_id"),
+        rollout_group.c.state.label("group_state"),
+        rollout_group.c.expected,
+        rollout_group.c.members,
+        rollout_group.c.reward_min,
+        rollout_group.c.reward_max,
+        rollout_group.c.oldest_version,
+    )
+    .select_from(_ONE_ROW.outerjoin(rollout_group, _ITS_GROUP))
     .with_for_update()
 )
 _UPDATE_GROUP = rollout_group.update().where(rollout_group.c.id == sa.bindparam("group"))
@@ -97,16 +115,28 @@ def insert_trajectory(
     digest: str,
     expected: int,
     config: CurationConfig,
-    now: float,
+    now: float | None = None,
 ) -> RolloutState:
     """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands.
+
+    Args:
+        connection: in a write transaction.
+        trajectory: its files are complete.
+        run_id: the run.
+        split_dir: where its files lie.
+        digest: of its stored form.
+        expected: trainable members that complete its group; the first one decides.
+        config: the switches of curation.
+        now: Unix time; None: by the database's clock.
 
     Raises:
         DuplicateTrajectoryError: another one is recorded under its id.
     """
-    known = find_state(connection, run_id, trajectory.trajectory_id, digest)
-    if known is not None:
+    names = {"run": run_id, "trajectory": trajectory.trajectory_id, "key": trajectory.group_key}
+    found = connection.execute(_LOOK, names).one()
+    if found.known and (known := find_state(connection, run_id, trajectory.trajectory_id, digest)):
         return known
+    now = float(found.now) if now is None else now
     run_row = {
         "run_id": run_id,
         "trajectory_id": trajectory.trajectory_id,
@@ -120,7 +150,7 @@ def insert_trajectory(
     }
     key = connection.execute(_INSERT_RUN, run_row).inserted_primary_key
     assert key is not None  # SQLAlchemy's type: a single-row insert always has one
-    place = _place(connection, trajectory, run_id, expected, config, now)
+    place = _place(connection, trajectory, found, run_id, expected, config, now)
     connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], digest, place, expected, now))
     if trajectory.steps:
         connection.execute(_INSERT_STEP, _step_rows(trajectory, key[0]))
@@ -154,20 +184,25 @@ def _step_rows(trajectory: Trajectory, rollout_id: int) -> list[dict[str, Any]]:
 
 
 def _place(
-    connection: sa.Connection, trajectory: Trajectory, run_id: str, expected: int, config: CurationConfig, now: float
+    connection: sa.Connection,
+    trajectory: Trajectory,
+    group: sa.Row,
+    run_id: str,
+    expected: int,
+    config: CurationConfig,
+    now: float,
 ) -> _Place:
     if trajectory.source != POLICY_SOURCE:
         return _Place(RolloutState.POOLED)
     if untrainable(trajectory):
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
     reward, version = trajectory.reward or 0.0, trajectory.oldest_version
-    group = connection.execute(_FIND_GROUP, {"run": run_id, "key": trajectory.group_key}).first()
-    if group is None:
+    if group.group_id is None:
         members, low, high, oldest = 1, reward, reward, version
-    elif group.state != GroupState.OPEN:
-        stale = group.state == GroupState.EXPIRED
+    elif group.group_state != GroupState.OPEN:
+        stale = group.group_state == GroupState.EXPIRED
         state, reason = (RolloutState.EXPIRED, Reason.STALE) if stale else (RolloutState.REJECTED, Reason.SURPLUS)
-        return _Place(state, reason.value, group.id)
+        return _Place(state, reason.value, group.group_id)
     else:
         expected = group.expected
         members, oldest = group.members + 1, min(group.oldest_version, version)
@@ -182,13 +217,13 @@ def _place(
         "state": verdict.value,
         "reason": reason_or_none.value if reason_or_none else "",
     }
-    if group is None:
+    if group.group_id is None:
         names = {"run_id": run_id, "group_key": trajectory.group_key, "task_id": trajectory.task_id}
         key = connection.execute(_INSERT_GROUP, {**names, **values, "expected": expected, "created_at": now})
         assert key.inserted_primary_key is not None
         group_id = key.inserted_primary_key[0]
     else:
-        group_id = group.id
+        group_id = group.group_id
         connection.execute(_UPDATE_GROUP, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)

@@ -83,6 +83,7 @@ class _Task:
     dealt: int = 0
     dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
     share: float = 1.0  # factor on the weight, from now on
+    admitted: bool = True  # whether a group of it may be opened
     groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
 
     @property
@@ -172,6 +173,7 @@ class Scheduler:
             open_to = [task for task in open_to if task.entry.id not in held]
         if self._to_deal >= self._at_once:
             open_to = [task for task in open_to if task.groups]
+        open_to = [task for task in open_to if task.groups or task.admitted]
         if not open_to:
             return None
         task = self._choose(open_to, self._slot_task.get(slot))
@@ -183,7 +185,9 @@ class Scheduler:
             self._slot_group[slot] = group
         return self._deal(group)
 
-    def plan(self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0) -> None:
+    def plan(
+        self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0, admitted: bool = True
+    ) -> None:
         """Settle the size and step limit of a task's groups from the next one on, and its share from now on.
 
         Args:
@@ -191,9 +195,10 @@ class Scheduler:
             group_size: rollouts per group.
             max_steps: step limit; None for the task's own.
             share: factor on the task's weight, above 0.
+            admitted: whether the data manager takes another group of this task; open ones go on in any case.
         """
         task = self._tasks[task_id]
-        task.size, task.max_steps, task.share = group_size, max_steps, share
+        task.size, task.max_steps, task.share, task.admitted = group_size, max_steps, share, admitted
 
     def complete(self, assignment: Assignment) -> None:
         """The rollout was played and recorded."""

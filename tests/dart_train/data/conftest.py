@@ -52,6 +52,18 @@ def forkserver() -> None:
 
 
 @pytest.fixture
+def new_url(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database without tables."""
+    if database == "sqlite":
+        yield f"sqlite:///{tmp_path}/new.sqlite"
+        return
+    server = request.getfixturevalue("mariadb")
+    url = server.new_url()
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture
 def clock() -> Clock:
     return Clock()
 

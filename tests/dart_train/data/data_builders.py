@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,15 @@ def empty(url: str) -> None:
     store = Store(url)
     store.write(lambda connection: [connection.execute(table.delete()) for table in metadata.tables.values()])
     store.close()
+
+
+def fresh(folder: Path) -> Path:
+    """Return a new directory with the database of a test's, emptied: for a test that runs many examples."""
+    one = Path(tempfile.mkdtemp(dir=folder))
+    if (folder / URL_FILE).exists():
+        shutil.copy(folder / URL_FILE, one)
+        empty(url_of(one))
+    return one
 
 
 def open_manager(folder: Path, clock=None, config: CurationConfig = SMALL) -> DataManager:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from data_builders import SMALL, record_group
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,9 +48,15 @@ def test_what_is_admitted_is_never_too_old_when_it_is_trained(batch, staleness, 
             version += 1
 
 
-@given(SIZES, st.integers(0, 64), st.integers(1, 100), st.integers(0, 4), st.floats(1, 4))
-def test_a_refusal_never_starves_the_trainer(ready, running, batch, staleness, ahead):
-    found = admission(Backlog(ready, 0, running), batch_size=batch, max_staleness=staleness, batches_ahead=ahead)
+@given(SIZES, st.integers(0, 64), st.integers(0, 9), st.integers(1, 100), st.integers(0, 4), st.floats(1, 4))
+def test_a_refusal_never_starves_the_trainer(ready, running, of_task, batch, staleness, ahead):
+    found = admission(
+        Backlog(ready, 0, running, of_task),
+        batch_size=batch,
+        max_staleness=staleness,
+        batches_ahead=ahead,
+        task_groups_ahead=2,
+    )
     if not found and running == 0:
         assert ready >= batch
 
@@ -64,7 +71,24 @@ def test_a_refusal_says_why():
     late = admission(Backlog(ready=20, leased=8, running=4), batch_size=8, max_staleness=2, batches_ahead=2.0)
     assert (late.room, bool(late)) == (-8, False)
     assert "20 trajectories wait, 8 are leased, 4 run, 8 more than it can use" in late.reason
-    crowded = Backlog(ready=0, leased=0, running=0, task_ready=3)
+    crowded = Backlog(ready=8, leased=0, running=0, task_ready=3)
     limits = {"batch_size": 8, "max_staleness": 2, "batches_ahead": 2.0}
     assert "3 groups of this task wait already, 2 may" in admission(crowded, **limits, task_groups_ahead=2).reason
     assert admission(crowded, **limits, task_groups_ahead=4)
+
+
+def test_a_task_of_which_enough_waits_is_refused_until_the_trainer_took_some(database, data):
+    """By the rows: two of its groups are a batch of `SMALL`, and one may wait."""
+    data.config = SMALL.model_copy(update={"task_groups_ahead": 1})
+    limits = {"fake/button": None, "another": None}
+    record_group(data, "g0")
+    assert data.admit(0, "fake/button")  # less than a batch waits: else the trainer could wait for ever
+    record_group(data, "g1")
+    assert data.admit(0)
+    assert data.admit(0, "another")
+    assert not data.admit(0, "fake/button")
+    assert "2 groups of this task wait already, 1 may" in data.admission(0, "fake/button").reason
+    assert {task: plan.admitted for task, plan in data.plans(limits).items()} == {"fake/button": False, "another": True}
+    data.lease(1, "me")
+    assert data.admit(0, "fake/button")
+    assert all(plan.admitted for plan in data.plans(limits).values())

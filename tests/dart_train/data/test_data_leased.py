@@ -8,9 +8,9 @@ import time
 
 import pytest
 import sqlalchemy as sa
-from data_builders import SMALL, make_step, make_trajectory, open_manager, publish, record_group
+from data_builders import make_step, make_trajectory, open_manager, publish, record_group
 
-from dart_train.data import DataManager, Resumed, leases
+from dart_train.data import Resumed, leases
 from dart_train.data.schema import lease, rollout_step
 from dart_train.errors import LeaseError
 from dart_train.trajectory import Step
@@ -194,13 +194,3 @@ def test_what_was_trained_is_not_looked_at_again(database, data):
         assert "idx_rollout_group_state" in plan
         assert "TEMP B-TREE" not in plan
         assert "filesort" not in plan
-
-
-def test_a_group_may_be_refused_for_its_task(tmp_path):
-    with open_manager(tmp_path, config=SMALL.model_copy(update={"task_groups_ahead": 1})) as data:
-        assert isinstance(data, DataManager)
-        record_group(data, "g")
-        assert data.admit(0)
-        assert data.admit(0, "another")
-        assert not data.admit(0, "fake/button")
-        assert "1 groups of this task wait already" in data.admission(0, "fake/button").reason

@@ -147,17 +147,11 @@ def test_published_statements_and_ours_have_the_same_keys():
 
 
 @pytest.fixture
-def empty(database, tmp_path, request) -> Iterator[sa.Engine]:
+def empty(new_url) -> Iterator[sa.Engine]:
     """An engine of a database without tables."""
-    url = f"sqlite:///{tmp_path}/empty.sqlite"
-    server = request.getfixturevalue("mariadb") if database == "mysql" else None
-    if server is not None:
-        url = server.new_url()
-    engine = sa.create_engine(url)
+    engine = sa.create_engine(new_url)
     yield engine
     engine.dispose()
-    if server is not None:
-        server.drop(url)
 
 
 def _url(engine: sa.Engine) -> str:

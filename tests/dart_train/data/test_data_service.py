@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from data_builders import CONTEXT, make_trajectory, open_manager, publish, record_group
+from data_builders import CONTEXT, RUN, make_trajectory, open_manager, publish, record_group, url_of
 
+from dart_train.data.schema import task_state
 from dart_train.data.service import DataService, run_data_service
+from dart_train.data.store import Store
 from dart_train.errors import DatabaseGoneError
 from dart_train.metrics import MetricsLog, read_metrics
 
@@ -28,7 +30,7 @@ def _wait_for(condition, timeout_s: float = 30.0) -> None:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("forkserver")
-def test_the_process_keeps_order_until_it_is_told_to_end(tmp_path):
+def test_the_process_keeps_order_until_it_is_told_to_end(database, tmp_path):
     with open_manager(tmp_path) as data:
         publish(data, 0)
         record_group(data, "g0")
@@ -52,7 +54,7 @@ def test_the_process_keeps_order_until_it_is_told_to_end(tmp_path):
     assert last["env_utilisation"] == pytest.approx(5.0 / 120.0, rel=1e-3)
 
 
-def test_lines_come_at_their_interval(data, tmp_path, clock):
+def test_lines_come_at_their_interval(database, data, tmp_path, clock):
     metrics = MetricsLog(tmp_path / "data.jsonl")
     service = DataService(data, metrics, metrics_interval_s=1.0, clock=clock)
     for _ in range(10):
@@ -85,24 +87,31 @@ def test_a_database_that_comes_back_is_swept_again(data, tmp_path, caplog):
     assert not service.is_alive()
 
 
-def test_a_busy_database_costs_only_a_turn(tmp_path, caplog):
+def test_a_busy_database_costs_only_a_turn(database, tmp_path, caplog):
     with open_manager(tmp_path) as blocker, open_manager(tmp_path) as data:
         data.store.close()
-        data.store = type(data.store)(data.store.engine.url.render_as_string(), busy_timeout_s=0.05)
+        data.store = Store(url_of(tmp_path), busy_timeout_s=0.05)
+        data.record(make_trajectory("t"))
         stop, inside, leave = threading.Event(), threading.Event(), threading.Event()
 
         def hold(connection) -> None:
+            """Have the row that the service is going to write, for as long as the test says."""
+            task = {"run_id": RUN, "task_id": "fake/button"}
+            values = {"rollouts": 0, "window_size": 0, "last_rollout_id": 0, "updated_at": 0.0}
+            connection.execute(task_state.insert().values(**task, **values))
             inside.set()
             leave.wait(20)
+            connection.execute(task_state.delete())
 
         holder = threading.Thread(target=blocker.store.write, args=(hold,))
         holder.start()
-        inside.wait(10)
+        assert inside.wait(10)
         service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
         service.start()
         _wait_for(lambda: "the database is away" in caplog.text)
         leave.set()
         holder.join()
+        _wait_for(lambda: data.saved_task_stats()["fake/button"].rollouts == 1 if data.saved_task_stats() else False)
         stop.set()
         service.join(20)
         assert not service.is_alive()

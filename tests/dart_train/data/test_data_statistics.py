@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import pytest
-from data_builders import Clock, make_step, make_trajectory, open_manager, publish, record_group
-from hypothesis import given, settings
+from data_builders import Clock, fresh, make_step, make_trajectory, open_manager, publish, record_group
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dart_gym.outcomes import TerminalState
 from dart_train.data.cache import LRUCache
 from dart_train.data.statistics import Bucket, TaskStats
+
+pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
 
 ROLLOUTS = st.lists(
     st.tuples(
@@ -42,9 +44,9 @@ def expected_stats(rollouts, window) -> dict[str, TaskStats]:
 
 @pytest.mark.thorough
 @given(ROLLOUTS)
-@settings(max_examples=15, deadline=None)
-def test_task_records_are_right(tmp_path_factory, rollouts):
-    with open_manager(tmp_path_factory.mktemp("run")) as data:
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_task_records_are_right(tmp_path, rollouts):
+    with open_manager(fresh(tmp_path)) as data:
         half = len(rollouts) // 2
         for index, (task, reward, steps, source) in enumerate(rollouts):
             if index == half:

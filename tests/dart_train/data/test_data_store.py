@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
 
 import pytest
 import sqlalchemy as sa
-from data_builders import CONTEXT, SMALL, make_trajectory, open_manager
+from data_builders import CONTEXT, RUN, SMALL, make_trajectory, url_of
 
 from dart_train.data import schema
 from dart_train.data.manager import DataManager
@@ -25,19 +24,26 @@ from dart_train.errors import (
 @pytest.mark.parametrize(
     ("version", "step"), [("9999", "use the version of the package"), ("0001", "with `dart-train data init`")]
 )
-def test_another_schema_version_is_refused(tmp_path, version, step):
-    store = Store(f"sqlite:///{tmp_path}/db.sqlite")
-    store.write(lambda c: c.execute(schema.alembic_version.update().values(version_num=version)))
-    store.close()
+def test_another_schema_version_is_refused(database, tmp_path, version, step):
+    store = Store(url_of(tmp_path))
+
+    def say(revision: str) -> None:
+        store.write(lambda c: c.execute(schema.alembic_version.update().values(version_num=revision)))
+
+    say(version)
     with pytest.raises(SchemaError, match=f"has schema version {version}, this program needs 0002: .*{step}"):
-        Store(f"sqlite:///{tmp_path}/db.sqlite")
+        Store(url_of(tmp_path))
+    say(schema.REVISION)  # other tests use the same server's
+    store.close()
 
 
-def test_a_database_of_something_else_is_refused(tmp_path):
-    with sqlite3.connect(tmp_path / "db.sqlite") as connection:
-        connection.execute("CREATE TABLE run_state (other TEXT)")
+def test_a_database_of_something_else_is_refused(new_url):
+    engine = sa.create_engine(new_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE run_state (other TEXT)"))
+    engine.dispose()
     with pytest.raises(SchemaError, match="lacks a table or column"):
-        Store(f"sqlite:///{tmp_path}/db.sqlite")
+        Store(new_url)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path):
@@ -67,21 +73,23 @@ def test_a_full_database_is_said(tmp_path):
     store.close()
 
 
-def test_a_lock_held_too_long_is_said(tmp_path):
-    url = f"sqlite:///{tmp_path}/db.sqlite"
+def test_a_lock_held_too_long_is_said(database, tmp_path):
+    url = url_of(tmp_path)
     first, second = Store(url), Store(url, busy_timeout_s=0.05)
     inside, leave = threading.Event(), threading.Event()
+    insert = schema.run_state.insert().values(run_id="r", name="n", value=1)
 
     def hold(connection: sa.Connection) -> None:
+        connection.execute(insert)
         inside.set()
-        leave.wait(10)
+        leave.wait(30)
 
     thread = threading.Thread(target=first.write, args=(hold,))
     thread.start()
-    inside.wait(10)
+    assert inside.wait(10)
     try:
         with pytest.raises(DatabaseBusyError, match="look for a stuck process"):
-            second.write(lambda connection: None)
+            second.write(lambda c: c.execute(insert))
         assert second.read(lambda c: c.execute(sa.select(sa.func.count()).select_from(schema.lease)).scalar()) == 0
     finally:
         leave.set()
@@ -102,8 +110,8 @@ def test_a_database_that_went_away_is_noticed(data, tmp_path, how):
         data.sweep()
 
 
-def test_a_failed_transaction_leaves_nothing(tmp_path):
-    store = Store(f"sqlite:///{tmp_path}/db.sqlite")
+def test_a_failed_transaction_leaves_nothing(database, tmp_path):
+    store = Store(url_of(tmp_path))
 
     def work(connection: sa.Connection) -> None:
         connection.execute(schema.run_state.insert().values(run_id="r", name="n", value=1))
@@ -111,7 +119,7 @@ def test_a_failed_transaction_leaves_nothing(tmp_path):
 
     with pytest.raises(KeyError):
         store.write(work)
-    with pytest.raises(DataError, match="UNIQUE"):
+    with pytest.raises(DataError, match="UNIQUE|Duplicate entry"):
         for _ in range(2):
             store.write(lambda c: c.execute(schema.run_state.insert().values(run_id="r", name="m", value=1)))
     names = store.read(lambda c: set(c.execute(sa.select(schema.run_state.c.name)).scalars()))
@@ -119,28 +127,30 @@ def test_a_failed_transaction_leaves_nothing(tmp_path):
     store.close()
 
 
-def _open(folder, barrier, index) -> None:
+def _open(url, folder, barrier, index) -> None:
     barrier.wait(30)
-    with open_manager(folder) as data:
+    with DataManager.open(url, folder, RUN, config=SMALL) as data:
         data.record(make_trajectory(f"t{index}", f"g{index}"))
 
 
 @pytest.mark.process
 @pytest.mark.usefixtures("forkserver")
-def test_processes_may_open_a_new_run_at_the_same_moment(tmp_path):
+def test_processes_may_open_a_new_run_at_the_same_moment(new_url, tmp_path):
     barrier = CONTEXT.Barrier(4)
-    processes = [CONTEXT.Process(target=_open, args=(tmp_path, barrier, index), daemon=True) for index in range(4)]
+    processes = [
+        CONTEXT.Process(target=_open, args=(new_url, tmp_path, barrier, index), daemon=True) for index in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0] * 4
-    with open_manager(tmp_path) as data:
+    with DataManager.open(new_url, tmp_path, RUN, config=SMALL) as data:
         assert data.census().total == 4
 
 
-def test_runs_share_a_database_without_seeing_one_another(tmp_path):
-    url = f"sqlite:///{tmp_path}/db.sqlite"
+def test_runs_share_a_database_without_seeing_one_another(database, tmp_path):
+    url = url_of(tmp_path)
     with (
         DataManager.open(url, tmp_path / "a", "a", config=SMALL) as first,
         DataManager.open(url, tmp_path / "b", "b", config=SMALL) as second,

@@ -153,6 +153,21 @@ def test_nothing_new_is_opened_without_admission():
     assert scheduler.next(2, admitted=False) is None
 
 
+def test_a_task_that_is_not_admitted_opens_nothing_while_others_do():
+    scheduler = Scheduler(entries([1.0, 1.0]), group_size=2, stay_groups=0.0)
+    first = scheduler.next(0)
+    assert first and first.task_id == "fake/t0"
+    for task in ("fake/t0", "fake/t1"):
+        scheduler.plan(task, group_size=2, max_steps=None, admitted=task == "fake/t1")
+    dealt = [scheduler.next(slot) for slot in range(1, 6)]
+    assert Counter(assignment.task_id for assignment in dealt if assignment) == {"fake/t0": 1, "fake/t1": 4}
+    scheduler.plan("fake/t1", group_size=2, max_steps=None, admitted=False)
+    assert scheduler.next(6) is None and not scheduler.exhausted
+    scheduler.plan("fake/t0", group_size=2, max_steps=None)
+    again = scheduler.next(6)
+    assert again and again.task_id == "fake/t0"
+
+
 def test_a_new_life_continues_the_count_with_new_seeds_and_keys():
     old = Scheduler(entries([1.0]), group_size=4, life="a")
     new = Scheduler(entries([1.0]), group_size=4, life="b", completed=10, budget=16)
