@@ -32,6 +32,7 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
+from dart_agent.engines.pauses import Pauses
 from dart_agent.engines.vllm_adapters import Adapters, Served, is_adapter
 from dart_agent.engines.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
 from dart_agent.tokens import ModelTokens
@@ -169,23 +170,22 @@ class VLLMEngine:
         """The parts of one response (more than one where it was cut off) and the versions that made it."""
         parts: list[wire.Answer] = []
         versions: list[int] = []
-        rest, left, pause = prompt, sampling, FIRST_PAUSE_S
+        rest, left = prompt, sampling
+        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
         while True:
             try:
                 answer, made_by = await self._answer(rest, left, deadline - time.monotonic())
-            except EngineBusy:
-                if time.monotonic() + pause > deadline:
-                    raise
-            else:
-                versions += made_by
-                parts.append(answer)
-                rest, left = continued(prompt, sampling, parts)
-                if answer.finish_reason != "abort" or left.max_tokens < 1:
-                    return parts, (min(versions), max(versions))
-                if time.monotonic() + pause > deadline:
-                    raise EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s")
-            await asyncio.sleep(pause)  # backing off between attempts
-            pause = min(LONGEST_PAUSE_S, 2 * pause)
+            except EngineBusy as busy:
+                await pauses.wait(busy)
+                continue
+            versions += made_by
+            parts.append(answer)
+            rest, left = continued(prompt, sampling, parts)
+            if answer.finish_reason != "abort" or left.max_tokens < 1:
+                return parts, (min(versions), max(versions))
+            await pauses.wait(
+                EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s")
+            )
 
     async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:
         """One checked answer and the versions that made it."""
