@@ -13,16 +13,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
-from dart_agent.engines.base import EngineError
+from dart_agent.engines.base import EngineError, UpdateNotBegun
 from dart_agent.engines.vllm_control import RouteMissing, VLLMControl
 from dart_agent.engines.weight_sender import WeightSender
 
 Load: TypeAlias = Callable[[str], Awaitable[None]]
 """Have the paused server load, and label the weights."""
 NUM_BUFFERS = 2
-First, Second = TypeVar("First"), TypeVar("Second")
 
 
 class WeightLoading(Protocol):
@@ -40,7 +39,8 @@ class WeightLoading(Protocol):
             timeout_s: for each part of it.
 
         Raises:
-            EngineError: it cannot be; the server has its old weights, and goes on.
+            UpdateNotBegun: it cannot be, and the server was not asked for anything.
+            EngineError: it cannot be; the server still has its old weights.
         """
 
 
@@ -79,7 +79,10 @@ class FromSender:
     async def ready(self, control: VLLMControl, path: str, timeout_s: float) -> AsyncIterator[Load]:
         """See `WeightLoading`."""
         async with self._sender.turn():
-            tensors = await self._sender.ask("open", path=path, timeout_s=timeout_s)
+            try:
+                tensors = await self._sender.ask("open", path=path, timeout_s=timeout_s)
+            except EngineError as error:
+                raise UpdateNotBegun(f"{path} cannot be sent: {error}") from error
             await self._meet(control, timeout_s)
 
             async def load(label: str) -> None:
@@ -100,7 +103,7 @@ class FromSender:
         """Make a group of the sender and all workers of the server."""
         world_size = 1 + await control.world_size()
         sender = self._sender
-        where = {"backend": sender.backend, "address": sender.address, "world_size": world_size}
+        where = {"backend": sender.backend, "address": sender.address, "world_size": world_size, "within_s": timeout_s}
         port = (await sender.ask("listen", **where, timeout_s=timeout_s))["port"]
         init_info = {
             "master_address": sender.address,
@@ -123,7 +126,7 @@ class FromSender:
             ) from error
 
 
-async def _together(first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]) -> tuple[First, Second]:
+async def _together(first: Coroutine[Any, Any, object], second: Coroutine[Any, Any, object]) -> None:
     """Both sides of something that neither can do alone: where one fails, the other is not waited for.
 
     Raises:
@@ -131,7 +134,7 @@ async def _together(first: Coroutine[Any, Any, First], second: Coroutine[Any, An
     """
     try:
         async with asyncio.TaskGroup() as group:
-            one, other = group.create_task(first), group.create_task(second)
+            group.create_task(first)
+            group.create_task(second)
     except* EngineError as errors:
         raise errors.exceptions[0] from None
-    return one.result(), other.result()

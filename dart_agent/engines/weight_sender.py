@@ -1,8 +1,8 @@
 """WeightSender: the process that streams weights to vLLM servers, one server at a time.
 
-It has torch, and for NCCL vLLM and a GPU of its own (two ranks of NCCL cannot share one with a server; the trainer's is
-the usual one). This process has neither. A broadcast knows no time limit that helps: whatever fails here or is
-cancelled ends the sender, and with it what it was in the middle of; the next turn starts a new one.
+It has torch, and for NCCL vLLM and a GPU (NCCL takes no two ranks on one, so none that the servers use; the trainer's is
+the usual one). This process has neither. A broadcast knows no time limit that helps: where a turn fails before the
+sender has replied, the sender is ended amid what it was doing, and the next turn starts a new one.
 
 Invariants:
     - One server at a time: a `turn` is held from before its server pauses until the stream has ended.
@@ -56,6 +56,7 @@ class WeightSender:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
+        self._working = False  # it has a request that it has not replied to
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -64,7 +65,8 @@ class WeightSender:
             try:
                 yield
             except BaseException:
-                await self._end(0.0)
+                if self._working:
+                    await self._end(0.0)
                 raise
 
     async def ask(self, op: str, *, timeout_s: float, **values: Any) -> dict[str, Any]:
@@ -77,6 +79,7 @@ class WeightSender:
         try:
             async with asyncio.timeout(timeout_s):
                 process = await self._started()
+                self._working = True
                 assert process.stdin is not None and process.stdout is not None
                 process.stdin.write(json.dumps({"op": op, **values}).encode() + b"\n")
                 await process.stdin.drain()
@@ -87,6 +90,7 @@ class WeightSender:
             raise EngineError(self._gone(op)) from error
         if not line:
             raise EngineError(self._gone(op))
+        self._working = False
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise EngineError(f"the sender of weights failed to {op}: {reply['error']}")
@@ -117,7 +121,7 @@ class WeightSender:
             raise EngineError(f"the sender of weights cannot be started with {self._argv[0]}: {error}") from error
 
     async def _end(self, grace_s: float) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._working = self._process, None, False
         if process is None:
             return
         if process.stdin is not None:

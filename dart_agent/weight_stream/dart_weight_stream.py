@@ -4,7 +4,7 @@ As a script it is the sender: requests come as JSON lines on standard input, rep
 output, one for each request, and it ends with its input.
 
     open {path}                             -> {names, dtype_names, shapes}: what `send` sends, in this order
-    listen {backend, address, world_size, timeout_s} -> {port}: where the workers meet it
+    listen {backend, address, world_size, within_s} -> {port}: where the workers meet it
     join {}                                 -> {}: once all of them are there
     send {buffer_bytes}                     -> {bytes, seconds}
     leave {}                                -> {}
@@ -75,16 +75,17 @@ class TCPGroup:
         listener: socket.socket | None = None,
     ) -> None:
         timeout = datetime.timedelta(seconds=timeout_s)
+        own = _own_address(address, port)
         # The store takes the socket over and closes it.
-        master = {} if listener is None else {"master_listen_fd": listener.detach(), "use_libuv": True}
+        master: dict[str, Any] = {} if listener is None else {"master_listen_fd": listener.detach(), "use_libuv": True}
         store = dist.TCPStore(
             address, port, world_size, listener is not None, timeout=timeout, wait_for_workers=False, **master
         )
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timeout
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=_own_address(address, port))]
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]
         self._store = store  # it must outlive the group
-        self._group = dist.ProcessGroupGloo(dist.PrefixStore("weights", store), rank, world_size, options)  # type: ignore[arg-type]
+        self._group: Any = dist.ProcessGroupGloo(dist.PrefixStore("weights", store), rank, world_size, options)
 
     def broadcast(self, tensor: torch.Tensor, src: int = 0) -> None:
         """See `Group`; returns when it is done."""
@@ -202,13 +203,13 @@ class Sender:
         self._checkpoint = Checkpoint(path, self._device)
         return self._checkpoint.described()
 
-    def listen(self, backend: str, address: str, world_size: int, timeout_s: float) -> dict[str, Any]:
+    def listen(self, backend: str, address: str, world_size: int, within_s: float) -> dict[str, Any]:
         """Choose a port; for TCP it is ours from now on."""
         self.leave()
         listener = socket.create_server((address, 0))
         port = listener.getsockname()[1]
         if backend == "tcp":
-            self._waiting = lambda: TCPGroup(address, port, 0, world_size, timeout_s=timeout_s, listener=listener)
+            self._waiting = lambda: TCPGroup(address, port, 0, world_size, timeout_s=within_s, listener=listener)
         else:
             listener.close()  # vLLM's own meeting opens it again
             self._waiting = lambda: _nccl_group(address, port, world_size, self._device)

@@ -31,15 +31,17 @@ from dart_agent.engines.base import (
     Generation,
     Prompt,
     Sampling,
+    UpdateNotBegun,
 )
+from dart_agent.engines.vllm_loading import FromSender
 from dart_gym.errors import DartGymError
 from dart_train.rollout.concurrency import shrink
-from dart_train.rollout.config import EngineConfig
+from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
 from dart_train.rollout.programs import ENGINE_PROGRAM
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.routing import Load, Verdict, backoff, judge, route
-from dart_train.rollout.specs import replica_specs
+from dart_train.rollout.specs import replica_specs, weight_sender
 from dart_train.rollout.verify import check_weights, load_weights
 from dart_train.rollout.wakeup import Wakeup
 
@@ -61,6 +63,7 @@ class EnginePool:
         directory: of the replicas' sockets (a short path).
         log_dir: of their logs; None for none.
         program: our engine server; see `Program.argv`.
+        sync: how weights get into the replicas.
 
     Attributes:
         weights: the newest that a replica is known to have loaded.
@@ -79,13 +82,17 @@ class EnginePool:
         directory: str | Path,
         log_dir: str | Path | None = None,
         program: tuple[str, ...] = ENGINE_PROGRAM,
+        sync: SyncConfig = SyncConfig(),
     ) -> None:
-        self.config = config
+        self.config, self.sync = config, sync
         self.weights = weights
         self.reissued = 0
         self.faults: Counter[str] = Counter()
         self.queued = 0
-        self.replicas = [Replica(spec) for spec in replica_specs(config, Path(directory), log_dir, program)]
+        self._sender = weight_sender(sync, log_dir)
+        stream = FromSender(self._sender) if self._sender is not None else None
+        specs = replica_specs(config, Path(directory), log_dir, program, sync)
+        self.replicas = [Replica(spec, stream=stream) for spec in specs]
         self._keepers: list[asyncio.Task[None]] = []
         self._usable = asyncio.Event()
         self._changed = Wakeup()
@@ -122,6 +129,8 @@ class EnginePool:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(*(replica.shut_down() for replica in self.replicas))
+        if self._sender is not None:
+            await self._sender.close()
 
     # --- Engine -------------------------------------------------------------------------------------------------
 
@@ -183,6 +192,7 @@ class EnginePool:
 
         Raises:
             EngineBusy: it is not ready; nothing was done.
+            UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
             EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
                 again with the weights before.
         """
@@ -194,6 +204,10 @@ class EnginePool:
                     await self._drain(replica)
                 self._set(replica, ReplicaState.UPDATING)
                 await load_weights(replica, weights, self.config)
+            except UpdateNotBegun:
+                if replica.usable:
+                    self._set(replica, ReplicaState.READY)
+                raise
             except EngineError as error:
                 replica.tainted = True
                 self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")

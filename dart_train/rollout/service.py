@@ -161,7 +161,9 @@ class RolloutService:
         try:
             with socket_directory() as directory:
                 engine = self.config.engine
-                self._pool = EnginePool(engine, self._weights, directory=directory, log_dir=self._log_dir)
+                self._pool = EnginePool(
+                    engine, self._weights, directory=directory, log_dir=self._log_dir, sync=self.config.sync
+                )
                 self._sync = WeightSync(self._newest_weights, self._pool, interval_s=self.config.sync_interval_s)
                 async with self._pool:
                     await self._run_all()
