@@ -1,8 +1,8 @@
 """WeightSender: the process that streams weights to vLLM servers, one server at a time.
 
-It has torch, and for NCCL vLLM and a GPU (NCCL takes no two ranks on one, so none that the servers use; the trainer's is
-the usual one). This process has neither. A broadcast knows no time limit that helps: where a turn fails before the
-sender has replied, the sender is ended amid what it was doing, and the next turn starts a new one.
+It has torch, and for NCCL vLLM and a GPU that no server uses (NCCL takes no two ranks on one). This process
+has neither. A broadcast knows no time limit that helps: where a turn fails before the sender has replied, the sender is
+ended amid what it was doing, and the next turn starts a new one.
 
 Invariants:
     - One server at a time: a `turn` is held from before its server pauses until the stream has ended.

@@ -70,7 +70,7 @@ class EngineConfig(_Model):
     urls: tuple[str, ...] = Field(
         default=(),
         description="replicas that already run, ours (ws://, ws+unix://) or vLLM's (http://); they are never restarted "
-        "from here, and belong to one rollout service",
+        "from here; rollout services with one database may share them, and update them one at a time",
     )
     model: str = Field(default="policy", min_length=1, description="what vLLM servers call the model")
     vllm: VLLMConfig = VLLMConfig()

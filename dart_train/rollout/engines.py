@@ -38,6 +38,7 @@ from dart_gym.errors import DartGymError
 from dart_train.rollout.concurrency import shrink
 from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
+from dart_train.rollout.locks import Locks, UpdateLocks
 from dart_train.rollout.programs import ENGINE_PROGRAM
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.routing import Load, Verdict, backoff, judge, route
@@ -64,9 +65,11 @@ class EnginePool:
         log_dir: of their logs; None for none.
         program: our engine server; see `Program.argv`.
         sync: how weights get into the replicas.
+        locks: between services that share replicas by URL; None where there is no other.
 
     Attributes:
         weights: the newest that a replica is known to have loaded.
+        published: the newest that there are, known to be sound; another service may have loaded them already.
         reissued: requests that were sent again.
         faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
             (a request took too long), "failed" (errors), "stale" (another version than it was given), "weights"
@@ -83,9 +86,11 @@ class EnginePool:
         log_dir: str | Path | None = None,
         program: tuple[str, ...] = ENGINE_PROGRAM,
         sync: SyncConfig = SyncConfig(),
+        locks: Locks | None = None,
     ) -> None:
         self.config, self.sync = config, sync
         self.weights = weights
+        self.published: Weights | None = None
         self.reissued = 0
         self.faults: Counter[str] = Counter()
         self.queued = 0
@@ -97,6 +102,7 @@ class EnginePool:
         self._usable = asyncio.Event()
         self._changed = Wakeup()
         self._updating = asyncio.Semaphore(config.updates_at_once)
+        self._locks = UpdateLocks(locks, sync.lease_s)
         self._control: tuple[Prompt, Sampling] | None = None  # a request that was answered, cut to one token
 
     async def __aenter__(self) -> EnginePool:
@@ -191,7 +197,7 @@ class EnginePool:
         """Load weights into one ready replica and verify that it serves them; at most `updates_at_once` do so.
 
         Raises:
-            EngineBusy: it is not ready; nothing was done.
+            EngineBusy: it is not ready, or another service updates it; nothing was done.
             UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
             EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
                 again with the weights before.
@@ -199,24 +205,35 @@ class EnginePool:
         async with self._updating:
             if replica.engine is None or replica.state is not ReplicaState.READY:
                 raise EngineBusy(f"{replica.name} is {replica.state}")
+            begun = False
             try:
-                if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
-                    await self._drain(replica)
-                self._set(replica, ReplicaState.UPDATING)
-                await load_weights(replica, weights, self.config)
+                async with self._locks.held(replica):
+                    begun = True
+                    await self._load(replica, weights)
             except UpdateNotBegun:
                 if replica.usable:
                     self._set(replica, ReplicaState.READY)
                 raise
             except EngineError as error:
-                replica.tainted = True
-                self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")
+                if begun:
+                    replica.tainted = True
+                    self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")
                 raise
             if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile
                 raise EngineError(f"{replica.name} is {replica.state}: {replica.why_down}")
             self._set(replica, ReplicaState.READY)
-            if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
-                self.weights = weights
+            self._loaded(weights)
+
+    async def _load(self, replica: Replica, weights: Weights) -> None:
+        if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
+            await self._drain(replica)
+        self._set(replica, ReplicaState.UPDATING)
+        await load_weights(replica, weights, self.config)
+
+    def _loaded(self, weights: Weights) -> None:
+        """A replica is known to have loaded them: others are started with them from now on."""
+        if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
+            self.weights = weights
 
     async def _drain(self, replica: Replica) -> None:
         """Wait until a replica has ended its requests, at most `drain_s`: what is left then is cut off."""
@@ -268,7 +285,9 @@ class EnginePool:
         finally:
             replica.in_flight -= 1
             self._changed.wake()
-        if not replica.explains(asked_at, *generation.version):
+        if not replica.explains(asked_at, *generation.version) and not (
+            await self._adopt(replica) and replica.explains(asked_at, *generation.version)
+        ):
             oldest, newest = generation.version
             reason = f"it answered with version {oldest} to {newest}, and serves {replica.version}"
             replica.tainted = True
@@ -315,6 +334,28 @@ class EnginePool:
                 return True
         return False
 
+    async def _adopt(self, replica: Replica) -> bool:
+        """Where a replica serves another version than we gave it: whether that is the newest, by its fingerprint.
+
+        Another service that uses the replica has updated it then; anything else is for the caller to judge.
+        """
+        newest, engine, before = self.published, replica.engine, replica.verified
+        if newest is None or engine is None or before is None or replica.loading is not None or replica.spec.owned:
+            return False
+        try:
+            async with asyncio.timeout(self.config.request_timeout_s):
+                serves = (await engine.info()).version
+            if serves != newest.version or serves <= before or not await check_weights(replica, newest, self.config):
+                return False
+        except (EngineError, TimeoutError):
+            return False
+        if replica.engine is not engine or not replica.usable:
+            return False
+        replica.version = replica.verified = serves
+        self._loaded(newest)
+        _log.info("engine %s serves version %d, which another service gave it", replica.name, serves)
+        return True
+
     def _out(self, replica: Replica, reason: str, error: EngineError) -> None:
         """Take a replica out of service over what a look at it showed."""
         stale = isinstance(error, EngineMismatch)
@@ -354,15 +395,24 @@ class EnginePool:
             EngineError: it does not get there.
         """
         info = await replica.until_ready(self.config.start_timeout_s)
-        weights = self.weights
-        if replica.tainted or info.version != weights.version:
-            await load_weights(replica, weights, self.config)
-        else:
-            replica.verified = info.version
-            await check_weights(replica, weights, self.config)
+        async with self._locks.held(replica, self.config.start_timeout_s):
+            if not replica.spec.owned:  # somebody else may have updated it while we waited
+                info = await replica.look(self.config.request_timeout_s)
+            weights = self._weights_for(info.version)
+            if replica.tainted or info.version != weights.version:
+                await load_weights(replica, weights, self.config)
+            else:
+                replica.verified = info.version
+                await check_weights(replica, weights, self.config)
+            self._loaded(weights)
         if self._control is not None:
             await self._ask(replica, *self._control)
         _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
+
+    def _weights_for(self, version: int) -> Weights:
+        """What a replica that says a version is to serve: never older ones than it has, where those are known."""
+        newest = self.published
+        return newest if newest is not None and newest.version == version else self.weights
 
     async def _watch(self, replica: Replica) -> None:
         """Return when the replica is out of service; raise `EngineError` when its process has ended."""
@@ -380,7 +430,8 @@ class EnginePool:
             try:
                 await replica.look(min(LONGEST_LOOK_S, self.config.request_timeout_s))
             except EngineMismatch as error:
-                self._out(replica, str(error), error)
+                if not await self._adopt(replica):
+                    self._out(replica, str(error), error)
             except EngineError as error:
                 silent += 1
                 if silent >= FAILED_LOOKS and replica.state is ReplicaState.READY:

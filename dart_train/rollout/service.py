@@ -162,7 +162,12 @@ class RolloutService:
             with socket_directory() as directory:
                 engine = self.config.engine
                 self._pool = EnginePool(
-                    engine, self._weights, directory=directory, log_dir=self._log_dir, sync=self.config.sync
+                    engine,
+                    self._weights,
+                    directory=directory,
+                    log_dir=self._log_dir,
+                    sync=self.config.sync,
+                    locks=self.data,
                 )
                 self._sync = WeightSync(self._newest_weights, self._pool, interval_s=self.config.sync_interval_s)
                 async with self._pool:

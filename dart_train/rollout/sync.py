@@ -100,7 +100,7 @@ class WeightSync:
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
-        self.target = weights
+        self.target = self._pool.published = weights
         if not Path(self._pool.weights.path).is_dir():  # pruned: a replica could not be started with it any more
             self._pool.weights = weights
         proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
