@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
@@ -34,10 +33,10 @@ from dart_agent.engines.base import (
     UpdateNotBegun,
 )
 from dart_agent.engines.vllm_loading import FromSender
-from dart_gym.errors import DartGymError
 from dart_train.rollout.concurrency import shrink
 from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
+from dart_train.rollout.keeping import keep
 from dart_train.rollout.locks import Locks, UpdateLocks
 from dart_train.rollout.programs import ENGINE_PROGRAM
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
@@ -48,9 +47,6 @@ from dart_train.rollout.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 MAX_REFUSALS = 3
-FAILED_LOOKS = 3
-FAILED_GRACE_S = 0.3
-LONGEST_LOOK_S = 15.0
 MAX_ERRORS = 3
 BUSY_PAUSE_S = 2.0
 
@@ -118,7 +114,7 @@ class EnginePool:
         Raises:
             EngineError: none did within `start_timeout_s`.
         """
-        self._keepers = [asyncio.create_task(self._keep(replica), name=replica.name) for replica in self.replicas]
+        self._keepers = [asyncio.create_task(keep(self, replica), name=replica.name) for replica in self.replicas]
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 await self._usable.wait()
@@ -335,23 +331,26 @@ class EnginePool:
         return False
 
     async def _adopt(self, replica: Replica) -> bool:
-        """Where a replica serves another version than we gave it: whether that is the newest, by its fingerprint.
+        """Whether a replica serves newer weights than we gave it, and they are the newest published, by fingerprint.
 
-        Another service that uses the replica has updated it then; anything else is for the caller to judge.
+        Another service that uses the replica has updated it then. Anything else is for the caller to judge.
         """
-        newest, engine, before = self.published, replica.engine, replica.verified
-        if newest is None or engine is None or before is None or replica.loading is not None or replica.spec.owned:
+        newest, engine = self.published, replica.engine
+        if newest is None or engine is None or replica.loading is not None or replica.spec.owned:
             return False
+        ours = self.weights.version if replica.verified is None else replica.verified
         try:
             async with asyncio.timeout(self.config.request_timeout_s):
                 serves = (await engine.info()).version
-            if serves != newest.version or serves <= before or not await check_weights(replica, newest, self.config):
+            if serves != newest.version or serves <= ours or not await check_weights(replica, newest, self.config):
                 return False
-        except (EngineError, TimeoutError):
+        except (EngineError, TimeoutError) as error:
+            _log.info("engine %s serves other weights than it was given: %s", replica.name, error)
             return False
-        if replica.engine is not engine or not replica.usable:
-            return False
+        if replica.engine is not engine:
+            return False  # it was connected to anew meanwhile
         replica.version = replica.verified = serves
+        replica.tainted = False
         self._loaded(newest)
         _log.info("engine %s serves version %d, which another service gave it", replica.name, serves)
         return True
@@ -361,86 +360,6 @@ class EnginePool:
         stale = isinstance(error, EngineMismatch)
         replica.tainted = replica.tainted or stale
         self.quarantine(replica, reason, "stale" if stale else "silent")
-
-    # --- keeping replicas alive ---------------------------------------------------------------------------------
-
-    async def _keep(self, replica: Replica) -> None:
-        """Start a replica, watch it, start it again when it fails; until cancelled."""
-        try:
-            while True:
-                replica.alarm.clear()
-                self._set(replica, ReplicaState.STARTING)
-                try:
-                    replica.launch(self.weights)
-                    await self._admit(replica)
-                    self._set(replica, ReplicaState.READY)
-                    await self._watch(replica)
-                except (EngineError, DartGymError, OSError) as error:
-                    if replica.state is not ReplicaState.DOWN:
-                        self.faults["died" if replica.died and replica.usable else "start"] += 1
-                        replica.failures += 1
-                        replica.why_down = str(error)
-                        _log.warning("engine %s: %s", replica.name, error)
-                    self._set(replica, ReplicaState.DOWN)
-                await replica.shut_down(FAILED_GRACE_S)
-                await asyncio.sleep(backoff(replica.failures, self.config.max_backoff_s))
-                replica.restarts += 1
-        finally:
-            self._set(replica, ReplicaState.DOWN)
-
-    async def _admit(self, replica: Replica) -> None:
-        """Wait until a replica answers and serves the pool's weights, which are loaded where it does not.
-
-        Raises:
-            EngineError: it does not get there.
-        """
-        info = await replica.until_ready(self.config.start_timeout_s)
-        async with self._locks.held(replica, self.config.start_timeout_s):
-            if not replica.spec.owned:  # somebody else may have updated it while we waited
-                info = await replica.look(self.config.request_timeout_s)
-            weights = self._weights_for(info.version)
-            if replica.tainted or info.version != weights.version:
-                await load_weights(replica, weights, self.config)
-            else:
-                replica.verified = info.version
-                await check_weights(replica, weights, self.config)
-            self._loaded(weights)
-        if self._control is not None:
-            await self._ask(replica, *self._control)
-        _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
-
-    def _weights_for(self, version: int) -> Weights:
-        """What a replica that says a version is to serve: never older ones than it has, where those are known."""
-        newest = self.published
-        return newest if newest is not None and newest.version == version else self.weights
-
-    async def _watch(self, replica: Replica) -> None:
-        """Return when the replica is out of service; raise `EngineError` when its process has ended."""
-        silent, since = 0, time.monotonic()
-        while replica.usable:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.config.health_interval_s):
-                    await replica.alarm.wait()
-            if not replica.usable:
-                return
-            if replica.died:
-                raise EngineError("its process has ended")
-            if replica.state is not ReplicaState.READY:
-                continue  # an update has its own time limit, and the server may not answer meanwhile
-            try:
-                await replica.look(min(LONGEST_LOOK_S, self.config.request_timeout_s))
-            except EngineMismatch as error:
-                if not await self._adopt(replica):
-                    self._out(replica, str(error), error)
-            except EngineError as error:
-                silent += 1
-                if silent >= FAILED_LOOKS and replica.state is ReplicaState.READY:
-                    self._out(replica, str(error), error)
-            else:
-                silent = 0
-                if time.monotonic() - since > self.config.max_backoff_s:
-                    replica.failures = 0
-                self._changed.wake()  # its limit may have grown
 
     # --- state ------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ class VLLMStub:
         fixed: what the model says, then it ends.
         receiver: takes streamed weights; without it the server knows no weight transfer.
         failing: steering routes that answer 500.
+        broken: generating routes do.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -72,6 +73,7 @@ class VLLMStub:
         self.calls: list[str] = []
         self.receiver: StreamReceiver | None = None
         self.failing: set[str] = set()
+        self.broken = False
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -163,6 +165,8 @@ class VLLMStub:
     async def _generate(self, path: str, body: dict[str, Any]) -> web.StreamResponse:
         if path == "/inference/v1/generate" and not self.scale_out:
             return web.json_response({"error": {"message": "needs --enable-scale-out"}}, status=403)
+        if self.broken:
+            return web.json_response({"error": {"message": "EngineCore encountered an issue"}}, status=500)
         if self.hold is not None:
             await self.hold.wait()
         if self.paused:
