@@ -96,12 +96,21 @@ class WeightSender:
             raise EngineError(f"the sender of weights failed to {op}: {reply['error']}")
         return reply
 
+    async def warm(self, timeout_s: float = 300.0) -> None:
+        """Start the process before it is needed: torch takes its time, and a server would wait meanwhile.
+
+        Raises:
+            EngineError: it cannot be started.
+        """
+        async with self.turn():
+            await self.ask("leave", timeout_s=timeout_s)
+
     async def close(self) -> None:
         """End the process. Idempotent."""
         await self._end(CLOSE_S)
 
     async def _started(self) -> asyncio.subprocess.Process:
-        if self._process is None:
+        if self._process is None or self._process.returncode is not None:
             with open(self._log or os.devnull, "ab") as log:
                 self._process = await self._start(log)
         return self._process

@@ -33,6 +33,7 @@ from dart_agent.engines.base import (
     UpdateNotBegun,
 )
 from dart_agent.engines.vllm_loading import FromSender
+from dart_agent.engines.weight_sender import WeightSender
 from dart_train.rollout.concurrency import shrink
 from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
@@ -115,6 +116,8 @@ class EnginePool:
             EngineError: none did within `start_timeout_s`.
         """
         self._keepers = [asyncio.create_task(keep(self, replica), name=replica.name) for replica in self.replicas]
+        if self._sender is not None:
+            self._keepers.append(asyncio.create_task(self._warm(self._sender), name="sender of weights"))
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 await self._usable.wait()
@@ -123,6 +126,12 @@ class EnginePool:
             raise EngineError(
                 f"no engine replica answered within {self.config.start_timeout_s:.0f} s ({self._reasons()})"
             ) from None
+
+    async def _warm(self, sender: WeightSender) -> None:
+        try:
+            await sender.warm(self.config.start_timeout_s)
+        except EngineError as error:
+            _log.error("new weights will not get to the engines: %s", error)
 
     async def close(self) -> None:
         """End all replicas that were started here. Idempotent."""

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from dart_agent.engines.vllm import VLLMEngine
 from dart_agent.engines.vllm_loading import FromSender
 from dart_agent.engines.weight_sender import WeightSender
 from dart_agent.weight_stream.dart_weight_stream import cut
+from tests.vllm_server import program
 
 pytestmark = [pytest.mark.train, pytest.mark.process]
 MEETING = ["/get_world_size", "/init_weight_transfer_engine"]
@@ -216,3 +218,39 @@ async def test_a_sender_that_dies_or_hangs_amid_an_update(stub, processing_dir, 
         await each.close()
     with pytest.raises(ProcessLookupError):
         os.kill(last, 0)
+
+
+CONTRACT = """
+import inspect, json, sys
+import torch
+from vllm.distributed.weight_transfer import nccl_common, nccl_engine, packed_tensor
+
+init_info, tensors, sizes, limit = json.load(sys.stdin)
+nccl_engine.NCCLWeightTransferEngine.init_info_cls(**init_info)
+nccl_engine.NCCLWeightTransferEngine.update_info_cls(**tensors)
+inspect.signature(nccl_common.trainer_init).bind({})
+for name in ("master_address", "master_port", "world_size"):
+    assert name in inspect.getsource(nccl_common.trainer_init)
+inspect.signature(packed_tensor.packed_nccl_broadcast_producer).bind(
+    iterator=None, group=None, src=0, post_iter_func=None, buffer_size_bytes=1, num_buffers=2
+)
+items = iter([(str(size), torch.zeros(size, dtype=torch.uint8)) for size in sizes])
+parts = []
+while (chunk := packed_tensor.pack_tensors(items, lambda item: item[1], limit)) is not None:
+    parts.append(chunk.tensor_sizes)
+json.dump(parts, sys.stdout)
+"""
+
+
+@pytest.mark.vllm
+async def test_the_messages_are_those_that_vllm_takes_and_it_packs_as_we_do(stub, engine, odd_dir):
+    """For NCCL, whose wire needs GPUs: its dataclasses take what we send, and its packing cuts where ours does."""
+    await engine.update_weights(str(odd_dir), 1)
+    bodies = dict(stub.requests)
+    sizes = [int(size) for size in torch.randint(0, 50, (200,), generator=torch.Generator().manual_seed(0))]
+    python = program().with_name("python")
+    init_info = bodies["/init_weight_transfer_engine"]["init_info"]
+    request = json.dumps([init_info, bodies["/update_weights"]["update_info"], sizes, 64])
+    done = subprocess.run([python, "-c", CONTRACT], input=request, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [*cut(sizes, lambda size: size, 64)]

@@ -233,6 +233,16 @@ async def test_weights_are_streamed_into_servers_that_somebody_else_started(firs
             assert (await pool.generate(*request_of)).version == (5, 5)
 
 
+@pytest.mark.process
+async def test_a_sender_that_cannot_start_is_told_at_once(first, tmp_path, caplog):
+    config = SyncConfig(transfer="tcp", python="/bin/false")
+    async with stubs(first, 1) as ((stub,), urls):
+        stub.label = "3"
+        async with EnginePool(config_of(urls), first, directory=tmp_path, sync=config) as pool:
+            await until(lambda: "new weights will not get to the engines: the sender" in caplog.text)
+            await until(all_ready(pool))
+
+
 async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_path):
     whole, small = checkpoint(tmp_path / "v4", 4), adapter(tmp_path / "a5", first, 5)
     newest = [whole]
