@@ -40,6 +40,10 @@ class EngineMismatch(EngineError):
     """
 
 
+class UpdateNotBegun(EngineError):
+    """New weights could not be got ready for it: it goes on with those that it has."""
+
+
 class BadResponse(EngineError):
     """The model sampled what no response can hold, such as the pad of an image."""
 

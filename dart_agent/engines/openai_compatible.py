@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from typing import Any
@@ -27,6 +26,7 @@ from dart_agent.engines.base import (
     Sampling,
 )
 from dart_agent.engines.messages import chat_messages
+from dart_agent.engines.pauses import Pauses
 from dart_agent.engines.vllm_control import HTTPServer
 from dart_agent.tokens import ModelTokens
 from dart_gym.errors import ConfigurationError
@@ -129,17 +129,14 @@ class OpenAICompatibleEngine:
         return body | self._extra
 
     async def _ask(self, body: dict[str, Any], deadline: float) -> Any:
-        pause = FIRST_PAUSE_S
+        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
         while True:
             try:
                 return await self._server.ask(
                     "POST", "/chat/completions", json=body, timeout_s=deadline - time.monotonic()
                 )
-            except EngineBusy:
-                if time.monotonic() + pause > deadline:
-                    raise
-            await asyncio.sleep(pause)  # backing off between attempts
-            pause = min(LONGEST_PAUSE_S, 2 * pause)
+            except EngineBusy as busy:
+                await pauses.wait(busy)
 
 
 def _read(data: Any) -> tuple[str, str]:

@@ -77,6 +77,8 @@ class RemoteEngine:
             raise self._gone(error) from error
         finally:
             del self._waiting[request_id]
+            if not reply.cancel() and not reply.cancelled():
+                reply.exception()  # seen: the connection may have failed the reply while the request was being sent
 
     async def _connected(self) -> ClientConnection:
         """The live connection, made anew where there is none."""

@@ -32,8 +32,10 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
+from dart_agent.engines.pauses import Pauses
 from dart_agent.engines.vllm_adapters import Adapters, Served, is_adapter
 from dart_agent.engines.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
+from dart_agent.engines.vllm_loading import FromFiles, WeightLoading
 from dart_agent.tokens import ModelTokens
 
 GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
@@ -55,6 +57,7 @@ class VLLMEngine:
         timeout_s: float = 120.0,
         update_timeout_s: float = 600.0,
         pause: PauseMode = "keep",
+        loading: WeightLoading | None = None,
         key: str | None = None,
     ) -> None:
         """Remember where the server is; the first call connects.
@@ -70,11 +73,13 @@ class VLLMEngine:
             timeout_s: for one response, waiting for a paused or busy server included.
             update_timeout_s: for one update of the weights.
             pause: what an update does to running requests; see `VLLMControl.pause`.
+            loading: how a whole model's weights get into the server; None for the server reading their files.
             key: API key; None takes it from the environment (`VLLM_API_KEY`).
         """
         self.control = VLLMControl(url, key=key)
         self._tokens = ModelTokens.load(model_dir)
         self._adapters, self._name = Adapters(model), name or self.control.url
+        self._loading = loading or FromFiles()
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
         self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
@@ -121,7 +126,8 @@ class VLLMEngine:
     async def update_weights(self, path: str, version: int) -> None:
         """Load a checkpoint that the server can read at `path`. Raises `EngineError`.
 
-        A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause. After an error
+        A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause; with a sender
+        (`vllm_loading`) the directory must be readable here, and not for the server. After an error
         the server may hold a mixture of old and new weights: update it again, or restart it.
         """
         try:
@@ -169,23 +175,20 @@ class VLLMEngine:
         """The parts of one response (more than one where it was cut off) and the versions that made it."""
         parts: list[wire.Answer] = []
         versions: list[int] = []
-        rest, left, pause = prompt, sampling, FIRST_PAUSE_S
+        rest, left = prompt, sampling
+        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
         while True:
             try:
                 answer, made_by = await self._answer(rest, left, deadline - time.monotonic())
-            except EngineBusy:
-                if time.monotonic() + pause > deadline:
-                    raise
-            else:
-                versions += made_by
-                parts.append(answer)
-                rest, left = continued(prompt, sampling, parts)
-                if answer.finish_reason != "abort" or left.max_tokens < 1:
-                    return parts, (min(versions), max(versions))
-                if time.monotonic() + pause > deadline:
-                    raise EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s")
-            await asyncio.sleep(pause)  # backing off between attempts
-            pause = min(LONGEST_PAUSE_S, 2 * pause)
+            except EngineBusy as busy:
+                await pauses.wait(busy)
+                continue
+            versions += made_by
+            parts.append(answer)
+            rest, left = continued(prompt, sampling, parts)
+            if answer.finish_reason != "abort" or left.max_tokens < 1:
+                return parts, (min(versions), max(versions))
+            await pauses.wait(EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s"))
 
     async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:
         """One checked answer and the versions that made it."""
@@ -261,25 +264,24 @@ class VLLMEngine:
             return ServerLoad()
 
     async def _replace_weights(self, path: str, version: int) -> None:
-        await self.control.pause(self._pause, timeout_s=self._update_timeout)
-        failure: EngineError | None = None
-        try:
-            await self.control.reload_weights(path, timeout_s=self._update_timeout)
-            await self.control.update_weight_version(str(version))
-            await self.control.reset_prefix_cache()
-        except EngineError as error:
-            failure = error
-        finally:
+        async with self._loading.ready(self.control, path, self._update_timeout) as load:
+            await self.control.pause(self._pause, timeout_s=self._update_timeout)
+            failure: EngineError | None = None
             try:
-                await self.control.resume()
+                await load(str(version))
+                await self.control.reset_prefix_cache()
             except EngineError as error:
-                failure = failure or error
-        if failure is not None:
-            raise EngineError(
-                f"{self._name} could not load {path}: {failure}. Does the server see this directory, and is it a "
-                "checkpoint of the same model? Restart the server: it may hold a part of the new weights (vLLM 0.32 "
-                "ends itself after a load that failed)"
-            ) from failure
+                failure = error
+            finally:
+                try:
+                    await self.control.resume()
+                except EngineError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise EngineError(
+                    f"{self._name} could not load {path}: {failure}. {self._loading.hint} Restart the server: it may "
+                    "hold a part of the new weights (vLLM 0.32 ends itself after a load that failed)"
+                ) from failure
         await self._adapters.drop(self.control)
         served = await self._served_version()
         if served != version:

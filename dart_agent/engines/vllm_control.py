@@ -175,16 +175,33 @@ class VLLMControl(HTTPServer):
         """Give the weights a label; generated tokens carry it."""
         await self._steer("/update_weight_version", json={"new_version": label})
 
-    async def init_weight_transfer(self, init_info: dict[str, Any]) -> None:
-        """Set up a stream of weights (`--weight-transfer-config`)."""
-        await self._steer("/init_weight_transfer_engine", json={"init_info": init_info}, timeout_s=600.0)
+    async def reset_image_caches(self) -> None:
+        """Forget processed images and what the vision tower made of them: it may be of the old weights."""
+        await self._steer("/reset_mm_cache")
+        await self._steer("/reset_encoder_cache")
+
+    async def world_size(self, timeout_s: float = 10.0) -> int:
+        """Its workers, over all kinds of parallelism."""
+        data = await self._steer("/get_world_size", method="GET", timeout_s=timeout_s)
+        try:
+            return int(data["world_size"])
+        except (KeyError, TypeError, ValueError):
+            raise EngineMismatch(f"{self.url}/get_world_size names none: {data!r}") from None
+
+    async def init_weight_transfer(self, init_info: dict[str, Any], timeout_s: float = 600.0) -> None:
+        """Have its workers meet a sender of weights (`--weight-transfer-config`); returns once they have."""
+        await self._steer("/init_weight_transfer_engine", json={"init_info": init_info}, timeout_s=timeout_s)
+
+    async def shutdown_weight_transfer(self, timeout_s: float = 60.0) -> None:
+        """Have its workers leave the sender."""
+        await self._steer("/shutdown_weight_transfer_engine", timeout_s=timeout_s)
 
     async def start_weight_update(self) -> None:
         """Begin an update by stream."""
         await self._steer("/start_weight_update")
 
     async def update_weights(self, update_info: dict[str, Any], timeout_s: float = 600.0) -> None:
-        """Receive the tensors that the trainer sends now."""
+        """Receive the tensors that the sender sends now."""
         await self._steer("/update_weights", json={"update_info": update_info}, timeout_s=timeout_s)
 
     async def finish_weight_update(self, label: str) -> None:

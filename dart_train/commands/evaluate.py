@@ -106,7 +106,9 @@ async def _play_all(
     sampling = rollout.sampling.model_copy(update={"temperature": temperature})
     factory = make_policy(weights.path, context.config.agent, sampling)
     with socket_directory() as directory:
-        async with EnginePool(rollout.engine, weights, directory=directory, log_dir=context.run.logs) as pool:
+        async with EnginePool(
+            rollout.engine, weights, directory=directory, log_dir=context.run.logs, sync=rollout.sync
+        ) as pool:
             client = context.client()
             return await play_all(
                 client, assignments, lambda _: factory(EpisodeEngine(pool)), slots=rollout.slots, told=told

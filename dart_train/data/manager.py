@@ -23,7 +23,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.data import checkpoints, leases, leftovers, records, resuming, serving, statistics
+from dart_train.data import checkpoints, leases, leftovers, locks, records, resuming, serving, statistics
 from dart_train.data.files import image_hash, pack_trajectory
 from dart_train.data.leased import Group, LeasedGroups
 from dart_train.data.leases import Sweep, Taken, TakenGroup
@@ -285,6 +285,22 @@ class DataManager(RunReader):
     def serve(self, replica: str, version: int | None) -> None:
         """Say that an engine replica serves a version from now on; None: that it serves none."""
         self.store.write(lambda c: serving.serve(c, self.run_id, replica, version, self._now(c)))
+
+    # Locks
+
+    def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
+        """Take a lock of the database, or hold it for longer; returns who has it now. See `data.locks`.
+
+        Args:
+            name: what it guards, at most `locks.LONGEST_NAME` characters.
+            holder: who wants it; unique.
+            ttl_s: it is over so long after it was last taken.
+        """
+        return self.store.write(lambda c: locks.take(c, name, holder, ttl_s, self._now(c)))
+
+    def give_back_lock(self, name: str, holder: str) -> None:
+        """Let a lock go, if it is still the holder's."""
+        self.store.write(lambda c: locks.give_back(c, name, holder))
 
     # What others look at
 

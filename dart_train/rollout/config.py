@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
@@ -69,7 +70,7 @@ class EngineConfig(_Model):
     urls: tuple[str, ...] = Field(
         default=(),
         description="replicas that already run, ours (ws://, ws+unix://) or vLLM's (http://); they are never restarted "
-        "from here, and belong to one rollout service",
+        "from here; rollout services with one database may share them, and update them one at a time",
     )
     model: str = Field(default="policy", min_length=1, description="what vLLM servers call the model")
     vllm: VLLMConfig = VLLMConfig()
@@ -109,6 +110,36 @@ class EngineConfig(_Model):
         if self.least_requests > self.most_requests:
             raise ValueError(f"least_requests {self.least_requests} is above most_requests {self.most_requests}")
         return self
+
+
+class SyncConfig(_Model):
+    """How new weights get into the replicas."""
+
+    transfer: Literal["files", "lora", "nccl", "tcp"] = Field(
+        default="files",
+        description="files: each replica reads the published directory itself. lora: versions are adapters, whole "
+        "models are not taken. nccl, tcp (vLLM only): a sender beside the rollout service reads the directory and "
+        "streams the tensors, between GPUs or without; servers that were not started from here must have been started "
+        "for it (docs/engines.md)",
+    )
+    python: str = Field(
+        default=sys.executable,
+        min_length=1,
+        description="interpreter of the sender: torch and safetensors for tcp, for nccl vLLM's own environment",
+    )
+    device: str = Field(
+        default="cuda:0", description="the sender's GPU for nccl: no replica may use it, the trainer's is the usual one"
+    )
+    address: str = Field(
+        default="127.0.0.1", min_length=1, description="of this machine, where replicas reach the sender"
+    )
+    buffer_mib: float = Field(default=1024.0, gt=0, description="tensors are sent together up to this size")
+    lora_rank: int = Field(default=16, ge=1, description="largest rank of adapters; for vLLM servers started from here")
+    lease_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="services that share replicas update one at a time; one that is dead gives way after this time",
+    )
 
 
 class RolloutConfig(_Model):
@@ -153,6 +184,7 @@ class RolloutConfig(_Model):
     max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
+    sync: SyncConfig = SyncConfig()
     sync_interval_s: float = Field(default=0.2, gt=0, description="how often the checkpoint table is looked at")
     admission_interval_s: float = Field(
         default=0.25, gt=0, description="how often the data manager is asked for admission"
@@ -215,6 +247,14 @@ class RolloutConfig(_Model):
                 f"over_provision {self.over_provision} needs mode batch-wise, but it is {self.mode}: remove it; how "
                 f"far rollouts run ahead of the trainer is data.curation.batches_ahead there"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _transfer_has_a_server(self) -> RolloutConfig:
+        others = [url for url in self.engine.urls if url.partition("://")[0] not in ("http", "https")]
+        if self.sync.transfer != "files" and (others or (self.engine.kind != "vllm" and not self.engine.urls)):
+            what = others[0] if others else f"engine.kind {self.engine.kind}"
+            raise ValueError(f"sync.transfer {self.sync.transfer} is for vLLM servers, not for {what}: use files")
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
@@ -31,23 +30,24 @@ from dart_agent.engines.base import (
     Generation,
     Prompt,
     Sampling,
+    UpdateNotBegun,
 )
-from dart_gym.errors import DartGymError
+from dart_agent.engines.vllm_loading import FromSender
+from dart_agent.engines.weight_sender import WeightSender
 from dart_train.rollout.concurrency import shrink
-from dart_train.rollout.config import EngineConfig
+from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.episode_engine import EpisodeEngine as EpisodeEngine
+from dart_train.rollout.keeping import keep
+from dart_train.rollout.locks import Locks, UpdateLocks
 from dart_train.rollout.programs import ENGINE_PROGRAM
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.routing import Load, Verdict, backoff, judge, route
-from dart_train.rollout.specs import replica_specs
+from dart_train.rollout.specs import replica_specs, weight_sender
 from dart_train.rollout.verify import check_weights, load_weights
 from dart_train.rollout.wakeup import Wakeup
 
 _log = logging.getLogger(__name__)
 MAX_REFUSALS = 3
-FAILED_LOOKS = 3
-FAILED_GRACE_S = 0.3
-LONGEST_LOOK_S = 15.0
 MAX_ERRORS = 3
 BUSY_PAUSE_S = 2.0
 
@@ -61,9 +61,12 @@ class EnginePool:
         directory: of the replicas' sockets (a short path).
         log_dir: of their logs; None for none.
         program: our engine server; see `Program.argv`.
+        sync: how weights get into the replicas.
+        locks: between services that share replicas by URL; None where there is no other.
 
     Attributes:
         weights: the newest that a replica is known to have loaded.
+        published: the newest that there are, known to be sound; another service may have loaded them already.
         reissued: requests that were sent again.
         faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
             (a request took too long), "failed" (errors), "stale" (another version than it was given), "weights"
@@ -79,17 +82,24 @@ class EnginePool:
         directory: str | Path,
         log_dir: str | Path | None = None,
         program: tuple[str, ...] = ENGINE_PROGRAM,
+        sync: SyncConfig = SyncConfig(),
+        locks: Locks | None = None,
     ) -> None:
-        self.config = config
+        self.config, self.sync = config, sync
         self.weights = weights
+        self.published: Weights | None = None
         self.reissued = 0
         self.faults: Counter[str] = Counter()
         self.queued = 0
-        self.replicas = [Replica(spec) for spec in replica_specs(config, Path(directory), log_dir, program)]
+        self._sender = weight_sender(sync, log_dir)
+        stream = FromSender(self._sender) if self._sender is not None else None
+        specs = replica_specs(config, Path(directory), log_dir, program, sync)
+        self.replicas = [Replica(spec, stream=stream) for spec in specs]
         self._keepers: list[asyncio.Task[None]] = []
         self._usable = asyncio.Event()
         self._changed = Wakeup()
         self._updating = asyncio.Semaphore(config.updates_at_once)
+        self._locks = UpdateLocks(locks, sync.lease_s)
         self._control: tuple[Prompt, Sampling] | None = None  # a request that was answered, cut to one token
 
     async def __aenter__(self) -> EnginePool:
@@ -105,7 +115,9 @@ class EnginePool:
         Raises:
             EngineError: none did within `start_timeout_s`.
         """
-        self._keepers = [asyncio.create_task(self._keep(replica), name=replica.name) for replica in self.replicas]
+        self._keepers = [asyncio.create_task(keep(self, replica), name=replica.name) for replica in self.replicas]
+        if self._sender is not None:
+            self._keepers.append(asyncio.create_task(self._warm(self._sender), name="sender of weights"))
         try:
             async with asyncio.timeout(self.config.start_timeout_s):
                 await self._usable.wait()
@@ -115,6 +127,12 @@ class EnginePool:
                 f"no engine replica answered within {self.config.start_timeout_s:.0f} s ({self._reasons()})"
             ) from None
 
+    async def _warm(self, sender: WeightSender) -> None:
+        try:
+            await sender.warm(self.config.start_timeout_s)
+        except EngineError as error:
+            _log.error("new weights will not get to the engines: %s", error)
+
     async def close(self) -> None:
         """End all replicas that were started here. Idempotent."""
         keepers, self._keepers = self._keepers, []
@@ -122,6 +140,8 @@ class EnginePool:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await asyncio.gather(*(replica.shut_down() for replica in self.replicas))
+        if self._sender is not None:
+            await self._sender.close()
 
     # --- Engine -------------------------------------------------------------------------------------------------
 
@@ -182,27 +202,43 @@ class EnginePool:
         """Load weights into one ready replica and verify that it serves them; at most `updates_at_once` do so.
 
         Raises:
-            EngineBusy: it is not ready; nothing was done.
+            EngineBusy: it is not ready, or another service updates it; nothing was done.
+            UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
             EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
                 again with the weights before.
         """
         async with self._updating:
             if replica.engine is None or replica.state is not ReplicaState.READY:
                 raise EngineBusy(f"{replica.name} is {replica.state}")
+            begun = False
             try:
-                if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
-                    await self._drain(replica)
-                self._set(replica, ReplicaState.UPDATING)
-                await load_weights(replica, weights, self.config)
+                async with self._locks.held(replica):
+                    begun = True
+                    await self._load(replica, weights)
+            except UpdateNotBegun:
+                if replica.usable:
+                    self._set(replica, ReplicaState.READY)
+                raise
             except EngineError as error:
-                replica.tainted = True
-                self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")
+                if begun:
+                    replica.tainted = True
+                    self.quarantine(replica, f"update to version {weights.version} failed: {error}", "update")
                 raise
             if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile
                 raise EngineError(f"{replica.name} is {replica.state}: {replica.why_down}")
             self._set(replica, ReplicaState.READY)
-            if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
-                self.weights = weights
+            self._loaded(weights)
+
+    async def _load(self, replica: Replica, weights: Weights) -> None:
+        if self.config.update == "drain" or (self.config.update is None and replica.is_vllm):
+            await self._drain(replica)
+        self._set(replica, ReplicaState.UPDATING)
+        await load_weights(replica, weights, self.config)
+
+    def _loaded(self, weights: Weights) -> None:
+        """A replica is known to have loaded them: others are started with them from now on."""
+        if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
+            self.weights = weights
 
     async def _drain(self, replica: Replica) -> None:
         """Wait until a replica has ended its requests, at most `drain_s`: what is left then is cut off."""
@@ -254,7 +290,9 @@ class EnginePool:
         finally:
             replica.in_flight -= 1
             self._changed.wake()
-        if not replica.explains(asked_at, *generation.version):
+        if not replica.explains(asked_at, *generation.version) and not (
+            await self._adopt(replica) and replica.explains(asked_at, *generation.version)
+        ):
             oldest, newest = generation.version
             reason = f"it answered with version {oldest} to {newest}, and serves {replica.version}"
             replica.tainted = True
@@ -301,81 +339,36 @@ class EnginePool:
                 return True
         return False
 
+    async def _adopt(self, replica: Replica) -> bool:
+        """Whether a replica serves newer weights than we gave it, and they are the newest published, by fingerprint.
+
+        Another service that uses the replica has updated it then. Anything else is for the caller to judge.
+        """
+        newest, engine = self.published, replica.engine
+        if newest is None or engine is None or replica.loading is not None or replica.spec.owned:
+            return False
+        ours = self.weights.version if replica.verified is None else replica.verified
+        try:
+            async with asyncio.timeout(self.config.request_timeout_s):
+                serves = (await engine.info()).version
+            if serves != newest.version or serves <= ours or not await check_weights(replica, newest, self.config):
+                return False
+        except (EngineError, TimeoutError) as error:
+            _log.info("engine %s serves other weights than it was given: %s", replica.name, error)
+            return False
+        if replica.engine is not engine:
+            return False  # it was connected to anew meanwhile
+        replica.version = replica.verified = serves
+        replica.tainted = False
+        self._loaded(newest)
+        _log.info("engine %s serves version %d, which another service gave it", replica.name, serves)
+        return True
+
     def _out(self, replica: Replica, reason: str, error: EngineError) -> None:
         """Take a replica out of service over what a look at it showed."""
         stale = isinstance(error, EngineMismatch)
         replica.tainted = replica.tainted or stale
         self.quarantine(replica, reason, "stale" if stale else "silent")
-
-    # --- keeping replicas alive ---------------------------------------------------------------------------------
-
-    async def _keep(self, replica: Replica) -> None:
-        """Start a replica, watch it, start it again when it fails; until cancelled."""
-        try:
-            while True:
-                replica.alarm.clear()
-                self._set(replica, ReplicaState.STARTING)
-                try:
-                    replica.launch(self.weights)
-                    await self._admit(replica)
-                    self._set(replica, ReplicaState.READY)
-                    await self._watch(replica)
-                except (EngineError, DartGymError, OSError) as error:
-                    if replica.state is not ReplicaState.DOWN:
-                        self.faults["died" if replica.died and replica.usable else "start"] += 1
-                        replica.failures += 1
-                        replica.why_down = str(error)
-                        _log.warning("engine %s: %s", replica.name, error)
-                    self._set(replica, ReplicaState.DOWN)
-                await replica.shut_down(FAILED_GRACE_S)
-                await asyncio.sleep(backoff(replica.failures, self.config.max_backoff_s))
-                replica.restarts += 1
-        finally:
-            self._set(replica, ReplicaState.DOWN)
-
-    async def _admit(self, replica: Replica) -> None:
-        """Wait until a replica answers and serves the pool's weights, which are loaded where it does not.
-
-        Raises:
-            EngineError: it does not get there.
-        """
-        info = await replica.until_ready(self.config.start_timeout_s)
-        weights = self.weights
-        if replica.tainted or info.version != weights.version:
-            await load_weights(replica, weights, self.config)
-        else:
-            replica.verified = info.version
-            await check_weights(replica, weights, self.config)
-        if self._control is not None:
-            await self._ask(replica, *self._control)
-        _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
-
-    async def _watch(self, replica: Replica) -> None:
-        """Return when the replica is out of service; raise `EngineError` when its process has ended."""
-        silent, since = 0, time.monotonic()
-        while replica.usable:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.config.health_interval_s):
-                    await replica.alarm.wait()
-            if not replica.usable:
-                return
-            if replica.died:
-                raise EngineError("its process has ended")
-            if replica.state is not ReplicaState.READY:
-                continue  # an update has its own time limit, and the server may not answer meanwhile
-            try:
-                await replica.look(min(LONGEST_LOOK_S, self.config.request_timeout_s))
-            except EngineMismatch as error:
-                self._out(replica, str(error), error)
-            except EngineError as error:
-                silent += 1
-                if silent >= FAILED_LOOKS and replica.state is ReplicaState.READY:
-                    self._out(replica, str(error), error)
-            else:
-                silent = 0
-                if time.monotonic() - since > self.config.max_backoff_s:
-                    replica.failures = 0
-                self._changed.wake()  # its limit may have grown
 
     # --- state ------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dart_agent.engines.vllm_adapters import KEPT
+from dart_agent.weight_stream import DIRECTORY, RECEIVER, TCP_BACKEND
 from dart_train.rollout.weights import Weights
 
 ENGINE_PROGRAM = (sys.executable, "-m", "dart_agent.engines.server")
@@ -50,6 +52,8 @@ class Program:
         gpus: comma-separated; "" for all.
         images: most images of a prompt.
         max_length: most tokens of a prompt and its response.
+        transfer: how a vLLM server gets weights; see `SyncConfig`.
+        lora_rank: largest rank of adapters, where they are the way.
     """
 
     kind: Literal["transformers", "vllm"] = "transformers"
@@ -62,6 +66,8 @@ class Program:
     gpus: str = ""
     images: int = 5
     max_length: int = 32768
+    transfer: Literal["files", "lora", "nccl", "tcp"] = "files"
+    lora_rank: int = 16
 
 
 def command_of(program: Program, name: str, url: str, weights: Weights) -> Command:
@@ -100,6 +106,15 @@ def _vllm(program: Program, weights: Weights, port: int) -> Command:
     if program.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = program.gpus
         argv += ["--tensor-parallel-size", str(len(program.gpus.split(",")))]
+    match program.transfer:
+        case "lora":
+            argv += ["--enable-lora", "--max-lora-rank", str(program.lora_rank), "--max-loras", str(KEPT + 1)]
+        case "nccl":
+            argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+        case "tcp":
+            argv += ["--weight-transfer-config", json.dumps({"backend": TCP_BACKEND})]
+            argv += ["--worker-extension-cls", RECEIVER]
+            environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
     return Command((*argv, *program.options), {**environment, **program.environment}, f"http://127.0.0.1:{port}")
 
 

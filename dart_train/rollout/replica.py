@@ -23,6 +23,7 @@ from typing import Literal
 
 from dart_agent.engines.base import Engine, EngineError, EngineInfo, EngineMismatch
 from dart_agent.engines.remote import RemoteEngine
+from dart_agent.engines.vllm_loading import WeightLoading
 from dart_gym.processes import die_with_parent
 from dart_train.rollout.concurrency import Concurrency, adapt
 from dart_train.rollout.programs import Command, Program, command_of, full_environment
@@ -96,6 +97,7 @@ class Replica:
         concurrency: how many requests it gets.
         alarm: wakes who watches it.
         why_down: why it last went out of service.
+        stream: how a vLLM server gets the weights of whole models where it does not read their files.
     """
 
     spec: ReplicaSpec
@@ -117,6 +119,7 @@ class Replica:
     alarm: asyncio.Event = field(default_factory=asyncio.Event)
     examining: asyncio.Lock = field(default_factory=asyncio.Lock)
     why_down: str = ""
+    stream: WeightLoading | None = None
     concurrency: Concurrency = field(init=False)
     _busy_at: tuple[float, float] | None = None  # (monotonic time, busy seconds)
 
@@ -174,6 +177,7 @@ class Replica:
             timeout_s=self.spec.request_timeout_s,
             update_timeout_s=self.spec.update_timeout_s,
             pause=self.spec.pause,
+            loading=self.stream,
         )
 
     async def until_ready(self, timeout: float) -> EngineInfo:

@@ -182,7 +182,14 @@ class RolloutService:
 
     def _assemble(self, sockets: Path) -> None:
         config = self.config
-        self._pool = EnginePool(config.engine, self._weights, directory=sockets, log_dir=self._log_dir)
+        self._pool = EnginePool(
+            config.engine,
+            self._weights,
+            directory=sockets,
+            log_dir=self._log_dir,
+            sync=config.sync,
+            locks=self.data,
+        )
         self._sync = WeightSync(
             self._newest_weights, self._pool, interval_s=config.sync_interval_s, outage=self.outages.database
         )

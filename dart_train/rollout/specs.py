@@ -1,17 +1,22 @@
-"""The replicas that a configuration asks for. Pure."""
+"""The replicas that a configuration asks for, and who sends them weights. Nothing is started here."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from dart_train.rollout.config import EngineConfig
+from dart_agent.engines.weight_sender import WeightSender
+from dart_train.rollout.config import EngineConfig, SyncConfig
 from dart_train.rollout.programs import Program
 from dart_train.rollout.replica import ReplicaSpec
 
 
 def replica_specs(
-    config: EngineConfig, directory: Path, log_dir: str | Path | None, program: tuple[str, ...]
+    config: EngineConfig,
+    directory: Path,
+    log_dir: str | Path | None,
+    program: tuple[str, ...],
+    sync: SyncConfig = SyncConfig(),
 ) -> list[ReplicaSpec]:
     """What to start or to connect to.
 
@@ -20,12 +25,13 @@ def replica_specs(
         directory: of the sockets of those that are started.
         log_dir: of their logs; None for none.
         program: our engine server.
+        sync: how weights get into vLLM servers.
     """
     if config.urls:
         elsewhere = Program(kind="vllm", model=config.model)
         return [_spec(config, f"r{index}", url, elsewhere, owned=False) for index, url in enumerate(config.urls)]
     if config.kind == "vllm":
-        theirs = _vllm_program(config)
+        theirs = _vllm_program(config, sync)
         gpus = config.vllm.gpus or ("",) * config.replicas
         specs = [
             _spec(config, f"r{index}", "", replace(theirs, gpus=chosen), owned=True)
@@ -39,6 +45,20 @@ def replica_specs(
         ]
     logs = Path(log_dir) if log_dir else None
     return [replace(spec, log=logs and logs / f"engine-{index}.log") for index, spec in enumerate(specs)]
+
+
+def weight_sender(sync: SyncConfig, log_dir: str | Path | None) -> WeightSender | None:
+    """The process that streams weights, not started yet; None where replicas read them."""
+    if sync.transfer not in ("nccl", "tcp"):
+        return None
+    return WeightSender(
+        sync.transfer,
+        python=sync.python,
+        device=sync.device,
+        address=sync.address,
+        buffer_bytes=int(sync.buffer_mib * 2**20),
+        log=Path(log_dir) / "sender.log" if log_dir else None,
+    )
 
 
 def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned: bool) -> ReplicaSpec:
@@ -55,7 +75,7 @@ def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned:
     )
 
 
-def _vllm_program(config: EngineConfig) -> Program:
+def _vllm_program(config: EngineConfig, sync: SyncConfig) -> Program:
     settings = config.vllm
     return Program(
         kind="vllm",
@@ -65,4 +85,6 @@ def _vllm_program(config: EngineConfig) -> Program:
         environment=settings.environment,
         images=settings.images,
         max_length=settings.max_length,
+        transfer=sync.transfer,
+        lora_rank=sync.lora_rank,
     )

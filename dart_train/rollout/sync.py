@@ -110,7 +110,7 @@ class WeightSync:
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
-        self.target = weights
+        self.target = self._pool.published = weights
         if not Path(self._pool.weights.path).is_dir():  # pruned: a replica could not be started with it any more
             self._pool.weights = weights
         proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
@@ -157,6 +157,8 @@ class WeightSync:
         """Whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
+            if self._pool.sync.transfer == "lora" and not weights.is_adapter and weights != self._pool.weights:
+                reason = reason or "it is a whole model, and rollout.sync.transfer lora takes adapters only: use files"
             reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.weights.path)
             if reason:
                 self._skip(weights, reason)

@@ -18,6 +18,8 @@ from dart_train.rollout.replica import Replica, Weights
 async def load_weights(replica: Replica, weights: Weights, config: EngineConfig) -> None:
     """Have a replica load weights, and find out whether it did.
 
+    One that serves this version already is only compared with it: another service was faster.
+
     Raises:
         EngineError: it did not; it may hold a mixture of old and new ones.
     """
@@ -26,7 +28,8 @@ async def load_weights(replica: Replica, weights: Weights, config: EngineConfig)
     replica.loading = weights.version
     try:
         async with asyncio.timeout(config.start_timeout_s):
-            await replica.engine.update_weights(weights.path, weights.version)
+            if replica.tainted or (await replica.engine.info()).version != weights.version:
+                await replica.engine.update_weights(weights.path, weights.version)
         info = await replica.look(config.request_timeout_s)
         if info.version != weights.version:
             raise EngineMismatch(f"it says version {info.version} after an update to {weights.version}")
@@ -38,19 +41,23 @@ async def load_weights(replica: Replica, weights: Weights, config: EngineConfig)
         replica.loading = None
 
 
-async def check_weights(replica: Replica, weights: Weights, config: EngineConfig) -> None:
+async def check_weights(replica: Replica, weights: Weights, config: EngineConfig) -> bool:
     """Compare a replica's answers with those of the published weights, where these have a fingerprint.
+
+    Returns:
+        Whether they have one, and it is to be compared.
 
     Raises:
         EngineMismatch: it serves other weights.
         EngineError: it did not answer, or the fingerprint cannot be read.
     """
     if config.fingerprint_tolerance is None or not weights.path or replica.engine is None:
-        return
+        return False
     try:
         async with asyncio.timeout(config.request_timeout_s):
-            await check_fingerprint(replica.engine, weights.path, config.fingerprint_tolerance)
+            off = await check_fingerprint(replica.engine, weights.path, config.fingerprint_tolerance)
     except CheckpointError as error:
         raise EngineError(str(error)) from error
     except TimeoutError:
         raise EngineError(f"{replica.name} did not answer the fingerprint's prompts in time") from None
+    return off is not None

@@ -15,6 +15,7 @@ Invariants:
     - A lease is committed after `train` returned; one that raises gives it back.
     - A published version says which lease it contains. A restart begins from the newest version: leases that only lost
       weights were trained on come back, so nothing is trained twice or lost.
+    - A published version can be read back, and has the fingerprint of what was read.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dart_agent.plugins import import_object
 from dart_gym.errors import ConfigurationError
 from dart_train.errors import DartTrainError, LeaseError
+from dart_train.fingerprint import Fingerprint
 from dart_train.metrics import MetricsLog
 from dart_train.trainer import checkpoint
+from dart_train.trainer.fingerprint import fingerprint_of
 from dart_train.trainer.publisher import Publisher
+from dart_train.trainer.trainer import load_model
 
 if TYPE_CHECKING:
     from dart_train.data.leased import LeasedGroups
@@ -128,7 +132,7 @@ def run_trainer(
     """
 
     def save(model: GroupTrainer, path: Path, source_dir: Path, **values: Any) -> Path:
-        return checkpoint.write_version(model.save, path, source_dir, **values)
+        return checkpoint.write_version(model.save, path, source_dir, fingerprint=_fingerprint, **values)
 
     checkpoint.remove_incomplete(checkpoints)
     publisher = Publisher(
@@ -161,6 +165,11 @@ def run_trainer(
             metrics.write(step=done, **{"version": float(publisher.version), **numbers})
     publisher.publish_rest(trainer, contained, done)
     return done
+
+
+def _fingerprint(directory: Path) -> Fingerprint:
+    """What the written weights answer, read back as an engine reads them: who trained them is not asked."""
+    return fingerprint_of(load_model(directory), directory)
 
 
 def _commit(leased: LeasedGroups, version: int) -> None:

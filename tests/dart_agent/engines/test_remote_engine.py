@@ -1,6 +1,7 @@
 """A remote engine answers as the engine behind it, and says so when it is gone."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
+from websockets.asyncio.server import ServerConnection, unix_serve
 
 from dart_agent.engines import protocol
 from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, RequestRefused, Sampling
@@ -126,6 +128,33 @@ async def test_a_client_that_goes_takes_its_requests_with_it(echo, url):
             await asyncio.sleep(0.001)
         with pytest.raises(EngineError, match="closed"):
             await remote.info()
+
+
+async def test_a_server_that_dies_while_a_request_is_sent_leaves_no_error_that_nobody_saw(url):
+    """The reply is failed by the reader while the call still waits in `send`: the call's own error is enough."""
+    unseen: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context["message"]))
+    connections: list[ServerConnection] = []
+
+    async def never_reads(connection: ServerConnection) -> None:
+        connections.append(connection)
+        connection.transport.pause_reading()
+        await connection.wait_closed()
+
+    big = Prompt((1,), (np.zeros((2048, 2048, 3), np.uint8),))  # more than the sockets hold
+    async with unix_serve(never_reads, url.removeprefix("ws+unix://")):
+        remote = RemoteEngine(url)
+        calls = [asyncio.create_task(remote.generate(big, Sampling())) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while len(remote._waiting) < 3:
+                await asyncio.sleep(0)
+        connections[0].transport.abort()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, EngineError) and "went away" in str(outcome)
+        del calls, outcome
+        await remote.close()
+    gc.collect()
+    assert not unseen
 
 
 async def test_cancelled_calls_leave_the_connection_usable(echo, remote, url):

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -309,22 +310,43 @@ async def test_an_update_that_hangs(stub, processing_dir):
     await engine.close()
 
 
+class Deaf:
+    """Workers that take whatever comes."""
+
+    workers = 2
+
+    def meet(self, init_info: dict[str, Any]) -> None:
+        pass
+
+    receive = meet
+
+    def leave(self) -> None:
+        pass
+
+
 async def test_control_routes(stub, engine):
-    control = engine.control
+    control, stub.receiver = engine.control, Deaf()
+    assert await control.world_size() == 2
     await control.init_weight_transfer({"master_port": 1})
     await control.start_weight_update()
     await control.update_weights({"names": []})
     await control.finish_weight_update("12")
+    await control.reset_image_caches()
+    await control.shutdown_weight_transfer()
     await control.abort_requests()
     await control.health()
     await control.load_lora("policy-12", "/adapters/12")
     await control.unload_lora("policy-11")
     assert await control.weight_info() == "12"
     assert stub.calls == [
+        "/get_world_size",
         "/init_weight_transfer_engine",
         "/start_weight_update",
         "/update_weights",
         "/finish_weight_update",
+        "/reset_mm_cache",
+        "/reset_encoder_cache",
+        "/shutdown_weight_transfer_engine",
         "/abort_requests",
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",

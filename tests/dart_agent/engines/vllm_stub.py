@@ -6,7 +6,7 @@ import contextlib
 import io
 import itertools
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from aiohttp import web
@@ -16,6 +16,25 @@ from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 
 Change = Callable[[dict[str, Any]], Any]
+STREAM_ROUTES = (
+    "/get_world_size", "/init_weight_transfer_engine", "/start_weight_update", "/update_weights",
+    "/finish_weight_update", "/shutdown_weight_transfer_engine",
+)  # fmt: skip
+
+
+class StreamReceiver(Protocol):
+    """The workers behind the routes of a weight transfer; they run in threads and raise RuntimeError."""
+
+    workers: int
+
+    def meet(self, init_info: dict[str, Any]) -> None:
+        """Join the sender."""
+
+    def receive(self, update_info: dict[str, Any]) -> None:
+        """Take the tensors."""
+
+    def leave(self) -> None:
+        """Leave the sender."""
 
 
 class VLLMStub:
@@ -33,6 +52,9 @@ class VLLMStub:
         loads: paths of `reload_weights` that succeed; None for all.
         mortal: whether it ends after a load that failed, as vLLM 0.32 does; `dead` says that it did.
         fixed: what the model says, then it ends.
+        receiver: takes streamed weights; without it the server knows no weight transfer.
+        failing: steering routes that answer 500.
+        broken: generating routes do.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -49,6 +71,9 @@ class VLLMStub:
         self.key = ""
         self.fixed = tuple(tokens.response("Action: wait()"))
         self.calls: list[str] = []
+        self.receiver: StreamReceiver | None = None
+        self.failing: set[str] = set()
+        self.broken = False
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -88,7 +113,30 @@ class VLLMStub:
                 "/load_lora_adapter"
             )
             return web.Response(text="Success")
+        if path in STREAM_ROUTES and self.dev:
+            return await self._stream(path, body)
         return self._steer(path, dict(request.query), body)
+
+    async def _stream(self, path: str, body: dict[str, Any]) -> web.Response:
+        """The routes of a weight transfer, which answer when the workers have done their part."""
+        self.calls.append(path)
+        if self.receiver is None or path in self.failing:
+            return web.json_response({"error": {"message": "Weight transfer not configured."}}, status=500)
+        try:
+            match path:
+                case "/get_world_size":
+                    return web.json_response({"world_size": self.receiver.workers})
+                case "/init_weight_transfer_engine":
+                    await asyncio.to_thread(self.receiver.meet, body["init_info"])
+                case "/update_weights":
+                    await asyncio.to_thread(self.receiver.receive, body["update_info"])
+                case "/shutdown_weight_transfer_engine":
+                    self.receiver.leave()
+                case "/finish_weight_update":
+                    self.label = body["weight_version"]
+        except RuntimeError as error:
+            return web.json_response({"error": {"message": str(error)}}, status=500)
+        return web.json_response({"message": "done"})
 
     def _steer(self, path: str, query: dict[str, str], body: dict[str, Any]) -> web.Response:
         if not self.dev:
@@ -103,16 +151,12 @@ class VLLMStub:
                 return web.json_response({"weight_version": self.label})
             case "/update_weight_version":
                 self.label = body["new_version"]
-            case "/finish_weight_update":
-                self.label = body["weight_version"]
             case "/collective_rpc":
                 path = body["kwargs"]["weights_path"]
                 if self.loads is not None and path not in self.loads:
                     self.dead = self.mortal
                     return web.json_response({"error": {"message": f"no weights in {path}"}}, status=500)
-            case "/reset_prefix_cache" | "/abort_requests" | "/init_weight_transfer_engine" | "/start_weight_update":
-                pass
-            case "/update_weights":
+            case "/reset_prefix_cache" | "/reset_mm_cache" | "/reset_encoder_cache" | "/abort_requests":
                 pass
             case _:
                 return web.json_response({"detail": "Not Found"}, status=404)
@@ -121,6 +165,8 @@ class VLLMStub:
     async def _generate(self, path: str, body: dict[str, Any]) -> web.StreamResponse:
         if path == "/inference/v1/generate" and not self.scale_out:
             return web.json_response({"error": {"message": "needs --enable-scale-out"}}, status=403)
+        if self.broken:
+            return web.json_response({"error": {"message": "EngineCore encountered an issue"}}, status=500)
         if self.hold is not None:
             await self.hold.wait()
         if self.paused:

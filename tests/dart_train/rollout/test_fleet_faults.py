@@ -151,6 +151,29 @@ async def test_an_update_that_loads_nothing_is_found_out(weights_dir, sockets):
         assert (replica.verified, replica.tainted) == (3, False)
 
 
+async def test_what_another_service_loaded_is_taken_as_it_is_and_nothing_older_is_brought_back(weights_dir, sockets):
+    """Proved by the fingerprint; requests that were under way meanwhile are answered, and nobody is out of service."""
+    engine = FaultyEngine("shared", 3)
+    async with fleet(sockets, weights_dir, engine) as pool, load(pool) as answered:
+        await until(more(answered, 10))
+        newer = make_weights(sockets / "v4")
+        give_fingerprint(newer)
+        pool.published = Weights(str(newer), 4)
+        await FaultyEngine.update_weights(engine, str(newer), 4)
+        await until(lambda: (4, 4) in answered)
+        assert pool.replicas[0].verified == 4 and pool.weights == pool.published and not pool.faults
+        engine.logprob = -9.0  # what is loaded next is not what was published
+        newest = make_weights(sockets / "v5")
+        give_fingerprint(newest)
+        pool.published = Weights(str(newest), 5)
+        await FaultyEngine.update_weights(engine, str(newest), 5)
+        await until(lambda: pool.faults["stale"] >= 1)
+        engine.logprob = -1.0
+        await until(lambda: pool.replicas[0].state is READY)
+        await until(more(answered, 10))
+    assert set(answered) <= {(3, 3), (4, 4), (5, 5)}
+
+
 async def test_an_engine_of_another_model_or_at_no_address_ends_the_start_with_the_reason(weights_dir, sockets):
     give_fingerprint(weights_dir)
     other = FaultyEngine("other", 3)

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pool_builders import all_ready, until
 
@@ -15,13 +16,14 @@ from dart_agent.engines.base import EngineError, Prompt, Sampling
 from dart_agent.tiny import TinyModelConfig, write_processing
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
-from dart_train.rollout.config import EngineConfig, VLLMConfig
+from dart_train.rollout.config import EngineConfig, SyncConfig, VLLMConfig
 from dart_train.rollout.engines import EnginePool
 from dart_train.rollout.programs import Program, command_of
 from dart_train.rollout.replica import ReplicaState
 from dart_train.rollout.specs import replica_specs
 from dart_train.rollout.sync import WeightSync
 from dart_train.rollout.weights import Weights, different_shapes, why_unusable
+from tests.dart_agent.engines.stream_workers import Worker
 from tests.dart_agent.engines.vllm_stub import VLLMStub
 
 
@@ -32,6 +34,15 @@ def checkpoint(directory: Path, version: int) -> Weights:
     (directory / "config.json").write_text("{}")
     (directory / "model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
     return Weights(str(directory), version)
+
+
+def real_checkpoint(directory: Path, version: int) -> Weights:
+    """One with a tensor in it: two times its version."""
+    from safetensors.numpy import save_file
+
+    weights = checkpoint(directory, version)
+    save_file({"weight": np.full(2, version, np.float32)}, directory / "model.safetensors")
+    return weights
 
 
 def adapter(directory: Path, base: Weights, version: int) -> Weights:
@@ -176,6 +187,100 @@ async def test_adapters_are_synced_like_weights_and_lost_ones_found_out(first, r
             await until(all_ready(pool))
             assert pool.faults["stale"] == 1
             assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
+
+
+async def test_a_server_that_answers_500s_is_replaced_by_the_others(first, request_of, tmp_path):
+    async with stubs(first) as ([good, bad], urls):
+        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
+            await until(all_ready(pool))
+            assert {(await pool.generate_near(*request_of, f"r{index}"))[1] for index in (0, 1)} == {"r0", "r1"}
+            bad.broken = True
+            for _ in range(3):
+                generation, name = await pool.generate_near(*request_of, "r1")
+                assert (generation.version, name) == ((3, 3), "r0")
+            await until(lambda: pool.faults["failed"] == 1)
+            assert "500" in pool.replicas[1].why_down and pool.reissued >= 1
+            bad.broken = False
+            await until(all_ready(pool))
+            assert (await pool.generate_near(*request_of, "r1"))[1] == "r1"
+
+
+@pytest.mark.train
+@pytest.mark.process
+async def test_weights_are_streamed_into_servers_that_somebody_else_started(first, request_of, tmp_path):
+    """Rolling, over TCP, first weights included; a version that cannot be sent harms no server and is given up."""
+    versions = [real_checkpoint(tmp_path / f"w{number}", number) for number in (4, 5)]
+    newest, sync_config = [versions[0]], SyncConfig(transfer="tcp", buffer_mib=0.001)
+    async with stubs(first) as (servers, urls):
+        for stub in servers:
+            stub.receiver = Worker()
+        async with EnginePool(config_of(urls), versions[0], directory=tmp_path, sync=sync_config) as pool:
+            await until(all_ready(pool))
+            sync = WeightSync(lambda: newest[0], pool)
+            newest[0] = versions[1]
+            while await sync.update_some():
+                assert (await pool.generate(*request_of)).version[1] in (4, 5)
+            assert {stub.label for stub in servers} == {"5"} and sync.updates == 2
+            for stub in servers:
+                assert "/collective_rpc" not in stub.calls
+                assert stub.receiver.received["weight"].tolist() == [5.0, 5.0]
+            pool._sender._argv = ("/bin/false",)  # its environment is broken from now on
+            await pool._sender.close()
+            newest[0] = real_checkpoint(tmp_path / "w6", 6)
+            assert await sync.update_some() == 1 and await sync.update_some() == 1
+            assert "cannot be sent" in sync.skipped[newest[0]] and sync.failed == 2
+            assert all_ready(pool)() and not pool.faults
+            assert (await pool.generate(*request_of)).version == (5, 5)
+
+
+@pytest.mark.process
+async def test_a_sender_that_cannot_start_is_told_at_once(first, tmp_path, caplog):
+    config = SyncConfig(transfer="tcp", python="/bin/false")
+    async with stubs(first, 1) as ((stub,), urls):
+        stub.label = "3"
+        async with EnginePool(config_of(urls), first, directory=tmp_path, sync=config) as pool:
+            await until(lambda: "new weights will not get to the engines: the sender" in caplog.text)
+            await until(all_ready(pool))
+
+
+async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_path):
+    whole, small = checkpoint(tmp_path / "v4", 4), adapter(tmp_path / "a5", first, 5)
+    newest = [whole]
+    async with stubs(first, 1) as (_, urls):
+        config = SyncConfig(transfer="lora")
+        async with EnginePool(config_of(urls), first, directory=tmp_path, sync=config) as pool:
+            sync = WeightSync(lambda: newest[0], pool)
+            assert await sync.update_some() == 0 and "takes adapters only" in sync.skipped[whole]
+            newest[0] = small
+            assert await sync.update_some() == 1 and pool.replicas[0].verified == 5
+
+
+@pytest.mark.parametrize(
+    ("transfer", "options", "path"),
+    [
+        ("files", "", ""),
+        ("lora", "--enable-lora --max-lora-rank 8 --max-loras 3", ""),
+        ("nccl", '--weight-transfer-config {"backend": "nccl"}', ""),
+        (
+            "tcp",
+            '--weight-transfer-config {"backend": "dart_tcp"} --worker-extension-cls dart_weight_receiver.Receiver',
+            "weight_stream",
+        ),
+    ],
+)
+def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, options, path):
+    config = EngineConfig(kind="vllm", vllm=VLLMConfig(options=("--last",)))
+    (spec,) = replica_specs(config, tmp_path, None, (), SyncConfig(transfer=transfer, lora_rank=8))
+    command = command_of(spec.program, "r0", "", Weights("/weights/v1", 1))
+    assert " ".join(command.argv).endswith(f" {options} --last".replace("  ", " "))
+    assert Path(command.environment["PYTHONPATH"]).name == path
+    directory = command.environment["PYTHONPATH"]
+    if directory:
+        assert sorted(file.stem for file in Path(directory).glob("*.py")) == [
+            "__init__",
+            "dart_weight_receiver",
+            "dart_weight_stream",
+        ], "a server finds these modules of ours, and no other"
 
 
 def test_the_command_of_a_vllm_server():

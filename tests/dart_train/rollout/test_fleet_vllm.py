@@ -21,7 +21,7 @@ from dart_agent.engines.qwen import QwenRunner
 from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
-from dart_train.rollout.config import EngineConfig, VLLMConfig
+from dart_train.rollout.config import EngineConfig, SyncConfig, VLLMConfig
 from dart_train.rollout.engines import EnginePool, EpisodeEngine
 from dart_train.rollout.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.sync import WeightSync
@@ -298,3 +298,42 @@ async def test_adapters_as_versions(versions, vllm_model, tmp_path):
         got = np.asarray(step.generation.logprobs)
         assert np.abs(got - plain(adapters[number], step, episodes.suppressed)).max() < EXACT
         assert np.abs(got - plain(adapters[(number + 1) % 3], step, episodes.suppressed)).max() > EXACT
+
+
+async def test_streamed_weights(versions, vllm_model, tmp_path, capsys):
+    """Over TCP into vLLM's own engine of weight transfers: log-probabilities of the new weights, image caches included.
+
+    The same screens come again after each update, the vision tower is another one each time, and the directory that
+    is served is never read by the server.
+    """
+    newest = [versions[0].weights]
+    sync_config = SyncConfig(transfer="tcp", buffer_mib=0.25)
+    pool = EnginePool(settings(replicas=1), versions[0].weights, directory=tmp_path, log_dir=tmp_path, sync=sync_config)
+    async with pool:
+        episodes = Episodes(pool, vllm_model)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
+        for version in versions[1:4]:
+            await episodes.until_steps(20)
+            newest[0] = version.weights
+            await until(lambda: pool.replicas[0].verified == newest[0].version, timeout=600)
+        await episodes.until_steps(20)
+        episodes.going = False
+        await asyncio.gather(*playing)
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert sync.updates == 3 and sync.failed == 0 and not pool.faults and pool.weights == newest[0]
+    assert "weight transfer engine: TCPWeightTransferEngine" in (tmp_path / "engine-0.log").read_text()
+    by_version = collections.defaultdict(list)
+    for step in episodes.steps:
+        by_version[step.generation.version].append(step)
+    assert {span for span in by_version if span[0] == span[1]} == {(number, number) for number in range(4)}
+    worst = 0.0
+    for (oldest, latest), steps in by_version.items():
+        for step in [step for step in steps[:CHECKED] + steps[-CHECKED:] if oldest == latest]:
+            worst = max(worst, off(step, versions[oldest], episodes.suppressed).max())
+            assert off(step, versions[oldest - 1 if oldest else 1], episodes.suppressed).max() > EXACT
+    with capsys.disabled():
+        print(f"\n{sync.update_s / sync.updates:.2f} s for an update by stream; log-probabilities off by {worst:.1e}")
+    assert worst < EXACT

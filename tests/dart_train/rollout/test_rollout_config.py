@@ -13,6 +13,12 @@ def test_tasks_may_be_ids_or_entries():
     assert RolloutConfig.model_validate(config.model_dump(mode="json")) == config
 
 
+def test_a_stream_goes_to_vllm_servers():
+    for engine in ({"kind": "vllm"}, {"urls": ["http://a:1", "https://b"]}):
+        config = RolloutConfig.model_validate({"tasks": ["a"], "engine": engine, "sync": {"transfer": "nccl"}})
+        assert config.sync.transfer == "nccl"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -22,6 +28,11 @@ def test_tasks_may_be_ids_or_entries():
         ({"tasks": ["a"], "engine": {"top_p": 0.9}}, "top_p"),
         ({"tasks": [{"id": "a", "weight": 0}]}, "greater than 0"),
         ({"tasks": ["a"], "group_size": 0}, "greater than or equal to 1"),
+        ({"tasks": ["a"], "sync": {"transfer": "nccl"}}, "nccl is for vLLM servers, not for engine.kind transformers"),
+        (
+            {"tasks": ["a"], "sync": {"transfer": "tcp"}, "engine": {"urls": ["ws://a:1"]}},
+            "not for ws://a:1: use files",
+        ),
     ],
 )
 def test_wrong_settings_are_refused(values, message):

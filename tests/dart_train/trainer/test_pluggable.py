@@ -15,9 +15,11 @@ from dart_train.commands import learn
 from dart_train.commands.context import ModuleContext, open_data
 from dart_train.commands.learn import ROLLOUTS_ENDED
 from dart_train.config import ConfigError, parse_config
+from dart_train.fingerprint import Fingerprint, read_fingerprint
 from dart_train.metrics import read_metrics
 from dart_train.pipeline import open_run
 from dart_train.trainer import checkpoint
+from dart_train.trainer.fingerprint import fingerprint_of
 from dart_train.trainer.pluggable import LoopConfig, PluginError, load_class, run_trainer
 from dart_train.trainer.trainer import load_model
 
@@ -75,6 +77,25 @@ def test_what_only_lost_weights_contained_is_trained_again(reinforce, data, reco
     done = run_trainer(reinforce(newest, data), data, config, **places, stop=lambda: data.ready()[0] == 0)
     assert done == 2 and data.counts()["trained"] == 16
     assert {row.trajectory_id: row for row in data.trajectories()} and not data.counts().get("leased")
+
+
+@pytest.mark.train
+def test_versions_carry_the_fingerprint_of_what_was_written(reinforce, data, record_group, model_dir, tmp_path):
+    """Also where `save` knows nothing of fingerprints, or brings that of other weights along."""
+    record_group("a")
+    data.publish(0, model_dir, "initial")
+
+    class Plain(reinforce):
+        def save(self, path):
+            self.model.save_pretrained(path)
+            Fingerprint(((1,),), ((1,),), ((-9.0,),), ()).write(path)
+
+    config = LoopConfig(groups_per_step=1, max_steps=1)
+    trainer = Plain(model_dir, data, learning_rate=1e-2)
+    run_trainer(trainer, data, config, model_dir=model_dir, checkpoints=tmp_path / "checkpoints")
+    published = read_fingerprint(data.newest_checkpoint().path)
+    assert published == fingerprint_of(trainer.model, model_dir)
+    assert published.logprobs != fingerprint_of(load_model(model_dir), model_dir).logprobs
 
 
 @pytest.mark.train
