@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SOCKET = "rollout.sock"
 SHOW_INTERVAL_S = 0.5
+SHOW_CURSOR = b"\x1b[?25h"
 
 
 def main(context: ModuleContext, *, plain: bool = False) -> None:
@@ -88,6 +89,8 @@ async def _serve(
 
     def at_once(signum: int, frame: FrameType | None) -> None:
         os.write(2, f"told twice to stop: {service.unrecorded} finished episodes are not recorded\n".encode())
+        if panel is not None:
+            os.write(1, SHOW_CURSOR)
         os._exit(STOPPED_STATUS)  # the engines end with this process, and the next one removes their sockets
 
     def stop() -> None:
