@@ -222,7 +222,7 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
     cluster_url, data, make_policy, model_dir, tmp_path
 ):
     data.publish(1, model_dir, "initial")
-    config = config_of(tasks=("fake/click-button",), budget_rollouts=400)
+    config = config_of(tasks=("fake/click-button",))
     service = RolloutService(
         config, data, cluster_url=cluster_url, weights=Weights(str(model_dir), 1), make_policy=make_policy
     )
@@ -234,7 +234,12 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
     assert victim is not None
     os.kill(victim.pid, signal.SIGKILL)
     data.publish(2, shutil.copytree(model_dir, tmp_path / "v2"), "training")
+    await until(lambda: all(r.state is ReplicaState.READY and r.version == 2 for r in pool.replicas))
+    updated = service.scheduler.completed
+    await until(lambda: service.scheduler.completed >= updated + 2 * config.slots)
+    service.stop()
     summary = await run
-    assert summary.rollouts == 400 and summary.given_up == 0 and "model_error" not in summary.terminals
+    assert summary.given_up == 0 and "model_error" not in summary.terminals
     versions = Counter(t.newest_version for members in groups_of(data).values() for t in members)
-    assert set(versions) == {1, 2}
+    assert set(versions) == {1, 2} and versions.total() == summary.rollouts
+    assert pool.replicas[0].process is not victim
