@@ -34,7 +34,7 @@ class WeightSender:
 
     Args:
         backend: "nccl" for GPUs; "tcp" without.
-        python: the interpreter of the sender's environment.
+        python: the interpreter of the sender's environment; None for ours.
         device: that it reads tensors to: "cpu" for "tcp", its GPU for "nccl".
         address: of this machine, under which the servers reach it.
         buffer_bytes: a buffer of tensors is sent once it holds more than this.
@@ -45,14 +45,14 @@ class WeightSender:
         self,
         backend: Backend = "nccl",
         *,
-        python: str = sys.executable,
+        python: str | None = None,
         device: str = "cuda:0",
         address: str = "127.0.0.1",
         buffer_bytes: int = 1 << 30,
         log: Path | None = None,
     ) -> None:
         self.backend, self.address, self.buffer_bytes = backend, address, buffer_bytes
-        self._argv = (python, str(SENDER), "cpu" if backend == "tcp" else device)
+        self._argv = (python or sys.executable, str(SENDER), "cpu" if backend == "tcp" else device)
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
@@ -122,10 +121,11 @@ class SyncConfig(_Model):
         "streams the tensors, between GPUs or without; servers that were not started from here must have been started "
         "for it (docs/engines.md)",
     )
-    python: str = Field(
-        default=sys.executable,
+    python: str | None = Field(
+        default=None,
         min_length=1,
-        description="interpreter of the sender: torch and safetensors for tcp, for nccl vLLM's own environment",
+        description="interpreter of the sender: for nccl that of vLLM's own environment; None for ours, which does for "
+        "tcp",
     )
     device: str = Field(
         default="cuda:0", description="the sender's GPU for nccl: no replica may use it, the trainer's is the usual one"

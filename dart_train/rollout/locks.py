@@ -68,21 +68,22 @@ class UpdateLocks:
             return
         name = _name(replica.url)
         await self._take(name, wait_s)
-        lost = ""
+        lost, over = "", asyncio.Event()
         try:
             async with asyncio.timeout(None) as limit:
 
                 async def renew() -> None:
                     nonlocal lost
-                    lost = await self._renew(name)
-                    limit.reschedule(asyncio.get_running_loop().time())
+                    lost = await self._renew(name, over)
+                    if lost:
+                        limit.reschedule(asyncio.get_running_loop().time())
 
                 renewing = asyncio.create_task(renew(), name=f"lock {replica.name}")
                 try:
                     yield
                 finally:
-                    renewing.cancel()
-                    await asyncio.gather(renewing, return_exceptions=True)
+                    over.set()  # a renewal under way is waited for: it must not take again what is given back
+                    await renewing
         except TimeoutError:
             if not lost:
                 raise
@@ -106,10 +107,14 @@ class UpdateLocks:
                 busy = EngineBusy(f"the rollout service {holder} updates it")
             await pauses.wait(busy)
 
-    async def _renew(self, name: str) -> str:
-        """Hold the lock; return who took it."""
+    async def _renew(self, name: str, over: asyncio.Event) -> str:
+        """Hold the lock until it is over; return who took it, "" for nobody."""
         while True:
-            await asyncio.sleep(self._lease / RENEWALS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._lease / RENEWALS):
+                    await over.wait()
+            if over.is_set():
+                return ""
             try:
                 holder = await self._ask(name)
             except DataError:

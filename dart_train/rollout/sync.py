@@ -4,6 +4,7 @@ Invariants:
     - The newest checkpoint is looked up before each single update, so a newer one supersedes what has not begun.
     - At most `updates_at_once` replicas are being updated at any time, and never the last one that serves while
       another one may come back.
+    - Services that share a replica update it one at a time (`locks`); its turn comes again where another one has it.
     - A version is tried on one replica first; the others follow when that one is known to serve it.
     - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
       quarantined and restarted with the last weights that were verified; a checkpoint that fails `MAX_FAILURES` times,

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from stream_workers import Worker, WorkerProcesses
 from vllm_stub import VLLMStub
 
-from dart_agent.engines.base import EngineError, EngineTimeout, UpdateNotBegun
+from dart_agent.engines.base import EngineError, UpdateNotBegun
 from dart_agent.engines.vllm import VLLMEngine
 from dart_agent.engines.vllm_loading import FromSender
 from dart_agent.engines.weight_sender import WeightSender
@@ -206,10 +205,10 @@ async def test_a_sender_that_dies_or_hangs_amid_an_update(stub, processing_dir, 
 
     stub.receiver = Fatal()
     hasty = VLLMEngine(stub.url, processing_dir, loading=FromSender(sender), update_timeout_s=5.0)
-    started = time.monotonic()
-    with pytest.raises((EngineError, EngineTimeout)):
-        await hasty.update_weights(str(tiny_dir), 2)
-    assert time.monotonic() - started < 30 and not stub.paused and stub.label == "1"
+    with pytest.raises(EngineError, match="the sender of weights|did not load"):
+        async with asyncio.timeout(60):
+            await hasty.update_weights(str(tiny_dir), 2)
+    assert not stub.paused and stub.label == "1"
     stub.receiver = Worker()
     await engine.update_weights(str(tiny_dir), 3)
     assert stub.label == "3" and [*sender_pids(sender)] != hurt

@@ -14,7 +14,6 @@ from pool_builders import make_weights
 
 from dart_agent.engines.base import EngineBusy, EngineError
 from dart_gym.processes import die_with_parent
-from dart_train.data.manager import DataManager
 from dart_train.errors import DatabaseBusyError
 from dart_train.fingerprint import Fingerprint
 from dart_train.rollout.locks import UpdateLocks
@@ -118,28 +117,6 @@ async def test_a_service_that_is_killed_amid_an_update_gives_way(publish, tmp_pa
             engine.held.set()
             await serves(second, 4)
     assert engine.real_version == 4
-
-
-def test_a_lock_has_one_holder_until_its_lease_is_over(tmp_path):
-    now = [100.0]
-    url = f"sqlite:///{tmp_path / 'dart.sqlite'}"
-    with (
-        DataManager.open(url, tmp_path, "one", clock=lambda: now[0]) as one,
-        DataManager.open(url, tmp_path, "two", clock=lambda: now[0]) as two,
-    ):
-        assert one.take_lock("update x", "a", 10) == "a"
-        assert two.take_lock("update x", "b", 10) == "a", "runs share what they guard"
-        assert two.take_lock("update y", "b", 10) == "b"
-        now[0] += 9
-        assert one.take_lock("update x", "a", 10) == "a", "held for longer"
-        now[0] += 9
-        assert two.take_lock("update x", "b", 10) == "a"
-        now[0] += 2
-        assert two.take_lock("update x", "b", 10) == "b"
-        one.give_back_lock("update x", "a")  # it is not a's any more
-        assert one.take_lock("update x", "a", 10) == "b"
-        two.give_back_lock("update x", "b")
-        assert one.take_lock("update x", "a", 10) == "a"
 
 
 class Table:
