@@ -25,6 +25,9 @@ from dart_train.supervisor import Supervisor
 
 MAX_HISTORY = 4096
 PLAIN_INTERVAL_S = 10.0
+SILENT_S = 15.0
+"""Without a line for so long the rollout service is not well; it writes one a second."""
+
 REFRESH_PER_S = 4
 
 
@@ -82,7 +85,7 @@ class Panel:
         self._trainer = Tail(run.metrics("trainer"))
         self._data = Tail(run.metrics("data"))
         self._said = 0.0
-        self._root = run.root
+        self._root, self._log = run.root, run.logs / "rollout.log"
 
     def __enter__(self) -> Panel:
         if not self._plain:
@@ -127,6 +130,9 @@ class Panel:
         if view.current == "rl":
             self._read_training()
         view.alerts = ["the disk is full: free some space, the run goes on then"] if disk_is_full(self._root) else []
+        silent = time.time() - view.rollout.get("t", time.time())
+        if view.current == "rl" and silent > SILENT_S:
+            view.alerts.append(f"the rollout service has said nothing for {clock(silent)}: see {self._log}")
         view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
         if self._live is not None:
             self._live.update(self._drawn())

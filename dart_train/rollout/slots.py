@@ -105,6 +105,8 @@ class Slots:
             try:
                 async with self._client.session() as session:
                     self._found(slot)
+                    if self._stop.is_set():
+                        return
                     begun, assignment = assignment, None
                     await self._episodes(slot, session, begun)
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from collections import deque
 
 import pytest
@@ -203,3 +204,19 @@ def test_a_live_panel_is_drawn_on_a_terminal(tmp_path):
         log.close()
         panel.refresh(Supervisor(run.logs))
     assert "building" in console.file.getvalue() and (panel.view.done, panel.view.total) == (1, 4)
+
+
+def test_a_service_that_has_fallen_silent_is_said(tmp_path):
+    run = RunDirectory(tmp_path / "r")
+    run.create()
+    config = parse_config({"name": "r", "rollout": {"tasks": ["fake/click-button"]}})
+    with Panel(config, run, plain=True, console=Console(file=io.StringIO())) as panel:
+        panel.set_phases([("rl", "training", False)])
+        panel.begin("rl")
+        for age, alerts in ((0, 0), (100, 1)):
+            with run.metrics("rollout").open("a") as file:
+                file.write(json.dumps({**ROLLOUT, "t": time.time() - age}) + "\n")
+            panel.refresh(Supervisor(run.logs))
+            assert len(panel.view.alerts) == alerts
+        assert "has said nothing for 1:4" in panel.view.alerts[0] and "logs/rollout.log" in panel.view.alerts[0]
+        assert "▲ the rollout service has said nothing" in "\n".join(rendered(panel.view))

@@ -1,0 +1,116 @@
+"""The recorder by itself: what waits, what is refused, and what is lost when it must end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from dart_agent.engines.base import Generation, Prompt
+from dart_agent.policies.policy import Decision
+from dart_gym.actions import Done
+from dart_gym.outcomes import TerminalState
+from dart_train.data.manager import DataManager
+from dart_train.errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
+from dart_train.rollout.episode import PlayedEpisode, PlayedStep
+from dart_train.rollout.outages import Outages
+from dart_train.rollout.recorder import MAX_REFUSED, Recorder
+from dart_train.rollout.scheduler import Assignment
+
+
+def episode(n: int = 0) -> PlayedEpisode:
+    frame = np.full((20, 10, 3), n, np.uint8)
+    generation = Generation("text", (5, 6), (-0.5, -0.25), (1, 1), "stop", "r0", (0.1, 0.2))
+    decision = Decision((Done(),), "text", prompt=Prompt((1, 2), (frame, frame)), generation=generation)
+    steps = (PlayedStep(decision, "", {"total": 0.1}),) * 2
+    return PlayedEpisode(Assignment("a", 1, "k", n, 0, 0), "h", "i", TerminalState.DONE, 1.0, steps, 1, {}, 1.0)
+
+
+class Troubled(DataManager):
+    """Raises what it is told to, as long as it is told so."""
+
+    trouble: Callable[[], DataError] | None = None
+
+    def record(self, *args, **kwargs):
+        if self.trouble is not None:
+            raise self.trouble()
+        return super().record(*args, **kwargs)
+
+
+@pytest.fixture
+def troubled(data: DataManager) -> Troubled:
+    return Troubled(data.store, data.files, data.run_id, data.config)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_it_is_full_when_too_many_or_too_large_episodes_wait(troubled):
+    troubled.trouble = lambda: DatabaseGoneError("gone")
+    assert episode().image_bytes == 600  # each frame counts once
+    recorder = Recorder(troubled, most=3, most_bytes=1500)
+    recorder.put(episode(0))
+    recorder.put(episode(1))
+    assert not recorder.full
+    recorder.put(episode(2))
+    assert recorder.full and recorder.pending == 3
+    small = Recorder(troubled, most=99, most_bytes=1200)
+    small.put(episode(3))
+    small.put(episode(4))
+    assert small.full
+    troubled.trouble = None
+    for one, count in ((recorder, 3), (small, 2)):
+        wait_for(lambda one=one: one.pending == 0)
+        assert not one.full and one.recorded == count
+        one.close()
+    assert len(list(troubled.trajectories())) == 5
+
+
+def test_a_full_disk_and_a_lost_database_are_two_outages(troubled):
+    outages = Outages(60.0)
+    troubled.trouble = lambda: DiskFullError("/x")
+    recorder = Recorder(troubled, outages=outages)
+    recorder.put(episode())
+    wait_for(lambda: outages.disk.away)
+    assert recorder.full and not outages.database.away
+    troubled.trouble = lambda: DatabaseGoneError("gone")
+    wait_for(lambda: outages.database.away and not outages.disk.away)
+    assert not recorder.full
+    troubled.trouble = None
+    recorder.close()
+    assert recorder.recorded == 1 and not outages.present()
+
+
+def test_an_invalid_episode_is_left_out_and_many_in_a_row_are_an_error(troubled, caplog):
+    troubled.trouble = lambda: InvalidTrajectoryError("no log-probabilities")
+    failed = threading.Event()
+    recorder = Recorder(troubled, on_failure=failed.set)
+    recorder.put(episode())
+    wait_for(lambda: recorder.pending == 0)
+    troubled.trouble = None
+    recorder.put(episode(1))
+    wait_for(lambda: recorder.recorded == 1)
+    assert recorder.refused == 1 and recorder.failure is None and "an episode is left out" in caplog.text
+    troubled.trouble = lambda: InvalidTrajectoryError("no log-probabilities")
+    for n in range(MAX_REFUSED):
+        recorder.put(episode(n))
+    assert failed.wait(60)
+    assert isinstance(recorder.failure, InvalidTrajectoryError)
+    recorder.close()
+
+
+def test_what_cannot_be_recorded_before_the_end_is_counted_and_said(troubled, caplog):
+    troubled.trouble = lambda: DatabaseGoneError("gone fishing")
+    recorder = Recorder(troubled)
+    for n in range(3):
+        recorder.put(episode(n))
+    recorder.close(timeout_s=0.1)
+    assert recorder.pending == 3
+    assert "3 episodes were not recorded: the database is away: gone fishing" in caplog.text
