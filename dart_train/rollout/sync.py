@@ -3,7 +3,7 @@
 Invariants:
     - The newest checkpoint is looked up before each single update, so a newer one supersedes what has not begun.
     - At most `updates_at_once` replicas are being updated at any time, and never the last one that serves while
-      another one may come back.
+      another one may come back within `ALONE_S`: after that, stale rollouts cost more than a moment without an engine.
     - Services that share a replica update it one at a time (`locks`); its turn comes again where another one has it.
     - A version is tried on one replica first; the others follow when that one is known to serve it.
     - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
@@ -34,10 +34,17 @@ from dart_train.rollout.weights import why_unfit, why_unusable
 _log = logging.getLogger(__name__)
 MAX_FAILURES = 2
 HOPELESS_FAILURES = 3
+ALONE_S = 10.0
 
 
 def next_stale(
-    replicas: Sequence[Replica], version: int, *, at_once: int = 1, proven: bool = True, begun: Collection[str] = ()
+    replicas: Sequence[Replica],
+    version: int,
+    *,
+    at_once: int = 1,
+    proven: bool = True,
+    begun: Collection[str] = (),
+    spare_last: bool = True,
 ) -> list[Replica]:
     """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
 
@@ -47,13 +54,14 @@ def next_stale(
         at_once: most that are updated at the same time.
         proven: whether a replica serves the version already.
         begun: names of those whose update has been begun.
+        spare_last: whether the only one that serves waits for another one to come back.
     """
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY and replica.name not in begun]
     stale = sorted((r for r in ready if r.version != version), key=lambda replica: replica.version)
     under_way = [r for r in replicas if r.name in begun or r.state in (ReplicaState.UPDATING, ReplicaState.DRAINING)]
     room = (at_once if proven else 1) - len(under_way)
     others = [replica for replica in replicas if replica not in ready]
-    if len(ready) > 1 or any(replica.failures < HOPELESS_FAILURES for replica in others):
+    if len(ready) > 1 or (spare_last and any(replica.failures < HOPELESS_FAILURES for replica in others)):
         room = min(room, len(ready) - 1)  # somebody goes on serving
     return stale[: max(0, room)]
 
@@ -89,6 +97,7 @@ class WeightSync:
         self._checked: Weights | None = None
         self._running: set[str] = set()
         self._ended = Wakeup()
+        self._alone_since: float | None = None  # since when a single replica serves
         self.target: Weights | None = None
         self.updates = self.failed = 0
         self.update_s = 0.0
@@ -121,11 +130,20 @@ class WeightSync:
             at_once=self._pool.config.updates_at_once,
             proven=proven,
             begun=self._running,
+            spare_last=not self._long_alone(),
         )
         for replica in stale:
             self._running.add(replica.name)
             group.create_task(self._update(replica, weights), name=f"update {replica.name}")
         return len(stale)
+
+    def _long_alone(self) -> bool:
+        """Whether a single replica has served for longer than another one takes to come back."""
+        if sum(replica.usable for replica in self._pool.replicas) != 1:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        return self._alone_since is not None and time.monotonic() - self._alone_since >= ALONE_S
 
     async def _update(self, replica: Replica, weights: Weights) -> None:
         started = time.perf_counter()

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_agent.vision import VisionSpec
 from dart_gym.actions import Click, Press
 from dart_gym.errors import ConfigurationError, UnknownTaskError
 from dart_gym.outcomes import TerminalState
+from dart_train.cli import app
 from dart_train.commands import prepare
 from dart_train.commands.constant_click import CANDIDATES, RADIUS, best_by_task, densest
 from dart_train.commands.context import ModuleContext, check_model, published
@@ -295,3 +297,19 @@ def test_osworlds_tasks_are_read_from_their_folder(tmp_path, monkeypatch):
         load_tasks()
     monkeypatch.delenv("DART_GYM_OSWORLD")
     assert load_tasks() == []
+
+
+def test_the_trainers_fields_are_checked_when_a_run_begins_and_not_when_it_goes_on(tmp_path, monkeypatch):
+    checked: list[str] = []
+    executed: list[str] = []
+    monkeypatch.setattr("dart_train.cli.check_trainer_fields", lambda trainer, origin: checked.append(origin))
+    monkeypatch.setattr("dart_train.pipeline.execute", lambda config, runs_dir, plain: executed.append(config.name))
+    monkeypatch.setattr("dart_train.pipeline.say_result", lambda run, console: None)
+    config = Path(__file__).parent / "e2e.yaml"
+    command = ["run", str(config), "--runs-dir", str(tmp_path)]
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    run = RunDirectory(tmp_path / "e2e")
+    run.create()
+    run.config.write_text(config.read_text())
+    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
+    assert checked == [str(config)] and executed == ["e2e", "e2e"]

@@ -46,7 +46,7 @@ SHORT_SETUP = (
 ENDLESS = (
     "rollout.budget_rollouts=10000000",
     "data.curation.drop_no_signal=false",  # a barely warmed-up policy is to give the trainer work at once
-    "trainer.image_cache_mb=32",  # full after minutes: a cache that fills is no growth
+    "trainer.image_cache_mb=8",  # full at once: a cache that fills is no growth
     "trainer.save_steps=2",  # a killed trainer repeats at most so many steps
 )
 MODULES = {"run": "launcher", "data": "data", "rollout": "rollout", "learn": "learn"}

@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,8 @@ def test_one_replica_always_goes_on_serving_while_another_may():
     assert names(next_stale(ready[:1], 2)) == ["a"], "nobody else is there"
     gone = replica("g", ReplicaState.DOWN, 1)
     assert names(next_stale([ready[0], gone], 2)) == [], "the other one comes back soon"
+    assert names(next_stale([ready[0], gone], 2, spare_last=False)) == ["a"], "it has been away for long"
+    assert names(next_stale(ready[:2], 2, at_once=2, spare_last=False)) == ["a"], "b goes on"
     gone.failures = 3
     assert names(next_stale([ready[0], gone], 2)) == ["a"], "the other one does not come back"
 
@@ -141,6 +145,23 @@ async def test_replicas_are_updated_one_at_a_time_while_requests_go_on(model_dir
         assert most_updating == 1
         assert sync.updates == 4 and versions >= {(3, 3), (5, 5)} and pool.weights.version == 5
         assert all(old == new for old, new in versions)
+
+
+@pytest.mark.process
+async def test_a_replica_that_is_alone_for_long_is_updated_all_the_same(weights_dir, sockets, table, monkeypatch):
+    async with echo_pool(2, weights_dir, sockets) as pool:
+        await until(all_ready(pool))
+        sync = WeightSync(table, pool)
+        table.newest = weights_at(sockets / "v4", 4)
+        other = pool.replicas[1]
+        mute = (sys.executable, "-c", "import signal; signal.pause()")
+        other.spec = replace(other.spec, program=replace(other.spec.program, argv=mute))
+        os.kill(pid_of(pool, 1), signal.SIGKILL)
+        await until(lambda: not other.usable)
+        assert not await sync.update_some(), "the other one may be back in a moment"
+        monkeypatch.setattr("dart_train.rollout.sync.ALONE_S", 0.0)
+        assert await sync.update_some() == 1
+        assert pool.replicas[0].version == 4
 
 
 @pytest.mark.process
