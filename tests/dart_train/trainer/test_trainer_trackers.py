@@ -84,8 +84,9 @@ def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(tmp_path, model_dir, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")
     code = (
-        "import json, trackio; (run,) = trackio.Api().runs('desktops'); assert run.name == 'first';"
-        "print(json.dumps([row for row in trackio.storage.SQLiteStorage.get_logs('desktops', 'first')], default=str))"
+        "import json, trackio; from trackio.sqlite_storage import SQLiteStorage;"
+        "(run,) = trackio.Api().runs('desktops'); assert run.name == 'first';"
+        "print(json.dumps(SQLiteStorage.get_logs('desktops', 'first'), default=str))"
     )
     variables = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}
     result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=90)
