@@ -40,6 +40,9 @@ class DartGRPOConfig(TrainingArguments):
     `merge_prefixes`, `cache_image_features`, `image_cache_mb`, `torch_threads`, `lease_ttl_s`, `max_bad_steps`,
     `best_window`, `supervised_coef`, `supervised_rows`.
 
+    `fsdp` shards the language model among the ranks of `torchrun`, see `sharding`; `fsdp_config` may set
+    `reshard_after_forward`.
+
     Parameters that control the adapter, as TRL's `ModelConfig`: `use_peft`, `lora_r`, `lora_alpha`, `lora_dropout`,
     `lora_target_modules`.
 

@@ -2,9 +2,9 @@
 
     lease of groups -> optimizer batch -> one optimizer step -> publish a version -> commit the lease
 
-Only documented hooks are overridden: `get_train_dataloader`, `training_step`, `compute_loss`, `log`, `train`, and
-callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes, however many calls of
-`training_step` they are spread over (`gradient_accumulation_steps`), and on however many ranks.
+Only documented hooks are overridden: `get_train_dataloader`, `create_optimizer`, `training_step`, `compute_loss`, `log`
+and `train`, beside callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes,
+however many calls of `training_step` they are spread over (`gradient_accumulation_steps`), and on however many ranks.
 
 The policies in play: mu sampled (its log-probabilities are recorded, of versions that may lie behind), pi_old is the
 trainer's policy before the step, pi the one that is trained. With `old_logprobs="current"` and one update per lease
@@ -101,38 +101,54 @@ class DartGRPOTrainer(Trainer):
             disable_progress_bar()  # of reading and writing weights
         if args.torch_threads:
             torch.set_num_threads(args.torch_threads)
-        self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
-        if self._weights_dir is not None:
-            model_dir = model_dir or model
-            model = load_model(model)
-        if model_dir is None:
-            raise ValueError("model_dir is missing: a loaded model comes without its tokenizer and processor files")
         if args.supervised_coef and not demonstrations:
             raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
-        self.model_dir = Path(model_dir)
-        model = trainable(model, args)
+        self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
+        if model_dir is None and self._weights_dir is None:
+            raise ValueError("model_dir is missing: a loaded model comes without its tokenizer and processor files")
+        self.model_dir = Path(model_dir or model)
+        self._checkpoints = Path(checkpoints or Path(str(args.output_dir)).parent / "checkpoints")
         self.ranks = Ranks.current()
-        output_dir = Path(str(args.output_dir))
-        self._checkpoints = Path(checkpoints or output_dir.parent / "checkpoints")
-        self.publisher = Publisher(
-            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
-            ranks=self.ranks,
-        )  # fmt: skip
         self._objective = args.objective()
         self._leased: Leased | None = None
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
         self._metrics = metrics
-        tokens = ModelTokens.load(self.model_dir)
-        collator = Collator(
-            tokens,
-            VisionSpec.from_dir(self.model_dir),
-            ImageCache(data.load_image, args.image_cache_mb),
-            share_prompts=args.share_prompts,
-            merge_prefixes=args.merge_prefixes,
-            max_length=model.config.text_config.max_position_embeddings,
+        self._keep_accounts(args, data, holder)
+        super().__init__(
+            model=trainable(load_model(model) if self._weights_dir else model, args),
+            args=args,
+            train_dataset=LeaseDataset(
+                self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
+            ),
+            callbacks=[Hooks(self), *(callbacks or [])],
+            optimizers=optimizers,
         )
+        self.remove_callback(PrinterCallback)  # `log` writes a line of its own
+        if args.fsdp:
+            sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
+            self.is_fsdp_enabled = True
+        tokens = ModelTokens.load(self.model_dir)
+        self.ref_model: Any = None
+        self._make_policies(tokens, ref_model)
+        self.steps = StepRunner(
+            args,
+            self._collator(tokens, data),
+            self._policy,
+            self._reference,
+            demonstrations=demonstrations if args.supervised_coef else (),
+            ranks=self.ranks,
+            compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
+            backward=self.accelerator.backward,
+        )
+
+    def _keep_accounts(self, args: DartGRPOConfig, data: DataManager, holder: str) -> None:
+        """What is leased, published, saved and left out."""
+        self.publisher = Publisher(
+            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
+            ranks=self.ranks,
+        )  # fmt: skip
         self.leases = LeaseHolder(
             data,
             holder,
@@ -142,47 +158,35 @@ class DartGRPOTrainer(Trainer):
             stop=self._should_stop,
             ranks=self.ranks,
         )
-        self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
+        self.bad_steps = BadSteps(args.max_bad_steps, Path(str(args.output_dir)), self.ranks)
         self.states = States(args, self.publisher, self.leases, self.bad_steps, self.ranks)
-        self._leases = LeaseDataset(
-            self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
-        )
-        super().__init__(
-            model=model,
-            args=args,
-            train_dataset=self._leases,
-            callbacks=[Hooks(self), *(callbacks or [])],
-            optimizers=optimizers,
-        )
-        self.remove_callback(PrinterCallback)  # `log` writes a line of its own
-        if args.fsdp:
-            sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
-            self.is_fsdp_enabled = True
+
+    def _make_policies(self, tokens: ModelTokens, ref_model: str | Path | None) -> None:
+        """The policy that is trained, and with `beta` the reference."""
+        args = self.args
         options: dict[str, Any] = {
             "temperature": args.temperature,
             "autocast": self.accelerator.autocast,
             "cache_images": args.cache_image_features,
         }
         self._policy = Policy(self.model, tokens.suppressed_ids, **options)
-        self.ref_model, self._reference = None, None
+        self._reference: Reference | None = None
         if args.beta > 0:
             adapter_off = is_adapted(self.model) and ref_model is None
-            self.ref_model = self.model if adapter_off else self._reference_model(ref_model)
+            self.ref_model = self.model if adapter_off else frozen_copy(self.model, ref_model, args.device)
+            if args.fsdp and not adapter_off:
+                self.ref_model = sharding.shard_frozen(self.accelerator, self.ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
-        self.steps = StepRunner(
-            args,
-            collator,
-            self._policy,
-            self._reference,
-            demonstrations=demonstrations if args.supervised_coef else (),
-            ranks=self.ranks,
-            compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
-            backward=self.accelerator.backward,
-        )
 
-    def _reference_model(self, path: str | Path | None) -> Any:
-        model = frozen_copy(self.model, path, self.args.device)
-        return sharding.shard_frozen(self.accelerator, model) if self.args.fsdp else model
+    def _collator(self, tokens: ModelTokens, data: DataManager) -> Collator:
+        return Collator(
+            tokens,
+            VisionSpec.from_dir(self.model_dir),
+            ImageCache(data.load_image, self.args.image_cache_mb),
+            share_prompts=self.args.share_prompts,
+            merge_prefixes=self.args.merge_prefixes,
+            max_length=self.model.config.text_config.max_position_embeddings,
+        )
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """As `transformers.Trainer.create_optimizer`."""
@@ -228,7 +232,7 @@ class DartGRPOTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
-        return DataLoader(self._leases, batch_size=None, collate_fn=_as_inputs)
+        return DataLoader(self.train_dataset, batch_size=None, collate_fn=_as_inputs)
 
     # --- one step -----------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from dart_train.metrics import read_metrics
 from dart_train.trainer import checkpoint
 from dart_train.trainer.models import load_model
 
-pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
 PLAIN = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 2, "groups_per_step": 3, "publish_steps": 1}
 """By plain gradient descent: Adam would blow the rounding of gradients of almost 0 up to the learning rate."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,12 +54,9 @@ def test_wandb_gets_the_numbers(data, record_group, model_dir, tmp_path):
 def read_wandb(file: Path) -> dict[str, object]:
     """What was logged, of the protocol buffers that an offline run leaves."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
-    store = DataStore()
-    store.open_for_scan(str(file))
     found: dict[str, object] = {}
-    while (data := store.scan_data()) is not None:
+    for data in log_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         for item in record.history.item:
@@ -65,12 +64,29 @@ def read_wandb(file: Path) -> dict[str, object]:
     return found
 
 
+def log_records(data: bytes) -> Iterator[bytes]:
+    """Records of a log in LevelDB's format: blocks of 32 KiB, of parts with checksum, length and kind before each."""
+    place, whole = 7, b""  # after the file's own header
+    while place + 7 <= len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        length, kind = struct.unpack("<HB", data[place + 4 : place + 7])
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # all of a record, or its last part
+            yield whole
+            whole = b""
+
+
 def test_trackio_gets_the_numbers(data, record_group, model_dir, tmp_path):
     record_group("a"), record_group("b")
     train(tmp_path, model_dir, "trackio", TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1")
     code = (
-        "import json, trackio; (run,) = trackio.Api().runs('desktops'); assert run.name == 'first';"
-        "print(json.dumps([row for row in trackio.storage.SQLiteStorage.get_logs('desktops', 'first')], default=str))"
+        "import json, trackio; from trackio.sqlite_storage import SQLiteStorage;"
+        "(run,) = trackio.Api().runs('desktops'); assert run.name == 'first';"
+        "print(json.dumps(SQLiteStorage.get_logs('desktops', 'first'), default=str))"
     )
     variables = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}
     result = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=90)

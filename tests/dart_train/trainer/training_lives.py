@@ -21,7 +21,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-DEADLINE_S = 200
+DEADLINE_S = 380
 
 
 def live(
