@@ -5,6 +5,7 @@
 - `record_long_per_s`: the same in the long run, whose indexes are large.
 - `record_unflushed_per_s`: the same in a new run of a MariaDB that flushes its log once a second instead of at every
   commit (`innodb_flush_log_at_trx_commit=2`), so that a power failure may cost a second of rows.
+- `record_round_trips`, `record_flushes`, `record_lock_waits`: what a trajectory costs a MariaDB, by its own counters.
 - `lease_p95_ms`: a lease of 64 trajectories (8 groups of 8) from a long run, rows only, committed.
 - `vs_published`: how many times longer the published way takes to choose and mark 64 trajectories of the same rows: the
   whole run into pandas, then filters (unused rows of the two newest versions; tasks with enough of them and a mean
@@ -40,6 +41,11 @@ DATABASES = ("sqlite", "mariadb")
 LEASED = 64
 TIMEOUT_S = 1200.0
 AIMS = {"record_per_s": Aim(1000.0, at_most=False), "lease_p95_ms": Aim(20.0, at_most=True)}
+SPENT = {  # per commit, of which each trajectory is one: what the server counts itself, however busy the machine is
+    "record_round_trips": "Questions",
+    "record_flushes": "Innodb_data_fsyncs",
+    "record_lock_waits": "Innodb_row_lock_waits",
+}
 BUFFER_POOL_MB = 1024
 LOG_MB = 512
 CONTEXT = multiprocessing.get_context("spawn")
@@ -93,12 +99,7 @@ def _database(name: str) -> Iterator[tuple[str, MariaDB | None]]:
 
 def _measure_one(url: str, server: MariaDB | None, sizes: Sizes, progress: Callable[[str], None]) -> dict[str, float]:
     progress("recording")
-    recorded = {"record_per_s": _record(url, sizes, f"{RUN}-new")}
-    if server is not None:
-        progress("recording without a flush per commit")
-        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
-        recorded["record_unflushed_per_s"] = _record(url, sizes, f"{RUN}-unflushed")
-        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    recorded = _record_new(url, server, sizes)
     small = replace(
         sizes,
         rows=GROUP * max(sizes.rows // 100 // GROUP, 20 * LEASED // GROUP),
@@ -135,6 +136,22 @@ def _in_process(work: Callable[[str, Sizes], dict[str, Any]], url: str, sizes: S
 
 
 # Recording
+
+
+def _record_new(url: str, server: MariaDB | None, sizes: Sizes) -> dict[str, float]:
+    """Record into a new run, and look at what that took of a server."""
+    if server is None:
+        return {"record_per_s": _record(url, sizes, f"{RUN}-new")}
+    Store(url).close()
+    before = server.counters()
+    found = {"record_per_s": _record(url, sizes, f"{RUN}-new")}
+    spent = {name: value - before.get(name, 0) for name, value in server.counters().items()}
+    for key, counter in SPENT.items():
+        found[key] = spent.get(counter, 0) / spent["Com_commit"]
+    server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+    found["record_unflushed_per_s"] = _record(url, sizes, f"{RUN}-unflushed")
+    server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    return found
 
 
 def _record(url: str, sizes: Sizes, run_id: str) -> float:

@@ -2,6 +2,7 @@
 
 Invariants:
     - It listens on a Unix socket inside its directory only, and belongs to whoever starts it; root is not needed.
+    - Its temporary files are its own: a server that starts removes what others keep in a shared directory for them.
     - It ends with its owner: `stop` (or leaving the context) ends it, and so does the end of the thread that started
       it (the kernel's `PR_SET_PDEATHSIG` goes by threads), such as by SIGKILL of its process.
 """
@@ -85,6 +86,7 @@ class MariaDB:
                     "--innodb-log-file-size=64M",
                     *self._options,
                 ],
+                env=self._environment(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -109,6 +111,12 @@ class MariaDB:
         """Remove a database of `new_url`."""
         self.execute(f"DROP DATABASE IF EXISTS {url.partition('?')[0].rpartition('/')[2]}")
 
+    def counters(self) -> dict[str, int]:
+        """Return what the server has counted since it started, by the names of `SHOW GLOBAL STATUS`."""
+        with pymysql.connect(unix_socket=str(self.socket), user="root") as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW GLOBAL STATUS")
+            return {name: int(value) for name, value in cursor.fetchall() if value.isdigit()}
+
     def execute(self, statement: str) -> None:
         """Run a statement as the server's administrator."""
         with pymysql.connect(unix_socket=str(self.socket), user="root") as connection, connection.cursor() as cursor:
@@ -125,10 +133,15 @@ class MariaDB:
             "--skip-test-db",
             "--innodb-log-file-size=64M",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S)
+        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, timeout=START_TIMEOUT_S)
         if done.returncode:
             raise DatabaseGoneError(f"mariadb-install-db failed in {self.folder}: {_tail(done.stdout + done.stderr)}")
         partial.rename(data)
+
+    def _environment(self) -> dict[str, str]:
+        temporary = self.folder / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        return {**os.environ, "TMPDIR": str(temporary)}
 
     def _common(self, data: Path) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []  # it refuses to run as root unless told so

@@ -45,7 +45,6 @@ MYSQL_AWAY = (0, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 200
 CONNECT_TIMEOUT_S = 10
 RETRY_S = 0.01
 WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after so many: an index's page once, not often
-CACHE_KIB = 32_768  # of pages per connection of SQLite: the upper levels of a long run's indexes
 LONGEST_PAUSE_S = 0.5
 _SCHEMA_LOCK = "dart_train_schema"
 
@@ -105,6 +104,7 @@ class Store:
         if self.is_sqlite:
             self._make_folder(parsed.database)
             options: dict[str, Any] = {"timeout": busy_timeout_s}
+            # `_run` ends each transaction itself, so that a connection needs no ROLLBACK before the next one.
             self.engine: sa.Engine = sa.create_engine(
                 parsed, connect_args=options, pool_size=16, pool_reset_on_return=None
             )
@@ -299,7 +299,6 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
-    cursor.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     cursor.close()
 
 

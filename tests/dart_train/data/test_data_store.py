@@ -110,6 +110,20 @@ def test_a_database_that_went_away_is_noticed(data, tmp_path, how):
         data.sweep()
 
 
+@pytest.mark.mysql
+def test_a_connection_that_the_server_closed_is_replaced_without_notice(mariadb, mysql_url):
+    """No transaction asks beforehand whether its connection is alive: one that fails so is begun again."""
+    store = Store(mysql_url)
+
+    def number(connection: sa.Connection) -> int:
+        return connection.exec_driver_sql("SELECT CONNECTION_ID()").scalar()
+
+    for run in (store.read, store.write):
+        mariadb.execute(f"KILL {(before := run(number))}")
+        assert run(number) != before
+    store.close()
+
+
 def test_a_failed_transaction_leaves_nothing(database, tmp_path):
     store = Store(url_of(tmp_path))
 
