@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -22,6 +24,22 @@ settings.load_profile("dart")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
+
+
+def ruled_out(source: str, expression: str) -> bool:
+    """Whether "not a and not b ..." leaves out every test of a file by the marks that it gives to all of them."""
+    terms = [term.strip().split() for term in expression.split(" and ")]
+    if not all(len(term) == 2 and term[0] == "not" for term in terms):
+        return False  # it may ask for anything: see the tests
+    marks = re.findall(r"^pytestmark = (?:.*\n?(?:^[ \])].*\n)*)", source, re.MULTILINE)
+    return bool(set(re.findall(r"pytest\.mark\.(\w+)", "".join(marks))) & {name for _, name in terms})
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files alone of which no test would be chosen: importing torch and its friends takes seconds a worker."""
+    if not re.fullmatch(r"test_\w+\.py", collection_path.name):
+        return None
+    return ruled_out(collection_path.read_text(), config.getoption("markexpr")) or None
 
 
 @pytest.fixture(scope="module")

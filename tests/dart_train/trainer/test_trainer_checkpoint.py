@@ -14,7 +14,6 @@ import torch
 
 from dart_train.trainer import checkpoint
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.trainer import DartGRPOTrainer, load_model
 
 SCRIPT = """
 import sys
@@ -84,6 +83,8 @@ def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path, caplog, damag
 
 @pytest.mark.train
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
+    from dart_train.trainer.trainer import load_model
+
     model = load_model(model_dir)
     target = checkpoint.write_model(model, tmp_path / "v000001", model_dir)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
@@ -98,6 +99,8 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
 
 @pytest.mark.train
 def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
+    from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+
     for number in range(40):
         record_group(f"g{number}")
     script = tmp_path / "train.py"

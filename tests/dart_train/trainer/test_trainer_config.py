@@ -9,6 +9,8 @@ import pytest
 from dart_train.trainer.config import DartGRPOConfig, own_fields
 from dart_train.trainer.losses import ObjectiveConfig
 
+pytestmark = pytest.mark.train
+
 
 def test_defaults_are_those_of_the_paper(tmp_path):
     config = DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True)
@@ -68,3 +70,10 @@ def test_the_objective_has_no_correction_where_pi_old_is_mu(tmp_path):
     assert DartGRPOConfig(**own).objective() == ObjectiveConfig()
     assert DartGRPOConfig(**own, old_logprobs="behaviour").objective().tis_clip_max is None
     assert DartGRPOConfig(**own, geometric_clip_max=1.1).objective().geometric_clip == (None, 1.1)
+
+
+def test_whose_quantile_is_a_choice_of_two(tmp_path):
+    assert DartGRPOConfig(output_dir=str(tmp_path)).entropy_mask_scope == "group"
+    assert DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="batch").entropy_mask_scope == "batch"
+    with pytest.raises(ValueError, match="entropy_mask_scope"):
+        DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="task")
