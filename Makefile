@@ -5,6 +5,7 @@ CONFIG ?= configs/quickstart.yaml
 TESTED := "not slow and not docker and not openenv and not vllm"
 UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm"
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart controls test test-unit test-slow test-docker test-openenv vllm-cpu lint format clean
 
