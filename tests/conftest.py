@@ -17,6 +17,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 import pytest  # noqa: E402  the environment comes first
 from hypothesis import settings  # noqa: E402
 
+from tests.selecting import ruled_out  # noqa: E402
+
 settings.register_profile("dart", deadline=None)  # a busy machine is no failure
 settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)  # `make test-unit`
 settings.load_profile("dart")
@@ -24,15 +26,6 @@ settings.load_profile("dart")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
-
-
-def ruled_out(source: str, expression: str) -> bool:
-    """Whether "not a and not b ..." leaves out every test of a file by the marks that it gives to all of them."""
-    terms = [term.strip().split() for term in expression.split(" and ")]
-    if not all(len(term) == 2 and term[0] == "not" for term in terms):
-        return False  # it may ask for anything: see the tests
-    marks = re.findall(r"^pytestmark = (?:.*\n?(?:^[ \])].*\n)*)", source, re.MULTILINE)
-    return bool(set(re.findall(r"pytest\.mark\.(\w+)", "".join(marks))) & {name for _, name in terms})
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
