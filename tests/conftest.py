@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -15,6 +17,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 import pytest  # noqa: E402  the environment comes first
 from hypothesis import settings  # noqa: E402
 
+from tests.selecting import ruled_out  # noqa: E402
+
 settings.register_profile("dart", deadline=None)  # a busy machine is no failure
 settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)  # `make test-unit`
 settings.load_profile("dart")
@@ -22,6 +26,13 @@ settings.load_profile("dart")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", help="where the quick start's tests keep their runs; finished ones are not repeated")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files alone of which no test would be chosen: importing torch and its friends takes seconds a worker."""
+    if not re.fullmatch(r"test_\w+\.py", collection_path.name):
+        return None
+    return ruled_out(collection_path.read_text(), config.getoption("markexpr")) or None
 
 
 @pytest.fixture(scope="module")

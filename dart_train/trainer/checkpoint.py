@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -138,11 +139,14 @@ def companion_files(model_dir: str | Path) -> list[Path]:
     )
 
 
-def old_versions(root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None) -> list[int]:
+def old_versions(
+    root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None, keep_s: float = 0.0
+) -> list[int]:
     """Published versions that nobody needs any more.
 
-    What stays: the newest `keep`, the best, every version that is not older than the one being served (an engine may
-    be about to load it), and what came before `first` (the model as it was given, the warm start: comparisons need
+    What stays: the newest `keep` and those of the last `keep_s` seconds (an engine that is starting reads one of them,
+    while others are served newer ones), the best, every version that is not older than the one being served (an engine
+    may be about to load it), and what came before `first` (the model as it was given, the warm start: comparisons need
     them).
 
     Args:
@@ -151,10 +155,13 @@ def old_versions(root: str | Path, keep: int, served: int, first: int = 0, best:
         served: newest version known to be served by an engine.
         first: oldest version that may be deleted.
         best: stays, however old.
+        keep_s: seconds since its last change for which a version stays.
     """
     names = (path.name[1:] for path in Path(root).glob("v*") if path.is_dir())
     found = sorted(int(name) for name in names if name.isdecimal() and int(name) >= first)
-    return [version for version in found[: max(len(found) - keep, 0)] if version < served and version != best]
+    spare = [version for version in found[: max(len(found) - keep, 0)] if version < served and version != best]
+    newer_than = time.time() - keep_s
+    return [version for version in spare if version_dir(root, version).stat().st_mtime <= newer_than]
 
 
 def remove_version(root: str | Path, version: int) -> None:

@@ -36,7 +36,7 @@ class DartGRPOConfig(TrainingArguments):
     (`max_staleness`).
 
     Parameters that control data and weights: `groups_per_step`, `min_groups_per_step`, `num_iterations`,
-    `publish_steps`, `keep_published`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`,
+    `publish_steps`, `keep_published`, `keep_published_s`, `freeze_vision`, `micro_batch_tokens`, `share_prompts`,
     `merge_prefixes`, `cache_image_features`, `image_cache_mb`, `torch_threads`, `lease_ttl_s`, `max_bad_steps`,
     `best_window`, `supervised_coef`, `supervised_rows`.
 
@@ -161,6 +161,10 @@ class DartGRPOConfig(TrainingArguments):
     num_iterations: int = field(default=1, metadata={"help": "Optimizer steps on each lease."})
     publish_steps: int = field(default=1, metadata={"help": "Optimizer steps between two published versions."})
     keep_published: int = field(default=4, metadata={"help": "Published versions kept on disk; at least 2."})
+    keep_published_s: float = field(
+        default=120.0,
+        metadata={"help": "Seconds for which each version is kept in any case: an engine that starts may read it."},
+    )
     freeze_vision: bool = field(default=False, metadata={"help": "Leave the vision tower's weights as they are."})
     micro_batch_tokens: int = field(
         default=16384, metadata={"help": "Most tokens, padding included, in one forward pass."}
@@ -269,6 +273,7 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("min_groups_per_step", 1, _INF),
     ("publish_steps", 1, _INF),
     ("keep_published", 2, _INF),
+    ("keep_published_s", 0.0, _INF),
     ("micro_batch_tokens", 1, _INF),
     ("image_cache_mb", 0, _INF),
     ("torch_threads", 0, _INF),

@@ -67,6 +67,7 @@ class LoopConfig:
         max_steps: leases to train on.
         publish_steps: leases between two published versions.
         keep_published: versions kept on disk.
+        keep_published_s: seconds for which each is kept in any case.
         lease_ttl_s: a lease returns so long after the last heartbeat.
     """
 
@@ -75,6 +76,7 @@ class LoopConfig:
     max_steps: int = 1000
     publish_steps: int = 1
     keep_published: int = 4
+    keep_published_s: float = 120.0
     lease_ttl_s: float = 60.0
 
     @classmethod
@@ -136,8 +138,9 @@ def run_trainer(
 
     checkpoint.remove_incomplete(checkpoints)
     publisher = Publisher(
-        data, checkpoints, model_dir, every=config.publish_steps, keep=config.keep_published, save=save
-    )
+        data, checkpoints, model_dir, every=config.publish_steps, keep=config.keep_published,
+        keep_s=config.keep_published_s, save=save,
+    )  # fmt: skip
     contained = publisher.contained(model_dir)
     data.resume(holder, contained)
     publisher.begin(trainer, None, model_dir, contained)

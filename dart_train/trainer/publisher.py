@@ -34,6 +34,7 @@ class Publisher:
         model_dir: where tokenizer and processor files are copied from.
         every: optimizer updates between two versions.
         keep: versions kept on disk.
+        keep_s: seconds for which a version is kept, however many came after it.
         ranks: who trains together.
         save: writes a model into a new directory, by default `checkpoint.write_model`.
 
@@ -52,6 +53,7 @@ class Publisher:
         *,
         every: int,
         keep: int,
+        keep_s: float = 0.0,
         ranks: Ranks | None = None,
         save: Callable[..., Path] = checkpoint.write_model,
     ) -> None:
@@ -59,7 +61,7 @@ class Publisher:
         self._root = root
         self._model_dir = model_dir
         self._every = every
-        self._keep = keep
+        self._keep, self._keep_s = keep, keep_s
         self._ranks = ranks or Ranks()
         self._save = save
         self.version = 0
@@ -161,7 +163,10 @@ class Publisher:
             raise
         self._data.publish(version, path, source)
         self.version, self.unpublished = version, 0
-        for old in checkpoint.old_versions(self._root, self._keep, self.served, self._first, self.best):
+        spare = checkpoint.old_versions(
+            self._root, self._keep, self.served, self._first, self.best, keep_s=self._keep_s
+        )
+        for old in spare:
             if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
                 self._data.deprecate_checkpoint(old)
                 checkpoint.remove_version(self._root, old)

@@ -147,7 +147,7 @@ class DartGRPOTrainer(Trainer):
         """What is leased, published, saved and left out."""
         self.publisher = Publisher(
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
-            ranks=self.ranks,
+            keep_s=args.keep_published_s, ranks=self.ranks,
         )  # fmt: skip
         self.leases = LeaseHolder(
             data,

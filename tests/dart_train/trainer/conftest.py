@@ -6,6 +6,7 @@ import functools
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from dart_gym.outcomes import TerminalState
 from dart_train.data.curation import CurationConfig
 from dart_train.data.manager import DataManager, image_hash
 from dart_train.trainer.collate import Collator, ImageCache, Sample
-from dart_train.trainer.config import DartGRPOConfig
 from dart_train.trajectory import Step, Trajectory
+
+if TYPE_CHECKING:
+    from dart_train.trainer.config import DartGRPOConfig
 
 GROUP_SIZE = 4
 
@@ -149,6 +152,7 @@ def record_group(data: DataManager, record_into: Callable[..., None]) -> Callabl
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., DartGRPOConfig]:
     """A configuration for a CPU test."""
+    from dart_train.trainer.config import DartGRPOConfig  # takes seconds, and not every test needs it
 
     def make(**values: object) -> DartGRPOConfig:
         defaults = {

@@ -23,6 +23,8 @@ from dart_train.trainer.fingerprint import fingerprint_of
 from dart_train.trainer.pluggable import LoopConfig, PluginError, load_class, run_trainer
 from dart_train.trainer.trainer import load_model
 
+pytestmark = pytest.mark.train
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
@@ -36,7 +38,6 @@ def test_the_example_is_short():
     assert len((EXAMPLES / "reinforce.py").read_text().splitlines()) <= 60
 
 
-@pytest.mark.train
 def test_reinforce_in_the_trainers_place(reinforce, data, record_group, model_dir, tmp_path):
     for key in "abcde":
         record_group(key)
@@ -55,7 +56,6 @@ def test_reinforce_in_the_trainers_place(reinforce, data, record_group, model_di
     assert torch.equal(load_model(newest.path).lm_head.weight, trainer.model.lm_head.weight)
 
 
-@pytest.mark.train
 def test_what_only_lost_weights_contained_is_trained_again(reinforce, data, record_group, model_dir, tmp_path):
     for key in "abcd":
         record_group(key)
@@ -112,7 +112,6 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
     assert not torch.equal(load_model(root / "out").lm_head.weight, load_model(model_dir).lm_head.weight)
 
 
-@pytest.mark.train
 @pytest.mark.process
 def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     """`dart-train learn --trainer`: settings of the section go to the class, and it ends with the data."""

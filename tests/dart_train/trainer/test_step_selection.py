@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from dart_train.trainer import losses
-from dart_train.trainer.config import DartGRPOConfig
 
 ENTROPIES = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 1.1, 1.2, 1.3, 1.4, 1.5])
 GROUPS = torch.tensor([0] * 5 + [1] * 5)
@@ -28,10 +26,3 @@ def test_the_mean_is_over_the_tokens_of_the_response_only():
     entropies = torch.tensor([[1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 2.0, 2.0]])
     mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
     assert losses.masked_mean(entropies, mask, -1).tolist() == [1.0, 2.0]
-
-
-def test_whose_quantile_is_a_choice_of_two(tmp_path):
-    assert DartGRPOConfig(output_dir=str(tmp_path)).entropy_mask_scope == "group"
-    assert DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="batch").entropy_mask_scope == "batch"
-    with pytest.raises(ValueError, match="entropy_mask_scope"):
-        DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="task")

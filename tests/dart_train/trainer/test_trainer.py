@@ -250,7 +250,7 @@ def test_old_versions_go_and_the_warm_start_stays(data, record_group, make_confi
     for number, steps in enumerate((3, 6)):  # two lives: what the first published is the second's to delete
         for _ in range(3):
             record_group(f"g{len(list(data.trajectories()))}", version=2 * number + 2)
-        config = make_config(groups_per_step=1, max_steps=steps, keep_published=2)
+        config = make_config(groups_per_step=1, max_steps=steps, keep_published=2, keep_published_s=0.0)
         DartGRPOTrainer(root / "v000001", config, data).run()
     left = sorted(int(path.name[1:]) for path in root.iterdir())
     assert left == [0, 1, 4, 5, 6, 7]  # v4 was seen in the data: anything newer may be about to be loaded

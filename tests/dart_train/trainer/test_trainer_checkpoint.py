@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -14,7 +15,6 @@ import torch
 
 from dart_train.trainer import checkpoint
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.trainer import DartGRPOTrainer, load_model
 
 SCRIPT = """
 import sys
@@ -41,6 +41,15 @@ def test_prune_keeps_the_newest_and_what_may_be_loaded(tmp_path):
     assert checkpoint.old_versions(tmp_path, keep=4, served=7) == [0, 1, 2, 3]
     assert checkpoint.old_versions(tmp_path, keep=4, served=7, best=2) == [0, 1, 3]
     assert checkpoint.old_versions(tmp_path, keep=2, served=7, first=5) == [5]
+
+
+def test_a_version_that_a_starting_engine_may_read_stays_for_a_while(tmp_path):
+    now = time.time()
+    for version, age in enumerate((300, 130, 60, 30, 0)):
+        checkpoint.version_dir(tmp_path, version).mkdir()
+        os.utime(checkpoint.version_dir(tmp_path, version), (now - age, now - age))
+    assert checkpoint.old_versions(tmp_path, keep=2, served=4) == [0, 1, 2]
+    assert checkpoint.old_versions(tmp_path, keep=2, served=4, keep_s=120.0) == [0, 1]
     checkpoint.remove_version(tmp_path, 3)
     checkpoint.remove_version(tmp_path, 3)
     assert not (tmp_path / "v000003").exists() and not list(tmp_path.glob(".tmp-removed*"))
@@ -84,6 +93,8 @@ def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path, caplog, damag
 
 @pytest.mark.train
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
+    from dart_train.trainer.trainer import load_model
+
     model = load_model(model_dir)
     target = checkpoint.write_model(model, tmp_path / "v000001", model_dir)
     before = {path.name: path.read_bytes() for path in target.iterdir()}
@@ -98,6 +109,8 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
 
 @pytest.mark.train
 def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
+    from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+
     for number in range(40):
         record_group(f"g{number}")
     script = tmp_path / "train.py"

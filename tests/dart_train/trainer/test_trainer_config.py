@@ -9,6 +9,8 @@ import pytest
 from dart_train.trainer.config import DartGRPOConfig, own_fields
 from dart_train.trainer.losses import ObjectiveConfig
 
+pytestmark = pytest.mark.train
+
 
 def test_defaults_are_those_of_the_paper(tmp_path):
     config = DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True)
@@ -91,3 +93,10 @@ def test_ways_to_shard_that_are_not_carried_are_refused(settings, words, tmp_pat
 def test_deepspeed_is_refused_whether_it_is_installed_or_not(tmp_path):
     with pytest.raises(ValueError, match="deepspeed is not supported"):
         DartGRPOConfig(output_dir=str(tmp_path), use_cpu=True, deepspeed={"zero_optimization": {"stage": 2}})
+
+
+def test_whose_quantile_is_a_choice_of_two(tmp_path):
+    assert DartGRPOConfig(output_dir=str(tmp_path)).entropy_mask_scope == "group"
+    assert DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="batch").entropy_mask_scope == "batch"
+    with pytest.raises(ValueError, match="entropy_mask_scope"):
+        DartGRPOConfig(output_dir=str(tmp_path), entropy_mask_scope="task")

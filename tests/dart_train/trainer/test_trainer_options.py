@@ -217,7 +217,7 @@ def test_the_best_state_and_version_stay(data, record_group, make_config, model_
     for number, values in enumerate(rewards):
         record_group(f"g{number}", values, version=9)  # sampled by a version that is served: old ones may go
     config = make_config(
-        max_steps=6, groups_per_step=1, save_steps=1, save_total_limit=3, keep_published=2,
+        max_steps=6, groups_per_step=1, save_steps=1, save_total_limit=3, keep_published=2, keep_published_s=0.0,
         metric_for_best_model="reward", best_window=1,
     )  # fmt: skip
     trainer = DartGRPOTrainer(model_dir, config, data)

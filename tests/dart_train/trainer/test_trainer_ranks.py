@@ -16,6 +16,8 @@ from dart_train.trainer.ranks import Ranks
 from dart_train.trainer.samples import Sample
 from dart_train.trainer.trainer import load_model
 
+pytestmark = pytest.mark.train
+
 CASES: dict[str, dict[str, object]] = {
     "defaults": {},
     "everything": {
@@ -50,7 +52,6 @@ def result(root: Path) -> tuple[list[dict], torch.Tensor]:
     )
 
 
-@pytest.mark.train
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES)

@@ -17,7 +17,7 @@ commit; after the commit; while the optimizer's state is written; when all files
 SETTINGS = {
     "use_cpu": True, "beta": 0.0, "top_entropy_quantile": 1.0, "groups_per_step": 1, "learning_rate": 1e-3,
     "weight_decay": 0.1, "lr_scheduler_type": "linear", "max_steps": 4, "save_steps": 2, "torch_threads": 1,
-    "report_to": "none", "save_total_limit": 2, "keep_published": 2,
+    "report_to": "none", "save_total_limit": 2, "keep_published": 2, "keep_published_s": 0.0,
 }  # fmt: skip
 
 

@@ -1,0 +1,37 @@
+"""A file that is not imported has no test that would have been chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.selecting import ruled_out
+
+UNIT = "not desktop and not train"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "pytestmark = pytest.mark.train\n",
+        "x = 1\npytestmark = [pytest.mark.process, pytest.mark.desktop, pytest.mark.timeout(9)]\n",
+        "pytestmark = [\n    pytest.mark.process,\n    pytest.mark.train,\n]  # all\n\ndef test_x(): ...\n",
+    ],
+)
+def test_what_all_tests_of_a_file_are_marked_with_rules_it_out(source):
+    assert ruled_out(source, UNIT)
+    assert not ruled_out(source, "not slow")
+    assert not ruled_out(source, "") and not ruled_out(source, "train") and not ruled_out(source, f"{UNIT} or process")
+    assert not ruled_out(source, "not (desktop and train)")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@pytest.mark.train\ndef test_x(): ...\n",
+        "pytestmark = pytest.mark.process\n\n@pytest.mark.train\ndef test_x(): ...\n",
+        "    pytestmark = pytest.mark.train\n",
+        "pytestmark = pytest.mark.trainer\n",
+    ],
+)
+def test_other_marks_do_not(source):
+    assert not ruled_out(source, UNIT)
