@@ -116,12 +116,13 @@ class DartGRPOTrainer(Trainer):
         self._stop = stop or (lambda: False)
         self._metrics = metrics
         self._keep_accounts(args, data, holder)
+        self._leases = LeaseDataset(
+            self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
+        )
         super().__init__(
             model=trainable(load_model(model) if self._weights_dir else model, args),
             args=args,
-            train_dataset=LeaseDataset(
-                self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
-            ),
+            train_dataset=self._leases,
             callbacks=[Hooks(self), *(callbacks or [])],
             optimizers=optimizers,
         )
@@ -232,7 +233,7 @@ class DartGRPOTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
-        return DataLoader(self.train_dataset, batch_size=None, collate_fn=_as_inputs)
+        return DataLoader(self._leases, batch_size=None, collate_fn=_as_inputs)
 
     # --- one step -----------------------------------------------------------------------------------------------
 
