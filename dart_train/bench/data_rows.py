@@ -52,7 +52,7 @@ def _insert(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any], 
 
 
 def _numbers(count: int, name: str) -> sa.Subquery:
-    rows = [sa.select(sa.literal_column(str(number)).label("n")) for number in range(count)]
+    rows: list[sa.Select[Any]] = [sa.select(sa.literal_column(str(number)).label("n")) for number in range(count)]
     return sa.union_all(*rows).subquery(name)
 
 
