@@ -23,7 +23,7 @@ from dart_train.metrics import read_metrics
 from tests.dart_train.overnight import overnight_checks as checks
 from tests.dart_train.overnight import overnight_report
 from tests.dart_train.overnight.overnight_faults import VICTIMS, Fault, pick_desktop_process, plan_faults
-from tests.dart_train.overnight.overnight_memory import Sample, Sampler, growth
+from tests.dart_train.overnight.overnight_memory import WARM_UP_S, Sample, Sampler, growth
 from tests.dart_train.overnight.overnight_progress import Hit, advances, gap_after, gaps, longest
 from tests.dart_train.overnight.overnight_run import INTERRUPTED, ROOT, OvernightRun, overnight_run
 
@@ -190,7 +190,7 @@ def test_growth_is_found_within_lives_whatever_their_levels():
     found = growth(lives(1e5, (1e9, 5e8, 8e8)))
     assert found is not None
     assert found.mb_per_hour == pytest.approx(360, rel=0.01)
-    assert found.relative == pytest.approx(1e5 * 530 / (found.mean_mb * 1e6), rel=0.01)
+    assert found.relative == pytest.approx(1e5 * (590 - WARM_UP_S) / (found.mean_mb * 1e6), rel=0.01)
 
 
 def test_kills_do_not_hide_growth_and_do_not_feign_it():
