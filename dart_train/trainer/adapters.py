@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from transformers import set_seed
 
 from dart_train.trainer.errors import TrainingError
 
@@ -50,6 +51,7 @@ def add_adapter(model: Any, config: DartGRPOConfig) -> Any:
     lora = LoraConfig(
         r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, target_modules=targets
     )
+    set_seed(config.seed)  # the adapter begins with random numbers: the same ones on every rank and in every process
     try:
         return get_peft_model(model, lora)
     except ValueError as error:
