@@ -30,15 +30,15 @@ def log(tmp_path):
     log.close()
 
 
+# --- adapters ---------------------------------------------------------------------------------------------------
+
+
 def test_an_adapter_begins_alike_in_every_process(model_dir, make_config):
     made = []
     for state in (1, 2):
         torch.manual_seed(state)
         made.append(add_adapter(load_model(model_dir), make_config(**LORA)).state_dict())
     torch.testing.assert_close(made[0], made[1], rtol=0, atol=0)
-
-
-# --- adapters ---------------------------------------------------------------------------------------------------
 
 
 def test_merged_weights_are_the_adapted_model(model_dir, make_config, collator, samples, tokens, tmp_path):
