@@ -154,7 +154,7 @@ async def play_episode(
 
     Args:
         session: a desktop.
-        policy: who decides; `begin` is called here, unless the environment is lost before there is anything to see.
+        policy: who decides; `reset` is called here, unless the environment is lost before there is anything to see.
         task_id: what to play.
         seed: of the task's initial state.
         policy_seed: of the policy's own choices; `seed` where None.
@@ -178,7 +178,7 @@ async def play_episode(
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, error = first.observation.instruction, ""
     if result.terminal is None:
-        policy.begin(Episode(task_id, instruction, seed if policy_seed is None else policy_seed))
+        policy.reset(Episode(task_id, instruction, seed if policy_seed is None else policy_seed))
     while result.terminal is None:
         on_phase("generate")
         observation, started = result.observation, time.perf_counter()

@@ -1,4 +1,4 @@
-"""A policy of your own: a class with `begin` and `act`, scored with confidence intervals.
+"""A policy of your own: a class with `reset` and `act`, scored with confidence intervals.
 
 Run it:
 
@@ -23,7 +23,7 @@ from dart_gym import Click, Fail, Observation
 class ColorClicker:
     """Clicks what has the colour that the instruction names, or what is darkest where it names none."""
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Read the colour."""
         words = re.findall(r"[a-z]+", episode.instruction.lower())
         self.color = next((ImageColor.getrgb(word) for word in words if word in ImageColor.colormap), (0, 0, 0))

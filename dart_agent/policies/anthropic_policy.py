@@ -59,7 +59,7 @@ class AnthropicPolicy:
         self._instruction = ""
         self._messages: list[dict[str, Any]] = []
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._instruction, self._messages = episode.instruction, []
 

@@ -51,7 +51,7 @@ class HumanPolicy:
         self._answer: asyncio.Future[tuple[Action, ...]] | None = None
         self._changed = asyncio.Condition()
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Show the instruction of a new episode."""
         self._instruction = episode.instruction
 

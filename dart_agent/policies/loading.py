@@ -170,8 +170,8 @@ def policy_factory(spec: str) -> PolicyFactory:
 
     def build(session: PlayableSession) -> Policy:
         policy = make()
-        if not callable(getattr(policy, "act", None)) or not callable(getattr(policy, "begin", None)):
-            raise ConfigurationError(f"{spec} makes a {type(policy).__name__} without the methods begin and act")
+        if not callable(getattr(policy, "act", None)) or not callable(getattr(policy, "reset", None)):
+            raise ConfigurationError(f"{spec} makes a {type(policy).__name__} without the methods reset and act")
         return policy
 
     return build

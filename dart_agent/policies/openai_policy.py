@@ -55,7 +55,7 @@ class OpenAIPolicy:
         self._instruction = ""
         self._previous: dict[str, Any] = {}
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._instruction, self._previous = episode.instruction, {}
 

@@ -16,7 +16,7 @@ class OraclePolicy:
         """`oracle` is the `oracle` method of the session that the policy plays on."""
         self._oracle = oracle
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Nothing to forget: the state is the desktop's."""
 
     async def act(self, observation: Observation) -> Decision:

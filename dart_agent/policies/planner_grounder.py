@@ -77,7 +77,7 @@ class PlannerGrounderPolicy:
         self._history: list[PlannedStep] = []
         self._misses = 0
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._instruction, self._history, self._misses = episode.instruction, [], 0
 

@@ -1,6 +1,6 @@
 """The protocol of a policy. Twenty lines suffice for an own one: see `examples/`.
 
-One policy object plays one episode at a time; `begin` starts the next.
+One policy object plays one episode at a time; `reset` starts the next.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Decision:
 class Policy(Protocol):
     """Turns observations into decisions."""
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """A new episode starts; forget the last one."""
 
     async def act(self, observation: Observation) -> Decision:

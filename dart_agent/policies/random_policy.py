@@ -20,7 +20,7 @@ class RandomPolicy:
         self._base, self._clicks_only = seed, clicks_only
         self._random = random.Random(seed)
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Start the random stream of this episode."""
         self._random = random.Random(f"{self._base}/{episode.task_id}/{episode.seed}")
 

@@ -79,7 +79,7 @@ class VLMPolicy:
             sampling=sampling,
         )
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._conversation.begin(episode.instruction)
         self._seed, self._step = episode.seed, 0

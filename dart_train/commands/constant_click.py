@@ -44,7 +44,7 @@ class ConstantClicker:
         self._places = places
         self._place: Point = (0, 0)
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Look up the place: the sampling seed carries the candidate's number."""
         self._place = self._places[episode.task_id, episode.seed]
 

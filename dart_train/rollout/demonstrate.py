@@ -50,7 +50,7 @@ class DemonstratingPolicy:
         self._conversation = Conversation(tokens, vision, conversation, action_format)
         self._grid = grid
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """A new episode."""
         self._conversation.begin(episode.instruction)
 

@@ -126,7 +126,7 @@ class Rollout:
 
         Args:
             session: a desktop.
-            policy: who decides; `begin` is called here.
+            policy: who decides; `reset` is called here.
             on_phase: told which of `PHASES` begins.
             pacing: how long the desktop waits for its screen, a name of `dart_gym.pacing`; "settle" by default.
             limits: time that it may take.

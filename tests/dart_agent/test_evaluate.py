@@ -34,7 +34,7 @@ class GivesUp:
     def __init__(self, decision: Decision):
         self.decision = decision
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Nothing to prepare."""
 
     async def act(self, observation: Observation) -> Decision:

@@ -57,7 +57,7 @@ def make(tokens, vision):
             conversation=ConversationConfig(style="short"),
             **settings,
         )
-        policy.begin(Episode("fake/x", "Do it", seed=4))
+        policy.reset(Episode("fake/x", "Do it", seed=4))
         return policy, engine
 
     return build
@@ -82,7 +82,7 @@ async def test_history_and_errors_are_in_the_next_prompt(make, tokens):
     text = tokens.decode(engine.calls[1][0].token_ids)
     assert text.count("Action: wait()") == 1
     assert "The last action failed: off the screen" in text
-    policy.begin(Episode("fake/x", "Other", seed=5))
+    policy.reset(Episode("fake/x", "Other", seed=5))
     engine.texts = ["Action: wait()"]
     await policy.act(observation())
     assert "wait" not in tokens.decode(engine.calls[2][0].token_ids)
@@ -105,7 +105,7 @@ async def test_a_lost_engine_is_a_model_error(make):
 async def test_every_step_and_episode_has_a_seed(make):
     policy, engine = make(*["Action: wait()"] * 6, sampling=Sampling(temperature=0.5))
     for seed in (1, 2, 1):
-        policy.begin(Episode("fake/x", "Do it", seed))
+        policy.reset(Episode("fake/x", "Do it", seed))
         await policy.act(observation())
         await policy.act(observation())
     seeds = [sampling.seed for _, sampling in engine.calls]
@@ -119,7 +119,7 @@ async def test_every_step_and_episode_has_a_seed(make):
 async def test_from_dir(processing_dir, tokens):
     engine = ScriptedEngine(tokens, ["Action: finished(content='ok')"])
     policy = VLMPolicy.from_dir(engine, processing_dir, conversation=ConversationConfig(style="short"))
-    policy.begin(Episode("fake/x", "Do it"))
+    policy.reset(Episode("fake/x", "Do it"))
     assert (await policy.act(observation())).actions == (Done("ok"),)
 
 
@@ -127,12 +127,12 @@ async def test_random_policy_repeats_itself():
     policy = RandomPolicy()
     rounds = []
     for seed in (1, 1, 2):
-        policy.begin(Episode("fake/x", "Do it", seed))
+        policy.reset(Episode("fake/x", "Do it", seed))
         rounds.append([(await policy.act(observation())).actions[0] for _ in range(50)])
     assert rounds[0] == rounds[1] != rounds[2]
     assert all(isinstance(action, Click) and action.x < 77 and action.y < 100 for action in rounds[0])
     varied = RandomPolicy(clicks_only=False)
-    varied.begin(Episode("fake/x", "Do it"))
+    varied.reset(Episode("fake/x", "Do it"))
     kinds = {type((await varied.act(observation())).actions[0]) for _ in range(100)}
     assert kinds == {Click, Type, Press, Scroll}
 
@@ -142,7 +142,7 @@ async def test_oracle_policy():
         return Done("42")
 
     policy = OraclePolicy(oracle)
-    policy.begin(Episode("fake/x", "Do it"))
+    policy.reset(Episode("fake/x", "Do it"))
     assert (await policy.act(observation())).actions == (Done("42"),)
 
 

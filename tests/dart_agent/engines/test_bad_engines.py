@@ -27,7 +27,7 @@ async def stub(tokens, vision):
 async def decide(engine, processing_dir, steps: int = 1):
     """The decision of the last of some steps; the ones before must be good."""
     policy = VLMPolicy.from_dir(engine, processing_dir, conversation=ConversationConfig(style="short"))
-    policy.begin(Episode("t", "Click", seed=4))
+    policy.reset(Episode("t", "Click", seed=4))
     for _ in range(steps - 1):
         assert (await policy.act(SCREEN)).terminal is None
     return await policy.act(SCREEN)

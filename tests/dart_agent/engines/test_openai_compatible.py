@@ -86,7 +86,7 @@ def prompt_of(plain: ModelTokens) -> Prompt:
 async def test_a_policy_plays_on_it(hosted, engine, plain):
     """The whole way: screenshot to message to text to action, twice; what the model said is in the history."""
     policy = VLMPolicy(engine, tokens=plain, vision=VisionSpec(), action_format=get_format("ui_tars"))
-    policy.begin(Episode("t", "Click on 你好", seed=4))
+    policy.reset(Episode("t", "Click on 你好", seed=4))
     screen = np.full((112, 168, 3), 200, np.uint8)
     for _ in range(2):
         decision = await policy.act(Observation(screen, "Click"))
@@ -143,7 +143,7 @@ async def test_a_busy_and_a_late_server(hosted, plain):
     with pytest.raises(EngineTimeout):
         await impatient.generate(prompt_of(plain), Sampling())
     policy = VLMPolicy(impatient, tokens=plain, vision=VisionSpec(), action_format=get_format("ui_tars"))
-    policy.begin(Episode("t", "Click", seed=4))
+    policy.reset(Episode("t", "Click", seed=4))
     decision = await policy.act(Observation(np.full((56, 56, 3), 200, np.uint8), "Click"))
     assert decision.terminal is TerminalState.MODEL_ERROR
     assert "did not answer within" in decision.error

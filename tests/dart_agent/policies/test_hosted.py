@@ -124,7 +124,7 @@ async def test_an_episode_with_anthropic(api):
     ]  # fmt: skip
     async with client(ANTHROPIC, api) as made:
         policy = AnthropicPolicy("m", client=made, screenshots=1)
-        policy.begin(Episode("t/x", "Save the file"))
+        policy.reset(Episode("t/x", "Save the file"))
         first = await policy.act(observation(width=2560, height=1440))
         second = await policy.act(observation("off the screen", width=2560, height=1440))
         third = await policy.act(observation(width=2560, height=1440))
@@ -155,7 +155,7 @@ async def test_an_episode_with_openai(api):
     ]
     async with client(OPENAI, api) as made:
         policy = OpenAIPolicy("m", client=made, acknowledge_checks=True)
-        policy.begin(Episode("t/x", "Save the file"))
+        policy.reset(Episode("t/x", "Save the file"))
         decisions = [await policy.act(observation(error)) for error in ("", "off the screen", "")]
     assert [one.actions for one in decisions] == [
         (Click(10, 20), Type("hi")), (Press(("ctrl", "s")),), (Done("42"),),
@@ -175,7 +175,7 @@ async def test_a_safety_check_ends_the_episode_where_nobody_takes_it_on(api):
     api.replies = [response(1, call(1, {"type": "wait"}, checks=[{"id": "a", "code": "c", "message": "a bank"}]))]
     async with client(OPENAI, api) as made:
         policy = OpenAIPolicy("m", client=made)
-        policy.begin(Episode("t/x", "Save the file"))
+        policy.reset(Episode("t/x", "Save the file"))
         decision = await policy.act(observation())
     assert decision.terminal is TerminalState.MODEL_ERROR
     assert "a bank" in decision.error and "acknowledge_checks" in decision.error
@@ -206,14 +206,14 @@ async def test_what_a_person_must_mend_and_what_is_over_in_a_minute(api, provide
     async with client(provider, api) as made:
         for status, says in ((401, provider.key_variable), (403, provider.key_variable), (404, "no model 'm'")):
             policy = make(made)
-            policy.begin(Episode("t/x", "Save the file"))
+            policy.reset(Episode("t/x", "Save the file"))
             api.replies = [(status, {"error": {"type": "e", "message": "no"}})]
             with pytest.raises(ConfigurationError, match=says):
                 await policy.act(observation())
         error = {"error": {"message": "slow down, or too long"}}
         for status, body in ((429, error), (500, "broken"), (400, error), (529, "")):
             policy = make(made)
-            policy.begin(Episode("t/x", "Save the file"))
+            policy.reset(Episode("t/x", "Save the file"))
             api.replies = [(status, body)]
             decision = await policy.act(observation())
             assert decision.terminal is TerminalState.MODEL_ERROR and f"HTTP status {status}" in decision.error
@@ -225,7 +225,7 @@ async def test_nobody_answers(monkeypatch, provider, make):
     monkeypatch.setenv(provider.key_variable, KEY)
     async with connect(provider, "http://127.0.0.1:9", retries=0) as made:
         policy = make(made)
-        policy.begin(Episode("t/x", "Save the file"))
+        policy.reset(Episode("t/x", "Save the file"))
         decision = await policy.act(observation())
     assert decision.terminal is TerminalState.MODEL_ERROR and "Connection" in decision.error
 
@@ -234,7 +234,7 @@ async def test_a_server_that_is_tried_again(api):
     api.replies = [(500, "broken"), message(text("done"), stop="end_turn")]
     async with client(ANTHROPIC, api, retries=1) as made:
         policy = AnthropicPolicy("m", client=made)
-        policy.begin(Episode("t/x", "Save the file"))
+        policy.reset(Episode("t/x", "Save the file"))
         assert (await policy.act(observation())).actions == (Done("done"),)
 
 

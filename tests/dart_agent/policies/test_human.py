@@ -46,7 +46,7 @@ async def answer(http: httpx.AsyncClient, page: str, turn: int, *actions) -> htt
 async def test_turns_over_http(desk):
     policy = desk.seat()
     page, headers = key_of(policy)
-    policy.begin(Episode("t/x", "Do it"))
+    policy.reset(Episode("t/x", "Do it"))
     async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
         waiting = asyncio.create_task(http.get(f"{page}/state?turn=0"))
         deciding = asyncio.create_task(policy.act(observation(7)))
@@ -155,7 +155,7 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
 @pytest.mark.desktop
 async def test_what_the_page_makes_of_hands(desk, tmp_path):
     policy = desk.seat()
-    policy.begin(Episode("t/x", "<b>Do it</b>"))
+    policy.reset(Episode("t/x", "<b>Do it</b>"))
     async with headless_page(tmp_path / "profile") as page:
         await page.call("Page.enable")
         await page.navigate(policy.url)

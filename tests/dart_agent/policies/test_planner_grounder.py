@@ -76,21 +76,21 @@ async def test_a_planner_without_coordinates_solves_a_task(seed):
 async def test_what_is_not_found_is_told_to_the_planner_and_ends_when_it_goes_on():
     planner = Words(click("a unicorn"), "```python\nagent.wait(1)\n```", *[click("a unicorn")] * 3)
     policy = PlannerGrounderPolicy(planner, Colors())
-    policy.begin(Episode("t/x", "Do it"))
+    policy.reset(Episode("t/x", "Do it"))
     decision = await policy.act(observation())
     assert decision.actions == (Wait(0.0),) and "a unicorn" in decision.error and decision.terminal is None
     assert (await policy.act(observation("off the screen"))).actions == (Wait(1.0),)
     assert planner.histories[1] == [PlannedStep(click("a unicorn"), "off the screen")]
     ends = [await policy.act(observation()) for _ in range(3)]
     assert [one.terminal for one in ends] == [None, None, TerminalState.PARSE_ERROR]
-    policy.begin(Episode("t/x", "Do it"))
+    policy.reset(Episode("t/x", "Do it"))
     planner.texts = ["```python\nagent.done()\n```"]
     assert (await policy.act(observation())).actions == (Done(),) and planner.histories[-1] == []
 
 
 async def test_what_cannot_be_read_or_answered():
     policy = PlannerGrounderPolicy(Words("no code", EngineError("gone")), Colors())
-    policy.begin(Episode("t/x", "Do it"))
+    policy.reset(Episode("t/x", "Do it"))
     assert (await policy.act(observation())).terminal is TerminalState.PARSE_ERROR
     decision = await policy.act(observation())
     assert (decision.terminal, decision.error) == (TerminalState.MODEL_ERROR, "gone")

@@ -35,7 +35,7 @@ class Scripted:
         self.episode: Episode | None = None
         self.frames: list[np.ndarray] = []
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         self.episode = episode
 
     async def act(self, observation: Observation) -> Decision:

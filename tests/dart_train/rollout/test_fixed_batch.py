@@ -43,7 +43,7 @@ async def test_an_unknown_task_ends_it(cluster_url):
 class Broken:
     """An engine that never answers, as a policy shows it."""
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         """Nothing to do."""
 
     async def act(self, observation: Observation) -> Decision:

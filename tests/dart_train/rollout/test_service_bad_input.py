@@ -83,10 +83,10 @@ class Thinker:
     def __init__(self, other: Policy) -> None:
         self._other, self._episodes, self._stuck = other, 0, False
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         self._episodes += 1
         self._stuck = self._episodes % 3 == 1
-        self._other.begin(episode)
+        self._other.reset(episode)
 
     async def act(self, observation: Observation) -> Decision:
         if self._stuck:
@@ -110,9 +110,9 @@ class Hesitant(Thinker):
     hesitates = False
     thinking = 0
 
-    def begin(self, episode: Episode) -> None:
+    def reset(self, episode: Episode) -> None:
         self._steps = 0
-        self._other.begin(episode)
+        self._other.reset(episode)
 
     async def act(self, observation: Observation) -> Decision:
         self._steps += 1
