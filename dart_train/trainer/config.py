@@ -365,6 +365,11 @@ _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
 
 def _check_sharding(config: DartGRPOConfig) -> None:
     """Refuse ways to share a model among ranks that are not carried."""
+    if config.deepspeed_plugin is not None and not config.deepspeed:
+        raise ValueError(
+            "ACCELERATE_USE_DEEPSPEED is set (as accelerate's launcher does) and deepspeed is not: name its JSON file "
+            "in deepspeed, or unset the variable"
+        )
     if config.deepspeed and config.world_size == 1:
         raise ValueError(
             "deepspeed shards an optimizer's state among ranks, and this is one process: torchrun --nproc-per-node N"

@@ -100,8 +100,9 @@ def check_config(given: Mapping[str, Any] | str) -> None:
             )
     names = [name for name in config if name not in _SETTINGS]
     names += [f"zero_optimization.{name}" for name, value in zero.items() if name not in _ZERO_SETTINGS and value]
-    for name in names:
-        raise ValueError(f"deepspeed: {name} is not supported: {_OWN.get(name, 'the trainer does not use it')}; remove it")
+    if names:
+        why = _OWN.get(names[0], "the trainer does not use it")
+        raise ValueError(f"deepspeed: {names[0]} is not supported: {why}; remove it")
 
 
 def configure(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_lives import copy_run, live
+from safetensors.torch import load_file
+from training_lives import as_left, assert_same_training, copy_run, live, open_run
 
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
 from dart_train.metrics import read_metrics
 from dart_train.trainer import checkpoint
+from dart_train.trainer.errors import TrainingError
 from dart_train.trainer.models import load_model
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(800)]
@@ -34,53 +34,79 @@ def zero(stage: int, **more: object) -> dict[str, object]:
     return {"deepspeed": {"zero_optimization": {"stage": stage, **more}}}
 
 
-def open_run(root: Path) -> DataManager:
-    curation = CurationConfig(group_size=4, max_staleness=None)
-    return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory, record_into) -> Path:
-    root = tmp_path_factory.mktemp("recorded")
-    with open_run(root) as data:
-        for number in range(6):
-            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
-            record_into(data, f"g{number}", rewards, -6.0 - number / 4)
-    return root
-
-
-def result(root: Path) -> tuple[list[dict], dict[str, torch.Tensor]]:
-    """What was logged, and the newest version's weights."""
-    with open_run(root) as data:
-        newest = data.newest_checkpoint()
-        assert newest.version == len(list(read_metrics(root / "metrics.jsonl")))
-        assert not data.counts().get("leased")
-        model = load_model(newest.path)
-    assert model.config.architectures == ["Qwen2_5_VLForConditionalGeneration"]
-    return list(read_metrics(root / "metrics.jsonl")), model.state_dict()
-
-
 CASES = {
     "stage 2": ({}, zero(2)),
     "stage 2, everything, small buckets": (EVERYTHING, zero(2, reduce_bucket_size=3000, allgather_bucket_size=3000)),
     "stage 1, adapter": (ADAPTER, zero(1)),
+    "frozen tower": ({"freeze_vision": True}, zero(2, overlap_comm=False, contiguous_gradients=False)),
 }
+
+
+def trained_alone_and_together(recorded: Path, model_dir: Path, where: Path, shared: dict, **settings: object) -> list:
+    """What one process left, and two that share an optimizer's state."""
+    found = []
+    for ranks in (1, 2):
+        root = copy_run(recorded, where / str(ranks))
+        assert live(root, model_dir, ranks=ranks, **settings, **(shared if ranks > 1 else {})) == [0] * ranks
+        found.append(as_left(root))
+    return found
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_with_half_an_optimizer_each_are_one_process(case, recorded, model_dir, tmp_path):
     more, shared = CASES[case]
     settings = PLAIN | more
-    found = {}
-    for ranks in (1, 2):
-        root = copy_run(recorded, tmp_path / str(ranks))
-        assert live(root, model_dir, ranks=ranks, **settings, **(shared if ranks > 1 else {})) == [0] * ranks
-        found[ranks] = result(root)
-    (alone, one), (together, two) = found[1], found[2]
-    assert len(alone) == len(together) == settings["max_steps"]
-    for left, right in zip(alone, together, strict=True):
-        for name in ("loss", "grad_norm", "entropy", "reward", "num_tokens", "batch/samples"):
-            assert right[name] == pytest.approx(left[name], abs=2e-6, rel=1e-5), name
-    torch.testing.assert_close(two, one, atol=2e-6, rtol=1e-5)
-    untouched = load_model(model_dir).state_dict()
-    assert any(not torch.equal(one[name], untouched[name]) for name in one)
+    alone, together = trained_alone_and_together(recorded, model_dir, tmp_path, shared, **settings)
+    assert_same_training(alone, together, settings["max_steps"], model_dir)
+
+
+def test_a_rank_without_an_image_fills_the_same_buckets(record_into, make_prompt, screens, model_dir, tmp_path):
+    """One long trajectory with a screenshot is one rank's share, three short ones without are the other's."""
+    image = next(iter(screens))
+    prompts = [(make_prompt("Click on the tab " * 40, image), (image,)), *[(make_prompt("no picture"), ())] * 3]
+    with open_run(tmp_path / "recorded") as data:
+        for key in ("a", "b"):
+            record_into(data, key, (1.0, 0.0, 0.5, 0.2), -6.0, prompts=prompts)
+    settings = PLAIN | {"groups_per_step": 1}
+    alone, together = trained_alone_and_together(tmp_path / "recorded", model_dir, tmp_path, zero(2), **settings)
+    assert_same_training(alone, together, 2, model_dir)
+
+
+def test_passes_in_bfloat16_leave_weights_in_float32(recorded, model_dir, tmp_path):
+    settings = PLAIN | {"bf16": True, "max_steps": 1}
+    (one, _), (two, weights) = trained_alone_and_together(recorded, model_dir, tmp_path, zero(2), **settings)
+    assert two[0]["entropy"] == pytest.approx(one[0]["entropy"], rel=1e-2)
+    published = load_file(tmp_path / "2" / "checkpoints" / "v000001" / "model.safetensors")
+    assert {item.dtype for item in published.values()} == {torch.float32}
+    assert any(bool((item != item.bfloat16()).any()) for item in weights.values())
+
+
+@pytest.mark.parametrize("options", [{}, {"use_peft": True, "lora_r": 4}], ids=["full", "adapter"])
+def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_dir, tmp_path):
+    """Adam's moments are each rank's own part; the engine writes them, and the state counts once all are there."""
+    settings = {"max_steps": 4, "save_steps": 2, **zero(2)} | options
+    whole = copy_run(recorded, tmp_path / "whole")
+    assert live(whole, model_dir, ranks=2, **settings) == [0, 0]
+    root = copy_run(recorded, tmp_path / "killed")
+    assert -9 in live(root, model_dir, "optimizer", 2, ranks=2, **settings)
+    point = checkpoint.resume_point(root / "trainer")
+    assert point is not None and point.step == 2
+    if not options:
+        assert checkpoint.first_non_finite(load_model(point.path)) is None  # a plain Hugging Face directory too
+    with pytest.raises(TrainingError, match="saved with deepspeed and training goes on without sharding"):
+        checkpoint.check_layout(point, sharded_by=None)
+    assert live(root, model_dir, ranks=2, **settings) == [0, 0]
+    (expected, weights), (found, resumed) = as_left(whole), as_left(root)
+    assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=1e-6)
+    assert [row["step"] for row in found] == [1, 2, 3, 4]
+    torch.testing.assert_close(resumed, weights, atol=1e-6, rtol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, model_dir, tmp_path):
+    root = copy_run(recorded, tmp_path / "run")
+    settings = PLAIN | {"max_steps": 1, "groups_per_step": 1, **zero(2)}
+    assert live(root, model_dir, "poison", 0, ranks=2, **settings) == [0, 0]
+    (row,) = read_metrics(root / "metrics.jsonl")
+    assert row["skipped_steps"] == 1.0
+    saved = load_model(root / "trainer" / "checkpoint-1").state_dict()
+    torch.testing.assert_close(saved, load_model(model_dir).state_dict(), atol=0, rtol=0)
