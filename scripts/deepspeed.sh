@@ -22,7 +22,7 @@ if [ ! -e "$stamp" ]; then
   command -v g++ >/dev/null || { echo "error: DeepSpeed compiles an operator and there is no g++: install it (Debian: g++)" >&2; exit 1; }
   rm -rf "$VENV"
   .venv/bin/python -m venv "$VENV"
-  packages .venv >"$(packages "$VENV")/dart.pth"   # what .venv has is there already, torch before all
+  echo "import site; site.addsitedir('$(packages .venv)')" >"$(packages "$VENV")/dart.pth"   # what .venv has, torch before all
   "$VENV/bin/python" -m pip install --disable-pip-version-check -q ninja wheel setuptools >"$log" 2>&1 &&
     "$VENV/bin/python" -m pip install --disable-pip-version-check -q --no-build-isolation "$DEEPSPEED" >"$log" 2>&1 ||
     { grep -v '^WARNING' "$log" | tail -5 >&2; echo "error: pip could not install DeepSpeed; run again when that is mended" >&2; exit 1; }
