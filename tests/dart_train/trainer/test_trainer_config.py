@@ -99,7 +99,7 @@ ZERO = {"zero_optimization": {"stage": 2}}
 @pytest.mark.parametrize(
     ("engine", "words"),
     [
-        ({}, "stage=0 shards nothing; choose 1 or 2, or leave deepspeed empty"),
+        ({"gradient_clipping": "auto"}, "stage=0 shards nothing; choose 1 or 2, or leave deepspeed empty"),
         ({"zero_optimization": {"stage": 3}}, "stage=3 is not supported: ranks run the vision tower as often"),
         ({"zero_optimization": 2}, "zero_optimization=2 is no object"),
         (ZERO | {"fp16": {"enabled": True}}, "fp16.enabled=True would round the weights"),

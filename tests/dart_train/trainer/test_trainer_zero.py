@@ -38,7 +38,7 @@ CASES = {
     "stage 2": ({}, zero(2)),
     "stage 2, everything, small buckets": (EVERYTHING, zero(2, reduce_bucket_size=3000, allgather_bucket_size=3000)),
     "stage 1, adapter": (ADAPTER, zero(1)),
-    "frozen tower": ({"freeze_vision": True}, zero(2, overlap_comm=False, contiguous_gradients=False)),
+    "frozen tower, clipped": ({"freeze_vision": True, "max_grad_norm": 0.02}, zero(2, overlap_comm=False, contiguous_gradients=False)),
 }
 
 
@@ -100,6 +100,17 @@ def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_d
     assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=1e-6)
     assert [row["step"] for row in found] == [1, 2, 3, 4]
     torch.testing.assert_close(resumed, weights, atol=1e-6, rtol=1e-6)
+
+
+def test_a_step_for_which_one_rank_has_no_memory_is_made_again(recorded, model_dir, tmp_path):
+    """After a backward pass: what gathered until then must not have reached the engine."""
+    settings = PLAIN | {"max_steps": 1, "micro_batch_tokens": 128}
+    alone, together = (copy_run(recorded, tmp_path / str(ranks)) for ranks in (1, 2))
+    assert live(alone, model_dir, **settings) == [0]
+    assert live(together, model_dir, "memory", ranks=2, **settings, **zero(2)) == [0, 0]
+    assert_same_training(as_left(alone), as_left(together), 1, model_dir)
+    (row,) = read_metrics(together / "metrics.jsonl")
+    assert row["memory_retries"] == 1.0
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, model_dir, tmp_path):

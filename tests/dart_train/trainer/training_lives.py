@@ -115,6 +115,8 @@ def _arm(trainer, moment: str, at: int) -> None:
         setattr(owner, name, dying)
     if moment == "poison":
         _poison(trainer)
+    if moment == "memory":
+        _run_out_of_memory(trainer)
     if moment == "save":
         _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
 
@@ -133,6 +135,21 @@ def _poison(trainer) -> None:
         return found
 
     trainer.steps.finish = poisoned
+
+
+def _run_out_of_memory(trainer) -> None:
+    """Let the last rank's second micro-batch find no memory, once."""
+    import torch
+
+    compute, calls = trainer.compute_loss, []
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2 and trainer.ranks.rank == trainer.ranks.count - 1:
+            raise torch.OutOfMemoryError("no memory is left for this test")
+        return compute(*args, **kwargs)
+
+    trainer.compute_loss = failing
 
 
 def _cut_off_the_optimizer(when) -> None:
