@@ -107,7 +107,7 @@ def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_d
 
 def test_a_step_for_which_one_rank_has_no_memory_is_made_again(recorded, model_dir, tmp_path):
     """After a backward pass: what gathered until then must not have reached the engine."""
-    settings = PLAIN | {"max_steps": 1, "groups_per_step": 6, "micro_batch_tokens": 100}
+    settings = PLAIN | {"max_steps": 1}
     alone, together = (copy_run(recorded, tmp_path / str(ranks)) for ranks in (1, 2))
     assert live(alone, model_dir, **settings) == [0]
     assert live(together, model_dir, "memory", ranks=2, **settings, **zero(2)) == [0, 0]

@@ -138,18 +138,18 @@ def _poison(trainer) -> None:
 
 
 def _run_out_of_memory(trainer) -> None:
-    """Let the last rank's second micro-batch find no memory, once."""
+    """Let the last rank's memory run out once, with the gradient of a micro-batch made."""
     import torch
 
-    compute, calls = trainer.compute_loss, []
+    backward, failed = trainer.steps._backward, []
 
-    def failing(*args, **kwargs):
-        calls.append(1)
-        if len(calls) == 2 and trainer.ranks.rank == trainer.ranks.count - 1:
-            raise torch.OutOfMemoryError("no memory is left for this test")
-        return compute(*args, **kwargs)
+    def failing(loss):
+        backward(loss)
+        if not failed and trainer.ranks.rank == trainer.ranks.count - 1:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory. It has to be made again")
 
-    trainer.compute_loss = failing
+    trainer.steps._backward = failing
 
 
 def _cut_off_the_optimizer(when) -> None:
