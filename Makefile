@@ -2,12 +2,12 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
-TESTED := "not slow and not docker and not openenv and not vllm"
-UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm"
+TESTED := "not slow and not docker and not openenv and not vllm and not deepspeed"
+UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm and not deepspeed"
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv vllm-cpu lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv test-deepspeed vllm-cpu lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,13 +36,16 @@ test-unit: setup  ## tests without desktops, models, servers and processes, prop
 	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist worksteal --hypothesis-profile unit -m $(UNIT)
 
 test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
-	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200
+	@$(BIN)/python -m pytest -m "slow and not vllm and not deepspeed" --timeout 7200
 
 overnight: setup  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
 
 test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environment of its own
 	@scripts/openenv.sh
+
+test-deepspeed: setup  ## training with DeepSpeed's ZeRO on two CPU ranks, in an environment of its own
+	@scripts/deepspeed.sh
 
 test-docker: setup  ## build the image and play episodes in containers, with a Docker daemon of its own (root, minutes)
 	@tests/docker/run.sh
@@ -55,4 +58,4 @@ format: setup  ## format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean:  ## remove what the targets made (runs, caches, .venv)
-	rm -rf runs .venv .venv-openenv .venv-vllm build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf runs .venv .venv-openenv .venv-vllm .venv-deepspeed build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -36,6 +36,7 @@ STATE_FILE = "dart_state.json"
 DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
 _SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
+_ENGINE_STATES = "global_step*"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
@@ -252,22 +253,30 @@ def read_resume_point(directory: str | Path) -> ResumePoint:
     return ResumePoint(path, **values)
 
 
-def check_layout(point: ResumePoint, *, sharded: bool) -> None:
-    """Refuse a state that was saved in the other layout: `transformers` writes sharded training's weights elsewhere.
+def check_layout(point: ResumePoint, *, sharded_by: str | None) -> None:
+    """Refuse a state that was saved in another layout: `transformers` writes sharded training's parts elsewhere.
 
     Args:
         point: a whole state.
-        sharded: whether training goes on with `fsdp`.
+        sharded_by: setting that training goes on with: "fsdp", "deepspeed", or None.
 
     Raises:
-        TrainingError: it was saved with it, or without it.
+        TrainingError: it was saved with another, or without one.
     """
-    if sharded != (point.path / _SHARDED_WEIGHTS).exists():
-        was, now = ("without", "with") if sharded else ("with", "without")
-        raise TrainingError(
-            f"{point.path} was saved {was} fsdp and training goes on {now} it: use the setting that it was saved with, "
-            f"or begin from published version {point.version} in another output_dir"
-        )
+    if sharded_by == (saved := _sharded_by(point)):
+        return
+    was, now = (f"with {name}" if name else "without sharding" for name in (saved, sharded_by))
+    raise TrainingError(
+        f"{point.path} was saved {was} and training goes on {now}: use the setting that it was saved with, "
+        f"or begin from published version {point.version} in another output_dir"
+    )
+
+
+def _sharded_by(point: ResumePoint) -> str | None:
+    """Setting that a state was saved with."""
+    if (point.path / _SHARDED_WEIGHTS).exists():
+        return "fsdp"
+    return "deepspeed" if any(point.path.glob(_ENGINE_STATES)) else None
 
 
 def remove_incomplete(*roots: str | Path) -> list[Path]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from transformers import TrainingArguments
+from transformers.integrations import is_deepspeed_available
 
+from dart_train.trainer import zero
 from dart_train.trainer.advantages import AdvantageLevel, ScaleRewards
 from dart_train.trainer.losses import CorrectionMode, KLEstimator, LossType, ObjectiveConfig, RatioLevel
 
@@ -41,7 +43,7 @@ class DartGRPOConfig(TrainingArguments):
     `best_window`, `supervised_coef`, `supervised_rows`.
 
     `fsdp` shards the language model among the ranks of `torchrun`, see `sharding`; `fsdp_config` may set
-    `reshard_after_forward`.
+    `reshard_after_forward`. `deepspeed` (a JSON file, or its contents) shards the optimizer's state, see `zero`.
 
     Parameters that control the adapter, as TRL's `ModelConfig`: `use_peft`, `lora_r`, `lora_alpha`, `lora_dropout`,
     `lora_target_modules`.
@@ -208,12 +210,7 @@ class DartGRPOConfig(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if self.deepspeed:  # before transformers looks for the package
-            raise ValueError(
-                "deepspeed is not supported: its engine reduces gradients and steps the optimizer inside of its own "
-                "backward pass, in buckets that ranks without images do not fill. Leave it empty; fsdp: true shards "
-                "weights, gradients and optimizer states as ZeRO-3 does"
-            )
+        _check_deepspeed(self)  # before transformers looks for the package
         super().__post_init__()
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
@@ -224,6 +221,11 @@ class DartGRPOConfig(TrainingArguments):
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name}={value!r} is out of range; choose a value in [{low:g}, {high:g}]")
         _check_combinations(self)
+
+    @property
+    def sharded_by(self) -> str | None:
+        """Setting that shards among ranks: "fsdp", "deepspeed", or None."""
+        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed else None
 
     def objective(self) -> ObjectiveConfig:
         """The terms of the loss. Without a correction where pi_old is mu itself."""
@@ -363,6 +365,15 @@ _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
 
 def _check_sharding(config: DartGRPOConfig) -> None:
     """Refuse ways to share a model among ranks that are not carried."""
+    if config.deepspeed_plugin is not None and not config.deepspeed:
+        raise ValueError(
+            "ACCELERATE_USE_DEEPSPEED is set (as accelerate's launcher does) and deepspeed is not: name its JSON file "
+            "in deepspeed, or unset the variable"
+        )
+    if config.deepspeed and config.world_size == 1:
+        raise ValueError(
+            "deepspeed shards an optimizer's state among ranks, and this is one process: torchrun --nproc-per-node N"
+        )
     if not config.fsdp:
         return
     given = config.fsdp_plugin_args or {}
@@ -371,6 +382,22 @@ def _check_sharding(config: DartGRPOConfig) -> None:
             raise ValueError(f"fsdp_config: {name}={given[name]!r} is not supported, only {allowed!r}: {why}")
     if config.world_size == 1:
         raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")
+
+
+def _check_deepspeed(config: DartGRPOConfig) -> None:
+    """Refuse an engine that is not carried, that cannot be made, or that stands against other settings."""
+    if not config.deepspeed:
+        return
+    zero.check_config(config.deepspeed)
+    if config.fsdp:
+        raise ValueError("deepspeed and fsdp both shard: keep one of them")
+    if config.fp16:
+        raise ValueError("deepspeed with fp16 is not supported: its losses want scaling; set bf16 instead")
+    if not is_deepspeed_available():
+        raise ValueError(
+            "deepspeed is set and the package is not installed: pip install 'deepspeed>=0.19.8', or set fsdp: true, "
+            "which needs no package"
+        )
 
 
 def own_fields() -> tuple[str, ...]:

@@ -81,13 +81,24 @@ class Ranks:
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Replace gradients by their mean over the ranks. Those of sharded parameters are means already.
 
-        Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked. A
-        parameter that has a gradient on some rank has one on all afterwards; one that has none anywhere keeps none, so
-        that the optimizer treats it as in one process.
+        Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked.
+        """
+        for bucket in _buckets(self.complete_gradients(parameters)):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat)
+            flat /= self.count
+            for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def complete_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[Tensor]:
+        """Gradients that are not sharded, after a parameter that has one on some rank was given one on all.
+
+        One that has none anywhere keeps none, so that the optimizer treats it as in one process. Empty for one process:
+        it has nothing to share.
         """
         trained = [item for item in parameters if item.requires_grad and not isinstance(item, DTensor)]
         if self.count == 1 or not trained:
-            return
+            return []
         present = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.int32)
         present = present.to(trained[0].device)
         dist.all_reduce(present, op=dist.ReduceOp.MAX)
@@ -97,12 +108,7 @@ class Ranks:
                 parameter.grad = torch.zeros_like(parameter)
             if parameter.grad is not None:
                 gradients.append(parameter.grad)
-        for bucket in _buckets(gradients):
-            flat = torch.cat([gradient.flatten() for gradient in bucket])
-            dist.all_reduce(flat)
-            flat /= self.count
-            for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
-                gradient.copy_(part.view_as(gradient))
+        return gradients
 
 
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:

@@ -85,7 +85,7 @@ class States:
             TrainingError: it is incomplete or damaged, or was saved in another layout than is trained in.
         """
         point = checkpoint.read_resume_point(directory)
-        checkpoint.check_layout(point, sharded=bool(self._args.fsdp))
+        checkpoint.check_layout(point, sharded_by=self._args.sharded_by)
         self.resumed = point
         self._bad_steps.skipped, self._publisher.best = point.skipped, point.best
         self._saved = point.step

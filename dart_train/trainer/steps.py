@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class StepRunner:
         ranks: who trains together.
         compute_loss: share of a micro-batch in the loss, from the trainer's inputs.
         backward: adds a loss's gradient.
+        share_gradients: puts the ranks' gradients of a whole step together.
 
     Attributes:
         batch: of the lease that is being trained on; None between leases.
@@ -83,6 +84,7 @@ class StepRunner:
         ranks: Ranks,
         compute_loss: Callable[[dict[str, Any]], Tensor],
         backward: Callable[[Tensor], Any],
+        share_gradients: Callable[[Iterable[torch.nn.Parameter]], Any],
     ) -> None:
         self._args = args
         self._collator = collator
@@ -92,6 +94,7 @@ class StepRunner:
         self._ranks = ranks
         self._compute_loss = compute_loss
         self._backward = backward
+        self._share_gradients = share_gradients
         self._max_tokens = args.micro_batch_tokens
         self._work: _Work | None = None
         self.batch: OptimizerBatch | None = None
@@ -144,7 +147,7 @@ class StepRunner:
     def finish(self) -> tuple[Tensor, dict[str, float]]:
         """Put the ranks' gradients together; returns the loss and the numbers of the whole step."""
         batch, work = self._current()
-        self._ranks.average_gradients(self._policy.model.parameters())
+        self._share_gradients(self._policy.model.parameters())
         statistics = StepStatistics(self._args.objective())
         for other in self._ranks.gather(work.statistics):
             statistics.absorb(other)

@@ -37,7 +37,7 @@ from transformers.utils.logging import disable_progress_bar
 from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.metrics import MetricsLog
-from dart_train.trainer import losses, sharding
+from dart_train.trainer import losses, sharding, zero
 from dart_train.trainer.adapters import base_model, is_adapted
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
@@ -130,6 +130,13 @@ class DartGRPOTrainer(Trainer):
         if args.fsdp:
             sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
             self.is_fsdp_enabled = True
+        self._autocast: Callable[[], Any] = self.accelerator.autocast
+        self._zero: zero.ZeroEngine | None = None
+        if args.deepspeed:
+            self._autocast = zero.configure(
+                self.accelerator, max_grad_norm=args.max_grad_norm, bf16=args.bf16, ranks=self.ranks.count,
+                parts=args.gradient_accumulation_steps,
+            )  # fmt: skip
         tokens = ModelTokens.load(self.model_dir)
         self.ref_model: Any = None
         self._make_policies(tokens, ref_model)
@@ -141,7 +148,8 @@ class DartGRPOTrainer(Trainer):
             demonstrations=demonstrations if args.supervised_coef else (),
             ranks=self.ranks,
             compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
-            backward=self.accelerator.backward,
+            backward=Tensor.backward if args.deepspeed else self.accelerator.backward,
+            share_gradients=self.ranks.complete_gradients if args.deepspeed else self.ranks.average_gradients,
         )
 
     def _keep_accounts(self, args: DartGRPOConfig, data: DataManager, holder: str) -> None:
@@ -167,7 +175,7 @@ class DartGRPOTrainer(Trainer):
         args = self.args
         options: dict[str, Any] = {
             "temperature": args.temperature,
-            "autocast": self.accelerator.autocast,
+            "autocast": self._autocast,
             "cache_images": args.cache_image_features,
         }
         self._policy = Policy(self.model, tokens.suppressed_ids, **options)
@@ -256,6 +264,8 @@ class DartGRPOTrainer(Trainer):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)
             return torch.zeros_like(loss)
+        if self._zero is not None:
+            self._zero.step()  # the optimizer that transformers steps hereafter leaves it to the engine
         self.publisher.unpublished += 1
         return loss
 
@@ -301,7 +311,9 @@ class DartGRPOTrainer(Trainer):
     # --- between steps ------------------------------------------------------------------------------------------
 
     def begin_training(self) -> None:
-        """Publish the weights if no version is equal to them."""
+        """Take the engine over, where there is one; publish the weights if no version is equal to them."""
+        if self.args.deepspeed:
+            self._zero = zero.ZeroEngine(self.deepspeed)
         self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
 
     def end_step(self, control: TrainerControl) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from training_lives import open_run
 
 from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_agent.tokens import ModelTokens
@@ -124,7 +125,7 @@ def make_trajectory(steps: tuple[Step, ...], reward: float, group: str, **values
 def record_into(
     screens: dict[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
 ) -> Callable[..., None]:
-    """Record a group of one-step rollouts with the given rewards."""
+    """Record a group of one-step rollouts with the given rewards, and prompts (ids, image hashes) of their own."""
 
     def record(
         data: DataManager,
@@ -132,15 +133,29 @@ def record_into(
         rewards: tuple[float, ...] = (1.0, 0.0, 0.0, 1.0),
         logprob: float = -1.0,
         version: int = 0,
+        prompts: Sequence[tuple[tuple[int, ...], tuple[str, ...]]] = (),
     ) -> None:
         image = next(iter(screens))
+        usual = (make_prompt("Click on the tab", image), (image,))
         for number, reward in enumerate(rewards):
+            prompt, hashes = prompts[number] if prompts else usual
             response = tuple(tokens.response(f"Action: click(start_box='({number},9)')"))
             logprobs = (logprob,) * len(response)
-            step = Step(make_prompt("Click on the tab", image), (image,), response, logprobs, (version, version))
-            data.record(make_trajectory((step,), reward, key), {image: screens[image]})
+            step = Step(prompt, hashes, response, logprobs, (version, version))
+            data.record(make_trajectory((step,), reward, key), {name: screens[name] for name in hashes})
 
     return record
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory, record_into: Callable[..., None]) -> Path:
+    """A run with six groups of unlike rewards; tests take copies of it (`training_lives.copy_run`)."""
+    root = tmp_path_factory.mktemp("recorded")
+    with open_run(root) as data:
+        for number in range(6):
+            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
+            record_into(data, f"g{number}", rewards, -6.0 - number / 4)
+    return root
 
 
 @pytest.fixture

@@ -142,3 +142,17 @@ def _wait_for_version(data, process: subprocess.Popen, version: int) -> None:
         assert process.poll() is None, "the trainer ended by itself"
         assert time.monotonic() < deadline, "the trainer did not come so far"
         time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    ("written", "saved", "other"),
+    [(None, None, "fsdp"), ("pytorch_model_fsdp.bin", "fsdp", "deepspeed"), ("global_step4/0.pt", "deepspeed", None)],
+)
+def test_a_state_is_resumed_as_it_was_sharded(written, saved, other, tmp_path):
+    if written:
+        (tmp_path / written).parent.mkdir(exist_ok=True)
+        (tmp_path / written).touch()
+    point = checkpoint.ResumePoint(tmp_path, step=4, version=3, unpublished=0)
+    checkpoint.check_layout(point, sharded_by=saved)
+    with pytest.raises(TrainingError, match="use the setting that it was saved with, or begin from .* version 3"):
+        checkpoint.check_layout(point, sharded_by=other)

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_lives import MOMENTS, copy_run, live
+from training_lives import MOMENTS, copy_run, live, open_run
 
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
 from dart_train.metrics import read_metrics
 from dart_train.trainer.checkpoint import first_non_finite
 from dart_train.trainer.trainer import load_model
@@ -21,11 +19,6 @@ pytestmark = [pytest.mark.train, pytest.mark.process]
 def losses(root: Path) -> dict[int, float]:
     """By step; of a step that was made again the newer."""
     return {row["step"]: row["loss"] for row in read_metrics(root / "metrics.jsonl")}
-
-
-def open_run(root: Path) -> DataManager:
-    curation = CurationConfig(group_size=4, max_staleness=None)
-    return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
 
 
 def final_weights(root: Path) -> torch.Tensor:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_lives import copy_run, live
+from training_lives import copy_run, live, open_run
 
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
 from dart_train.metrics import read_metrics
 from dart_train.trainer.batch import rank_samples
 from dart_train.trainer.ranks import Ranks
@@ -25,21 +23,6 @@ CASES: dict[str, dict[str, object]] = {
         "micro_batch_tokens": 64, "gradient_accumulation_steps": 2, "loss_type": "dapo", "entropy_coef": 0.01,
     },
 }  # fmt: skip
-
-
-def open_run(root: Path) -> DataManager:
-    curation = CurationConfig(group_size=4, max_staleness=None)
-    return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory, record_into) -> Path:
-    root = tmp_path_factory.mktemp("recorded")
-    with open_run(root) as data:
-        for number in range(6):
-            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
-            record_into(data, f"g{number}", rewards, -6.0 - number / 4)
-    return root
 
 
 def result(root: Path) -> tuple[list[dict], torch.Tensor]:

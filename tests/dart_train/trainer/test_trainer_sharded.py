@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from training_lives import copy_run, live
+from training_lives import as_left, assert_same_training, copy_run, live
 
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
 from dart_train.metrics import read_metrics
 from dart_train.trainer import checkpoint
 from dart_train.trainer.models import load_model
@@ -29,32 +25,6 @@ CASES: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-def open_run(root: Path) -> DataManager:
-    curation = CurationConfig(group_size=4, max_staleness=None)
-    return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory, record_into) -> Path:
-    root = tmp_path_factory.mktemp("recorded")
-    with open_run(root) as data:
-        for number in range(6):
-            rewards = tuple(float((number + place) % 4 < 2) + 0.1 * number * place for place in range(4))
-            record_into(data, f"g{number}", rewards, -6.0 - number / 4)
-    return root
-
-
-def result(root: Path) -> tuple[list[dict], dict[str, torch.Tensor]]:
-    """What was logged, and the newest version's weights."""
-    with open_run(root) as data:
-        newest = data.newest_checkpoint()
-        assert newest.version == len(list(read_metrics(root / "metrics.jsonl")))
-        assert not data.counts().get("leased")
-        model = load_model(newest.path)
-    assert model.config.architectures == ["Qwen2_5_VLForConditionalGeneration"]
-    return list(read_metrics(root / "metrics.jsonl")), model.state_dict()
-
-
 @pytest.mark.parametrize("case", ["everything", "adapter", pytest.param("frozen tower", marks=pytest.mark.slow)])
 def test_two_ranks_with_half_a_model_each_are_one_process(case, recorded, model_dir, tmp_path):
     settings = PLAIN | CASES[case]
@@ -63,15 +33,8 @@ def test_two_ranks_with_half_a_model_each_are_one_process(case, recorded, model_
         root = copy_run(recorded, tmp_path / str(ranks))
         sharded = {"fsdp": True} if ranks > 1 else {}
         assert live(root, model_dir, ranks=ranks, **settings, **sharded) == [0] * ranks
-        found[ranks] = result(root)
-    (alone, one), (together, two) = found[1], found[2]
-    assert len(alone) == len(together) == settings["max_steps"]
-    for left, right in zip(alone, together, strict=True):
-        for name in ("loss", "grad_norm", "entropy", "reward", "num_tokens", "batch/samples"):
-            assert right[name] == pytest.approx(left[name], abs=2e-6, rel=1e-5), name
-    torch.testing.assert_close(two, one, atol=2e-6, rtol=1e-5)
-    untouched = load_model(model_dir).state_dict()
-    assert any(not torch.equal(one[name], untouched[name]) for name in one)
+        found[ranks] = as_left(root)
+    assert_same_training(found[1], found[2], settings["max_steps"], model_dir)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +54,7 @@ def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_d
     if not options:
         assert checkpoint.first_non_finite(load_model(point.path)) is None  # a plain Hugging Face directory too
     assert live(root, model_dir, ranks=2, **settings) == [0, 0]
-    (expected, weights), (found, resumed) = result(whole), result(root)
+    (expected, weights), (found, resumed) = as_left(whole), as_left(root)
     assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=1e-6)
     assert [row["step"] for row in found] == [1, 2, 3, 4]
     torch.testing.assert_close(resumed, weights, atol=1e-6, rtol=1e-6)

@@ -9,6 +9,12 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dart_train.data.manager import DataManager
 
 MOMENTS = ("forward", "optimizer", "publish", "published", "committed", "save", "saved")
 """In a forward pass; after the optimizer's step; while weights are written; after their publication and before the
@@ -59,13 +65,10 @@ def _train(
     root: Path, model_dir: Path, moment: str | None, at: int, ranks: dict[str, str], settings: dict[str, object]
 ) -> None:
     os.environ.update(ranks)
-    from dart_train.data.curation import CurationConfig
-    from dart_train.data.manager import DataManager
     from dart_train.metrics import MetricsLog
     from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
 
-    curation = CurationConfig(group_size=4, max_staleness=None)
-    with DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation) as data:
+    with open_run(root) as data:
         config = DartGRPOConfig(output_dir=str(root / "trainer"), **settings)
         log = MetricsLog(root / "metrics.jsonl") if config.process_index == 0 else None
         trainer = DartGRPOTrainer(model_dir, config, data, metrics=log)
@@ -112,22 +115,41 @@ def _arm(trainer, moment: str, at: int) -> None:
         setattr(owner, name, dying)
     if moment == "poison":
         _poison(trainer)
+    if moment == "memory":
+        _run_out_of_memory(trainer)
     if moment == "save":
         _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
 
 
 def _poison(trainer) -> None:
     """Let a gradient be NaN in the last rank's part of one weight."""
+    from dart_train.trainer.sharding import local_part
+
     finish = trainer.steps.finish
 
     def poisoned():
         found = finish()
         if trainer.ranks.rank == trainer.ranks.count - 1:
             gradient = next(item.grad for item in trainer.model.model.language_model.parameters())
-            gradient.to_local().view(-1)[0] = float("nan")
+            local_part(gradient).view(-1)[0] = float("nan")
         return found
 
     trainer.steps.finish = poisoned
+
+
+def _run_out_of_memory(trainer) -> None:
+    """Let the last rank's memory run out once, with the gradient of a micro-batch made."""
+    import torch
+
+    backward, failed = trainer.steps._backward, []
+
+    def failing(loss):
+        backward(loss)
+        if not failed and trainer.ranks.rank == trainer.ranks.count - 1:
+            failed.append(True)
+            raise torch.OutOfMemoryError("CUDA out of memory. It has to be made again")
+
+    trainer.steps._backward = failing
 
 
 def _cut_off_the_optimizer(when) -> None:
@@ -143,6 +165,47 @@ def _cut_off_the_optimizer(when) -> None:
             _die()
 
     torch.save = half
+
+
+def open_run(root: Path) -> DataManager:
+    """The data manager of a run."""
+    from dart_train.data.curation import CurationConfig
+    from dart_train.data.manager import DataManager
+
+    curation = CurationConfig(group_size=4, max_staleness=None)
+    return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
+
+
+def as_left(root: Path) -> tuple[list[dict], dict[str, Tensor]]:
+    """What a trainer logged that published after each step, and its newest version's weights."""
+    from dart_train.metrics import read_metrics
+    from dart_train.trainer.models import load_model
+
+    logged = list(read_metrics(root / "metrics.jsonl"))
+    with open_run(root) as data:
+        newest = data.newest_checkpoint()
+        assert newest is not None and newest.version == len(logged)
+        assert not data.counts().get("leased")
+        model = load_model(newest.path)
+    assert model.config.architectures == ["Qwen2_5_VLForConditionalGeneration"]
+    return logged, model.state_dict()
+
+
+def assert_same_training(left: tuple, right: tuple, steps: int, model_dir: Path) -> None:
+    """Two trainers (`as_left`) had the same losses and weights, to rounding, and learned something."""
+    import pytest
+    import torch
+
+    from dart_train.trainer.models import load_model
+
+    (alone, one), (together, two) = left, right
+    assert len(alone) == len(together) == steps
+    for expected, found in zip(alone, together, strict=True):
+        for name in ("loss", "grad_norm", "entropy", "reward", "num_tokens", "batch/samples"):
+            assert found[name] == pytest.approx(expected[name], abs=2e-6, rel=1e-5), name
+    torch.testing.assert_close(two, one, atol=2e-6, rtol=1e-5)
+    untouched = load_model(model_dir).state_dict()
+    assert any(not torch.equal(one[name], untouched[name]) for name in one)
 
 
 def copy_run(source: Path, target: Path) -> Path:
