@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
@@ -76,13 +76,29 @@ _LOOK = Prepared(
     .select_from(_ONE_ROW.outerjoin(rollout_group, _ITS_GROUP))
     .with_for_update()
 )
+
+
+class _Found(NamedTuple):
+    """What `_LOOK` finds; the group's parts are None if there is none."""
+
+    now: Any
+    known: int
+    group_id: int | None
+    group_state: str
+    expected: int
+    members: int
+    reward_min: float
+    reward_max: float
+    oldest_version: int
+
+
 _INSERT_RUN = Prepared(
     rollout_run.insert(),
-    ("run_id", "trajectory_id", "task_id", "trace_id", "split_dir", "reward", "num_chunks", "model_version")
-    + ("instruction",),
+    [name for name in rollout_run.c.keys() if name not in ("id", "used", "create_at")],  # the database's to set
 )
-_UNSET = ("trained_version", "lease_id")
-_INSERT_META = Prepared(rollout_meta.insert(), [name for name in rollout_meta.c.keys() if name not in _UNSET])
+_INSERT_META = Prepared(
+    rollout_meta.insert(), [name for name in rollout_meta.c.keys() if name not in ("trained_version", "lease_id")]
+)
 _INSERT_STEP = Prepared(rollout_step.insert(), rollout_step.c.keys())
 _GROUP_SUMS = ("members", "reward_min", "reward_max", "oldest_version", "state", "reason")
 _INSERT_GROUP = Prepared(
@@ -143,7 +159,7 @@ def insert_trajectory(
         DuplicateTrajectoryError: another one is recorded under its id.
     """
     names = {"run": run_id, "trajectory": trajectory.trajectory_id, "key": trajectory.group_key}
-    found = _LOOK.run(connection, names).one()
+    found = _Found(*cast(tuple[Any, ...], _LOOK.run(connection, names).fetchone()))
     if found.known and (known := find_state(connection, run_id, trajectory.trajectory_id, digest)):
         return known
     now = float(found.now) if now is None else now
@@ -195,7 +211,7 @@ def _step_rows(trajectory: Trajectory, rollout_id: int) -> list[dict[str, Any]]:
 def _place(
     connection: sa.Connection,
     trajectory: Trajectory,
-    group: sa.Row,
+    group: _Found,
     run_id: str,
     expected: int,
     config: CurationConfig,
