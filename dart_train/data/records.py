@@ -51,6 +51,20 @@ class _Place:
     complete: bool = False
 
 
+class _Found(NamedTuple):
+    """What `_LOOK` finds; the group's parts are None if there is none."""
+
+    now: Any
+    known: int
+    group_id: int | None
+    group_state: str
+    expected: int
+    members: int
+    reward_min: float
+    reward_max: float
+    oldest_version: int
+
+
 _FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
     rollout_meta.c.run_id == sa.bindparam("run"), rollout_meta.c.trajectory_id == sa.bindparam("trajectory")
 )
@@ -76,22 +90,6 @@ _LOOK = Prepared(
     .select_from(_ONE_ROW.outerjoin(rollout_group, _ITS_GROUP))
     .with_for_update()
 )
-
-
-class _Found(NamedTuple):
-    """What `_LOOK` finds; the group's parts are None if there is none."""
-
-    now: Any
-    known: int
-    group_id: int | None
-    group_state: str
-    expected: int
-    members: int
-    reward_min: float
-    reward_max: float
-    oldest_version: int
-
-
 _INSERT_RUN = Prepared(
     rollout_run.insert(),
     [name for name in rollout_run.c.keys() if name not in ("id", "used", "create_at")],  # the database's to set
