@@ -10,13 +10,15 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
 from dart_train.data import grouping, pool
 from dart_train.data.curation import CurationConfig, judge_group, untrainable
+from dart_train.data.prepared import Prepared
 from dart_train.data.schema import (
     INSTRUCTION_LENGTH,
     GroupState,
@@ -49,21 +51,31 @@ class _Place:
     complete: bool = False
 
 
-_INSERT_RUN = rollout_run.insert()
-_INSERT_META = rollout_meta.insert()
-_INSERT_GROUP = rollout_group.insert()
-_INSERT_STEP = rollout_step.insert()
+class _Found(NamedTuple):
+    """What `_LOOK` finds; the group's parts are None if there is none."""
+
+    now: Any
+    known: int
+    group_id: int | None
+    group_state: str
+    expected: int
+    members: int
+    reward_min: float
+    reward_max: float
+    oldest_version: int
+
+
 _FIND = sa.select(rollout_meta.c.state, rollout_meta.c.digest).where(
     rollout_meta.c.run_id == sa.bindparam("run"), rollout_meta.c.trajectory_id == sa.bindparam("trajectory")
 )
 # All that recording has to know, in one round trip: the time, whether it is known, and its group, locked.
 _ONE_ROW = sa.select(sa.literal_column("1").label("always")).subquery("one_row")
 _ITS_GROUP = sa.and_(
-    _ONE_ROW.c.always == 1,
+    _ONE_ROW.c.always == sa.literal_column("1"),
     rollout_group.c.run_id == sa.bindparam("run"),
     rollout_group.c.group_key == sa.bindparam("key"),
 )
-_LOOK = (
+_LOOK = Prepared(
     sa.select(
         unix_now().label("now"),
         sa.exists(_FIND).label("known"),
@@ -78,7 +90,19 @@ _LOOK = (
     .select_from(_ONE_ROW.outerjoin(rollout_group, _ITS_GROUP))
     .with_for_update()
 )
-_UPDATE_GROUP = rollout_group.update().where(rollout_group.c.id == sa.bindparam("group"))
+_INSERT_RUN = Prepared(
+    rollout_run.insert(),
+    [name for name in rollout_run.c.keys() if name not in ("id", "used", "create_at")],  # the database's to set
+)
+_INSERT_META = Prepared(
+    rollout_meta.insert(), [name for name in rollout_meta.c.keys() if name not in ("trained_version", "lease_id")]
+)
+_INSERT_STEP = Prepared(rollout_step.insert(), rollout_step.c.keys())
+_GROUP_SUMS = ("members", "reward_min", "reward_max", "oldest_version", "state", "reason")
+_INSERT_GROUP = Prepared(
+    rollout_group.insert(), ("run_id", "group_key", "task_id", "expected", "created_at", *_GROUP_SUMS)
+)
+_UPDATE_GROUP = Prepared(rollout_group.update().where(rollout_group.c.id == sa.bindparam("group")), _GROUP_SUMS)
 _REJECT_MEMBERS = rollout_meta.update().where(
     rollout_meta.c.group_id == sa.bindparam("group"), rollout_meta.c.state == sa.bindparam("was")
 )
@@ -133,7 +157,7 @@ def insert_trajectory(
         DuplicateTrajectoryError: another one is recorded under its id.
     """
     names = {"run": run_id, "trajectory": trajectory.trajectory_id, "key": trajectory.group_key}
-    found = connection.execute(_LOOK, names).one()
+    found = _Found(*cast(tuple[Any, ...], _LOOK.run(connection, names).fetchone()))
     if found.known and (known := find_state(connection, run_id, trajectory.trajectory_id, digest)):
         return known
     now = float(found.now) if now is None else now
@@ -148,14 +172,13 @@ def insert_trajectory(
         "model_version": f"v{trajectory.oldest_version}",
         "instruction": trajectory.instruction[:INSTRUCTION_LENGTH],
     }
-    key = connection.execute(_INSERT_RUN, run_row).inserted_primary_key
-    assert key is not None  # SQLAlchemy's type: a single-row insert always has one
+    rollout_id = _INSERT_RUN.run(connection, run_row).lastrowid
     place = _place(connection, trajectory, found, run_id, expected, config, now)
-    connection.execute(_INSERT_META, _meta_row(trajectory, run_id, key[0], digest, place, expected, now))
+    _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, now))
     if trajectory.steps:
-        connection.execute(_INSERT_STEP, _step_rows(trajectory, key[0]))
+        _INSERT_STEP.run_all(connection, _step_rows(trajectory, rollout_id))
     if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
-        pool.add(connection, run_id, key[0], trajectory, now)
+        pool.add(connection, run_id, rollout_id, trajectory, now)
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
         connection.execute(_REJECT_MEMBERS, {"group": place.group_id, "was": RolloutState.RECORDED.value, **rejected})
@@ -186,7 +209,7 @@ def _step_rows(trajectory: Trajectory, rollout_id: int) -> list[dict[str, Any]]:
 def _place(
     connection: sa.Connection,
     trajectory: Trajectory,
-    group: sa.Row,
+    group: _Found,
     run_id: str,
     expected: int,
     config: CurationConfig,
@@ -219,12 +242,11 @@ def _place(
     }
     if group.group_id is None:
         names = {"run_id": run_id, "group_key": trajectory.group_key, "task_id": trajectory.task_id}
-        key = connection.execute(_INSERT_GROUP, {**names, **values, "expected": expected, "created_at": now})
-        assert key.inserted_primary_key is not None
-        group_id = key.inserted_primary_key[0]
+        row = {**names, **values, "expected": expected, "created_at": now}
+        group_id = _INSERT_GROUP.run(connection, row).lastrowid
     else:
         group_id = group.group_id
-        connection.execute(_UPDATE_GROUP, {"group": group_id, **values})
+        _UPDATE_GROUP.run(connection, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)
     return _Place(RolloutState.RECORDED, "", group_id, complete=verdict is GroupState.READY)
@@ -255,7 +277,7 @@ def _meta_row(
         "oldest_version": trajectory.oldest_version,
         "newest_version": trajectory.newest_version,
         "env_seconds": sum(trajectory.timings.get(phase, 0.0) for phase in ENVIRONMENT_PHASES),
-        "timings": trajectory.timings,
+        "timings": json.dumps(trajectory.timings),
         "created_at": now if skewed else trajectory.created_at or now,
         "digest": digest,
         "recorded_at": now,

@@ -139,6 +139,7 @@ class Store:
             max_overflow=28,
             pool_timeout=self._busy_timeout_s,
             isolation_level=isolation,
+            paramstyle="format",  # counted, as SQLite's are: see `Prepared`
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
         )
 

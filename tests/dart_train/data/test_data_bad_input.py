@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from data_builders import RUN, SMALL, Clock, make_trajectory, open_manager, record_group
 
-from dart_train.data import DataManager, RolloutState
+from dart_train.data import DataManager, RolloutState, prepared
 from dart_train.data.mariadb import MariaDB
 from dart_train.data.schema import rollout_meta, rollout_run
 from dart_train.data.store import Store
@@ -139,17 +139,19 @@ def test_a_server_that_stays_away_is_said_and_loses_nothing(tmp_path):
 
 
 @pytest.mark.mysql
-def test_a_connection_that_the_server_ends_costs_nothing(mysql_url, mariadb, tmp_path):
+def test_a_connection_that_the_server_ends_costs_nothing(mysql_url, mariadb, tmp_path, monkeypatch):
     """Each statement of the work finds its connection killed once; the work is done all the same, once."""
     with DataManager.open(mysql_url, tmp_path, "killed", config=SMALL) as data:
         killed: list[int] = []
+        execute = prepared.execute
 
-        def kill(connection, cursor, statement, *_) -> None:
-            if statement.startswith("INSERT INTO rollout_step") and not killed:
+        def kill(connection, text, parameters):
+            if text.startswith("INSERT INTO rollout_step") and not killed:
                 killed.append(connection.connection.dbapi_connection.thread_id())
                 mariadb.execute(f"KILL {killed[0]}")
+            return execute(connection, text, parameters)
 
-        sa.event.listen(data.store._writer, "before_cursor_execute", kill)
+        monkeypatch.setattr(prepared, "execute", kill)
         assert data.record(make_trajectory("t", run_id="killed")) is RolloutState.RECORDED
         assert len(killed) == 1
         assert data.census().total == 1
