@@ -98,11 +98,11 @@ def task_stats(connection: sa.Connection, run_id: str, window: int) -> list[Task
         sa.func.count(),
         sa.func.sum(sa.case((recent, 1), else_=0)),
         sa.func.avg(sa.case((recent, rows.c.reward))),
-        sa.func.avg(sa.case((recent, rows.c.num_steps))),
+        sa.func.sum(sa.case((recent, rows.c.num_steps), else_=0)),  # MySQL's mean of integers has four digits
         sa.func.max(sa.case((rows.c.reward >= 1.0, rows.c.num_steps))),
     ).group_by(rows.c.task_id)
     return [
-        TaskStats(task, count, int(size), rate, None if steps is None else float(steps), longest)
+        TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
         for task, count, size, rate, steps, longest in connection.execute(query.order_by(rows.c.task_id))
     ]
 

@@ -59,6 +59,12 @@ def test_task_records_are_right(tmp_path, rollouts):
         assert data.refresh_task_stats() == 0
 
 
+def test_mean_steps_keep_their_digits(data):
+    for index, steps in enumerate((1, 1, 2)):
+        data.record(make_trajectory(f"t{index}", f"g{index}", 0.0, steps=(make_step(),) * steps))
+    assert data.task_stats()["fake/button"].mean_steps == pytest.approx(4 / 3, rel=1e-12)
+
+
 def test_errors_are_not_failures_in_the_records(data):
     data.record(make_trajectory("ok", "a", 1.0))
     data.record(make_trajectory("lost", "b", 0.0, terminal=TerminalState.MODEL_ERROR))
