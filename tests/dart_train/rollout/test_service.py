@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from echo_engine import EchoEngine
 from pool_builders import until
+from service_parts import CLICK, TASKS, config_of, groups_of
 
 from dart_agent.engines.base import Generation, Prompt, Sampling
 from dart_agent.engines.server import EngineServer
@@ -22,13 +23,11 @@ from dart_gym.outcomes import TerminalState
 from dart_train.data.manager import DataManager
 from dart_train.errors import DatabaseGoneError
 from dart_train.metrics import MetricsLog, read_metrics
-from dart_train.rollout.config import FIRST_TRAINING_SEED, EngineConfig, RolloutConfig
+from dart_train.rollout.config import FIRST_TRAINING_SEED
 from dart_train.rollout.replica import ReplicaState, Weights
 from dart_train.rollout.service import RolloutService
 
-CLICK = "Action: click(start_box='(42,56)')"
 DONE, STEP_LIMIT = TerminalState.DONE, TerminalState.STEP_LIMIT
-TASKS = ("fake/click-button", "fake/two-steps")
 
 
 @pytest_asyncio.fixture
@@ -37,20 +36,6 @@ async def echo_url(sockets: Path) -> AsyncIterator[str]:
     engine = EchoEngine("echo", "", 0, 0.001, CLICK)
     async with EngineServer(engine).listening(f"ws+unix://{sockets / 'echo.sock'}") as url:
         yield url
-
-
-def config_of(engine_url: str | None = None, **settings) -> RolloutConfig:
-    urls = (engine_url,) if engine_url else ()
-    engine = EngineConfig(urls=urls, replicas=2, health_interval_s=0.2, max_backoff_s=0.5)
-    values = {"tasks": TASKS, "slots": 4, "group_size": 4, "admission_interval_s": 0.05, **settings}
-    return RolloutConfig(engine=engine, **values)
-
-
-def groups_of(data: DataManager) -> dict[str, list]:
-    groups = defaultdict(list)
-    for trajectory in data.trajectories(source="rollout"):
-        groups[trajectory.group_key].append(trajectory)
-    return groups
 
 
 async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
