@@ -28,7 +28,7 @@ lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 test: apps lint  ## everything but the tests that take many minutes
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m $(TESTED) || { \
+	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal -m $(TESTED) || { \
 	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh
 
