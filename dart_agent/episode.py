@@ -128,7 +128,7 @@ class PlayedEpisode:
         return "evaluation" if self.evaluation.status is EvaluationStatus.EVALUATION_ERROR else "environment"
 
 
-def _ignore_phase(phase: str) -> None:
+def ignore_phase(phase: str) -> None:
     """Take no note."""
 
 
@@ -148,7 +148,7 @@ async def play_episode(
     turn_limit_s: float | None = None,
     pacing: str | None = None,
     on_step: StepHook = _ignore_step,
-    on_phase: PhaseHook = _ignore_phase,
+    on_phase: PhaseHook = ignore_phase,
 ) -> PlayedEpisode:
     """Play one episode to its end.
 

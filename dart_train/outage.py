@@ -24,9 +24,9 @@ FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 
 
-def backoff(tries: int, ceiling_s: float = LONGEST_PAUSE_S) -> float:
+def backoff(tries: int, ceiling_s: float = LONGEST_PAUSE_S, first_s: float = FIRST_PAUSE_S) -> float:
     """Seconds to wait after so many failures in a row: 0.1, 0.2, 0.4, ... up to the ceiling. Pure."""
-    return min(ceiling_s, FIRST_PAUSE_S * 2.0 ** min(max(tries - 1, 0), 30))
+    return min(ceiling_s, first_s * 2.0 ** min(max(tries - 1, 0), 30))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ A test module takes the fixtures by `from tests.vllm_server import vllm_model, v
 
 import contextlib
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from dart_agent.tiny import TinyModelConfig, build_tiny_model
 from dart_gym.processes import die_with_parent
+from dart_train.rollout.programs import free_port
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / ".venv-vllm" / "bin" / "vllm"
@@ -54,9 +54,7 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
         images: most images of a prompt.
         dev: whether it can be steered and updated.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     limits = f'{{"image": {images}, "video": 0}}'
     argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
     argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *FOR_TRAINING, *OPTIONS, *options]

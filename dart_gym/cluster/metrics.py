@@ -12,7 +12,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -23,6 +22,7 @@ from prometheus_client.core import (
 
 from dart_gym.cluster import protocol
 from dart_gym.cluster.protocol import Reply
+from dart_gym.prometheus import render
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 PREFIX = "dart_gym"
@@ -91,10 +91,7 @@ class Metrics:
 
     def text(self, status: Mapping[str, Any]) -> bytes:
         """Prometheus's text of these numbers and of a server's status."""
-        registry = CollectorRegistry()
-        registry.register(_Collected([*self._families(), *_status_families(status)]))
-        ProcessCollector(registry=registry)
-        return generate_latest(registry)
+        return render([*self._families(), *_status_families(status)])
 
     def _families(self) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(
@@ -145,13 +142,3 @@ def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any,
     for key, value in values.items():
         family.add_metric(key, float(value))
     return family
-
-
-class _Collected:
-    """Families that were made already, as the registry wants them."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)

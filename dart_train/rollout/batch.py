@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client import ClientSession, ClusterClient
 from dart_train.errors import DartTrainError
-from dart_train.rollout.episode import PlayedEpisode, play
+from dart_train.rollout.episode import PlayedEpisode, Rollout
 from dart_train.rollout.scheduler import Assignment
 
 ATTEMPTS = 4
@@ -64,7 +64,7 @@ async def play_all(
 
 async def _play_until_scored(session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
     for _ in range(ATTEMPTS):
-        episode = await play(session, policy, assignment)
+        episode = await Rollout(assignment).play(session, policy)
         if episode.terminal.trainable and episode.reward is not None:
             return episode
     raise EpisodeLost(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.episode import PlayableSession, play_episode
+from dart_agent.episode import PlayableSession, ignore_phase, play_episode
 from dart_agent.episode import PlayedStep as AgentStep
 from dart_agent.policies.policy import Decision, Policy
 from dart_gym.actions import action_to_dict
@@ -95,10 +95,6 @@ class Limits:
     turn_s: float | None = None
 
 
-def _ignore_phase(phase: str) -> None:
-    """Take no note."""
-
-
 @dataclass(slots=True)
 class Rollout:
     """One assignment while it is played. What there is of it can be taken at any time.
@@ -117,7 +113,7 @@ class Rollout:
         self,
         session: PlayableSession,
         policy: Policy,
-        on_phase: Callable[[str], None] = _ignore_phase,
+        on_phase: Callable[[str], None] = ignore_phase,
         *,
         pacing: str | None = None,
         limits: Limits = Limits(),
@@ -198,18 +194,6 @@ class Rollout:
         self._task_hash = str(step.result.info.get("task_hash", ""))
         if step.decision.prompt is not None and step.decision.generation is not None:
             self.steps.append(PlayedStep(step.decision, step.result.observation.action_error, step.timings))
-
-
-async def play(
-    session: PlayableSession,
-    policy: Policy,
-    assignment: Assignment,
-    on_phase: Callable[[str], None] = _ignore_phase,
-    *,
-    pacing: str | None = None,
-) -> PlayedEpisode:
-    """Play one assignment without limits of time. See `Rollout.play`."""
-    return await Rollout(assignment).play(session, policy, on_phase, pacing=pacing)
 
 
 def new_trajectory_id(assignment: Assignment) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from dart_gym.prometheus import render
 
 PREFIX = "dart_rollout"
 
@@ -57,10 +58,7 @@ _REPLICA_GAUGES = (
 
 def prometheus_text(figures: Mapping[str, Any]) -> bytes:
     """Render the figures of `RolloutService.figures`."""
-    registry = CollectorRegistry()
-    registry.register(_Collected([*_totals(figures), *_replicas(figures["engines"]), *_states(figures)]))
-    ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return render([*_totals(figures), *_replicas(figures["engines"]), *_states(figures)])
 
 
 def _totals(figures: Mapping[str, Any]) -> Iterator[Metric]:
@@ -124,13 +122,3 @@ def _states(figures: Mapping[str, Any]) -> Iterator[Metric]:
     for version, reason in figures["weights_skipped"].items():
         skipped.add_metric([str(version), reason], 1.0)
     yield skipped
-
-
-class _Collected:
-    """Families that were made already, as the registry wants them."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)

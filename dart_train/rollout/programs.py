@@ -80,7 +80,7 @@ def command_of(program: Program, name: str, url: str, weights: Weights) -> Comma
         weights: what it loads.
     """
     if program.kind == "vllm":
-        return _vllm(program, weights, _free_port())
+        return _vllm(program, weights, free_port())
     argv = [*program.argv, "--model", weights.path, "--listen", url, "--name", name]
     argv += ["--threads", str(program.threads), "--max-batch", str(program.max_batch)]
     argv += ["--version", str(weights.version)]
@@ -118,7 +118,7 @@ def _vllm(program: Program, weights: Weights, port: int) -> Command:
     return Command((*argv, *program.options), {**environment, **program.environment}, f"http://127.0.0.1:{port}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that nobody has at this moment; a server that loses it to somebody else ends and is started again."""
     with socket.socket() as chosen:
         chosen.bind(("127.0.0.1", 0))

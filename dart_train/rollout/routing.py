@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dart_agent.engines.base import BadResponse, EngineBusy, EngineError, EngineTimeout, RequestRefused
+from dart_train import outage
 from dart_train.rollout.replica import ReplicaState
 
 STICKY_SLACK = 2
@@ -93,4 +94,4 @@ def route(
 
 def backoff(failures: int, longest: float) -> float:
     """Seconds to wait after the n-th failure in a row (from 1): 0.25, 0.5, 1, ... up to `longest`."""
-    return min(longest, FIRST_BACKOFF_S * 2.0 ** min(max(failures, 1) - 1, 30))
+    return outage.backoff(failures, longest, FIRST_BACKOFF_S)

@@ -19,7 +19,6 @@ from dart_train.rollout.episode import (
     PlayedEpisode,
     Rollout,
     new_trajectory_id,
-    play,
     to_trajectory,
 )
 from dart_train.rollout.scheduler import Assignment
@@ -58,7 +57,7 @@ def says(*actions, version: int = 1, terminal: TerminalState | None = None) -> D
 async def played(policy: Scripted, assignment: Assignment = ASSIGNMENT) -> tuple[PlayedEpisode, list[str]]:
     phases: list[str] = []
     async with Session() as session:
-        return await play(session, policy, assignment, phases.append), phases
+        return await Rollout(assignment).play(session, policy, phases.append), phases
 
 
 async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids():

@@ -5,28 +5,24 @@ Needs the package, in an environment of its own: `make test-deepspeed`.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
+from rank_checks import (
+    ADAPTER,
+    EVERYTHING,
+    PLAIN,
+    assert_killed_ranks_go_on,
+    assert_poison_is_skipped_on_all,
+    trained_alone_and_together,
+)
 from safetensors.torch import load_file
 from training_lives import as_left, assert_same_training, copy_run, live, open_run
 
 from dart_train.metrics import read_metrics
 from dart_train.trainer import checkpoint
 from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.models import load_model
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(800)]
-
-PLAIN = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 2, "groups_per_step": 3, "publish_steps": 1}
-"""By plain gradient descent: Adam would blow the rounding of gradients of almost 0 up to the learning rate."""
-EVERYTHING = {
-    "top_entropy_quantile": 0.5, "old_logprobs": "recompute", "num_iterations": 2, "beta": 0.1, "max_steps": 4,
-    "micro_batch_tokens": 64, "gradient_accumulation_steps": 2, "loss_type": "dapo", "entropy_coef": 0.01,
-    "gradient_checkpointing": True,
-}  # fmt: skip
-ADAPTER = {"use_peft": True, "lora_r": 4, "beta": 0.1, "old_logprobs": "recompute", "learning_rate": 1.0}
 
 
 def zero(stage: int, **more: object) -> dict[str, object]:
@@ -43,16 +39,6 @@ CASES = {
         zero(2, overlap_comm=False, contiguous_gradients=False),
     ),
 }
-
-
-def trained_alone_and_together(recorded: Path, model_dir: Path, where: Path, shared: dict, **settings: object) -> list:
-    """What one process left, and two that share an optimizer's state."""
-    found = []
-    for ranks in (1, 2):
-        root = copy_run(recorded, where / str(ranks))
-        assert live(root, model_dir, ranks=ranks, **settings, **(shared if ranks > 1 else {})) == [0] * ranks
-        found.append(as_left(root))
-    return found
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,22 +73,9 @@ def test_passes_in_bfloat16_leave_weights_in_float32(recorded, model_dir, tmp_pa
 @pytest.mark.parametrize("options", [{}, {"use_peft": True, "lora_r": 4}], ids=["full", "adapter"])
 def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_dir, tmp_path):
     """Adam's moments are each rank's own part; the engine writes them, and the state counts once all are there."""
-    settings = {"max_steps": 4, "save_steps": 2, **zero(2)} | options
-    whole = copy_run(recorded, tmp_path / "whole")
-    assert live(whole, model_dir, ranks=2, **settings) == [0, 0]
-    root = copy_run(recorded, tmp_path / "killed")
-    assert -9 in live(root, model_dir, "optimizer", 2, ranks=2, **settings)
-    point = checkpoint.resume_point(root / "trainer")
-    assert point is not None and point.step == 2
-    if not options:
-        assert checkpoint.first_non_finite(load_model(point.path)) is None  # a plain Hugging Face directory too
+    point = assert_killed_ranks_go_on(recorded, model_dir, tmp_path, **zero(2), **options)
     with pytest.raises(TrainingError, match="saved with deepspeed and training goes on without sharding"):
         checkpoint.check_layout(point, sharded_by=None)
-    assert live(root, model_dir, ranks=2, **settings) == [0, 0]
-    (expected, weights), (found, resumed) = as_left(whole), as_left(root)
-    assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in expected], abs=1e-6)
-    assert [row["step"] for row in found] == [1, 2, 3, 4]
-    torch.testing.assert_close(resumed, weights, atol=1e-6, rtol=1e-6)
 
 
 def test_a_step_for_which_one_rank_has_no_memory_is_made_again(recorded, model_dir, tmp_path):
@@ -117,10 +90,4 @@ def test_a_step_for_which_one_rank_has_no_memory_is_made_again(recorded, model_d
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, model_dir, tmp_path):
-    root = copy_run(recorded, tmp_path / "run")
-    settings = PLAIN | {"max_steps": 1, "groups_per_step": 1, **zero(2)}
-    assert live(root, model_dir, "poison", 0, ranks=2, **settings) == [0, 0]
-    (row,) = read_metrics(root / "metrics.jsonl")
-    assert row["skipped_steps"] == 1.0
-    saved = load_model(root / "trainer" / "checkpoint-1").state_dict()
-    torch.testing.assert_close(saved, load_model(model_dir).state_dict(), atol=0, rtol=0)
+    assert_poison_is_skipped_on_all(recorded, model_dir, tmp_path, **zero(2))

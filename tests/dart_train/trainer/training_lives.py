@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dart_train.rollout.programs import free_port
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +38,7 @@ def live(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dart_train.trainer.trainer", "dart_train.data"])
     group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
-    group["MASTER_PORT"] = str(_free_port())
+    group["MASTER_PORT"] = str(free_port())
     processes = []
     for rank in range(ranks):
         own = group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
@@ -53,12 +54,6 @@ def live(
         process.join()
     assert not late, f"{len(late)} of {ranks} processes did not end"
     return [process.exitcode or 0 for process in processes]
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def _train(
