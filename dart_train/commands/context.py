@@ -14,6 +14,7 @@ from dart_gym.errors import ConfigurationError
 from dart_train.config import RunConfig
 from dart_train.data.checkpoints import CheckpointRow
 from dart_train.data.manager import DataManager
+from dart_train.data.store import PATIENCE_S
 from dart_train.errors import CheckpointError
 from dart_train.metrics import MetricsLog
 from dart_train.rundir import RunDirectory
@@ -56,9 +57,9 @@ class ModuleContext:
     def __post_init__(self) -> None:
         self.config = expand_tasks(self.config)
 
-    def open_data(self) -> DataManager:
-        """The run's data manager."""
-        return open_data(self.config, self.run)
+    def open_data(self, patience_s: float = PATIENCE_S) -> DataManager:
+        """The run's data manager; its calls wait so long for a database that is away."""
+        return open_data(self.config, self.run, patience_s)
 
     def database_url(self) -> str:
         """URL of the run's database."""
@@ -127,12 +128,13 @@ def check_model(path: str | Path) -> None:
         raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
 
 
-def open_data(config: RunConfig, run: RunDirectory) -> DataManager:
-    """Open a run's data manager with the run's settings."""
+def open_data(config: RunConfig, run: RunDirectory, patience_s: float = PATIENCE_S) -> DataManager:
+    """Open a run's data manager with the run's settings; its calls wait so long for a database that is away."""
     return DataManager.open(
         url=config.data.database_url() or run.database_url,
         root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
         run_id=config.name,
         config=config.curation,
         image_format=config.data.image_format,
+        patience_s=patience_s,
     )

@@ -51,6 +51,7 @@ def serve(
             slots=context.config.rollout.slots,
             retention=context.config.data.retention,
             sweep_interval_s=context.config.data.sweep_interval_s,
+            patience_s=context.config.data.patience_s,
         )
 
 

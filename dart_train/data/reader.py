@@ -26,7 +26,7 @@ from dart_train.data.schema import CheckpointStatus, RolloutState, rollout_meta,
 from dart_train.data.serving import VersionLife
 from dart_train.data.statistics import Bucket, TaskStats, Throughput
 from dart_train.data.status import Status
-from dart_train.data.store import Store
+from dart_train.data.store import PATIENCE_S, Store
 from dart_train.data.why import explain
 from dart_train.trajectory import Trajectory
 
@@ -69,6 +69,7 @@ class RunReader:
         config: CurationConfig | None = None,
         clock: Callable[[], float] | None = None,
         image_format: str = "png",
+        patience_s: float = PATIENCE_S,
     ) -> Self:
         """Open (and where needed make) the database and the data directory of a run.
 
@@ -79,11 +80,14 @@ class RunReader:
             config: the switches of curation.
             clock: Unix time for tests to turn; None for the database's own.
             image_format: of new screenshots, "png" or "webp".
+            patience_s: how long each call goes on trying while a database server is away.
 
         Raises:
             DataError: the database or directory cannot be used; the message says why.
         """
-        return cls(Store(url), TrajectoryFiles(root, image_format=image_format), run_id, config, clock)
+        return cls(
+            Store(url, patience_s=patience_s), TrajectoryFiles(root, image_format=image_format), run_id, config, clock
+        )
 
     def close(self) -> None:
         """Close the database."""

@@ -163,6 +163,7 @@ def run_data_service(
     retention: RetentionConfig | None = None,
     sweep_interval_s: float = 0.5,
     metrics_interval_s: float = 1.0,
+    patience_s: float = 300.0,
 ) -> None:
     """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
 
@@ -173,6 +174,7 @@ def run_data_service(
         retention: what is cleared away, and how often; by default nothing.
         sweep_interval_s: between two turns.
         metrics_interval_s: between two lines of metrics.
+        patience_s: how long the database may be away, or its disk full.
 
     Raises:
         DataError: the database or disk failed; the message says what to do.
@@ -185,7 +187,14 @@ def run_data_service(
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     metrics = MetricsLog(metrics_path) if metrics_path is not None else None
     try:
-        service = DataService(data, metrics, slots=slots, retention=retention, metrics_interval_s=metrics_interval_s)
+        service = DataService(
+            data,
+            metrics,
+            slots=slots,
+            retention=retention,
+            metrics_interval_s=metrics_interval_s,
+            patience_s=patience_s,
+        )
         service.run(stop, sweep_interval_s)
     finally:
         if metrics is not None:

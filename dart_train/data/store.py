@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -35,9 +36,11 @@ from dart_train.errors import (
     SchemaError,
 )
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
 PATIENCE_S = 15.0
+SAY_AWAY_S = 5.0  # a shorter absence is nobody's business
 RACE_ATTEMPTS = 5
 MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
 # Refused or broken connections, and what a server says that is shutting down.
@@ -186,11 +189,11 @@ class Store:
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         self.check_alive()  # or it would be made anew, empty
-        races, pause, deadline = 0, RETRY_S, time.monotonic() + self._patience_s
+        races, pause, began, said = 0, RETRY_S, time.monotonic(), False
         while True:
             try:
                 with engine.begin() as connection:
-                    return work(connection)
+                    result = work(connection)
             except exc.TimeoutError as error:
                 raise DatabaseBusyError(
                     f"{self.where}: all connections are in use ({error}): use fewer threads"
@@ -201,8 +204,17 @@ class Store:
                     races += 1
                     continue
                 away = not self.is_sqlite and (code in MYSQL_AWAY or error.connection_invalidated)
-                if not away or time.monotonic() + pause > deadline:
+                waited = time.monotonic() - began
+                if not away or waited + pause > self._patience_s:
                     raise self._explain(error) from error
+                if waited > SAY_AWAY_S and not said:
+                    said = True
+                    reason = " ".join(str(error.orig).split())
+                    _log.warning("%s is away, will go on trying for %.0f s: %s", self.where, self._patience_s, reason)
+            else:
+                if said:
+                    _log.warning("%s is back after %.0f s", self.where, time.monotonic() - began)
+                return result
             threading.Event().wait(pause)
             pause = min(LONGEST_PAUSE_S, pause * 2)
 

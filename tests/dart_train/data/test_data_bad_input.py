@@ -104,19 +104,22 @@ def test_the_databases_clock_is_now(database, tmp_path):
 @pytest.mark.mysql
 @pytest.mark.process
 @pytest.mark.timeout(300)
-def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path):
+def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("dart_train.data.store.SAY_AWAY_S", 0.0)
     with MariaDB() as server:
         url = server.new_url()
-        with DataManager.open(url, tmp_path, RUN, config=SMALL) as data:
+        with DataManager.open(url, tmp_path, RUN, config=SMALL, patience_s=200.0) as data:
             record_group(data, "g0")
             leased = data.lease(1, "me")
             server.stop(signal.SIGKILL)
-            data.store._patience_s = 200.0
             worker = threading.Thread(target=lambda: (record_group(data, "g1"), leased.commit(1)))
             worker.start()
             server.start()  # it recovers from its log
             worker.join()
             assert data.counts()["trained"] == data.counts()["recorded"] == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert any("is away, will go on trying for 200 s" in line for line in told)
+    assert any("is back after" in line for line in told)
 
 
 @pytest.mark.mysql

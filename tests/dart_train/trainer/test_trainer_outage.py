@@ -1,0 +1,54 @@
+"""A trainer whose database server is killed and comes back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dart_train.data.curation import CurationConfig
+from dart_train.data.manager import DataManager
+from dart_train.data.mariadb import MariaDB
+from dart_train.metrics import MetricsLog, read_metrics
+
+pytestmark = [pytest.mark.train, pytest.mark.mysql, pytest.mark.process, pytest.mark.timeout(300)]
+
+
+def wait_until(condition, doing, seconds: float = 120.0) -> None:
+    """Wait for something while the trainer works."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert not doing.done(), doing.exception()
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+
+
+def test_a_trainer_goes_on_when_its_database_comes_back(
+    make_config, model_dir, record_into, tmp_path, monkeypatch, caplog
+):
+    from dart_train.trainer import DartGRPOTrainer
+
+    monkeypatch.setattr("dart_train.data.store.SAY_AWAY_S", 0.5)
+    curation, log = CurationConfig(group_size=4, max_staleness=None), tmp_path / "metrics.jsonl"
+    with (
+        MariaDB() as server,
+        DataManager.open(server.new_url(), tmp_path / "data", "run", config=curation, patience_s=100.0) as data,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        record_into(data, "before")
+        config = make_config(groups_per_step=1, max_steps=2, publish_steps=1)
+        trainer = DartGRPOTrainer(model_dir, config, data, metrics=MetricsLog(log))
+        training = threads.submit(trainer.run)
+        wait_until(lambda: sum(1 for _ in read_metrics(log)) == 1, training)
+        server.stop(signal.SIGKILL)
+        wait_until(lambda: "is away, will go on trying for 100 s" in caplog.text, training)
+        server.start()
+        record_into(data, "after")
+        training.result(120)
+        assert [row["step"] for row in read_metrics(log)] == [1, 2]
+        assert data.counts()["trained"] == 8 and not data.counts().get("leased")
+        assert data.newest_checkpoint().version == 2
+    assert "is back after" in caplog.text
