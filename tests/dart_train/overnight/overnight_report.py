@@ -181,7 +181,7 @@ def draw(run: Measured, path: Path) -> None:
         )
     below.set_ylabel("private memory, MB")
     below.set_xlabel("minutes")
-    below.legend(frameon=False, ncols=5, fontsize=8, markerscale=4)
+    figure.legend(frameon=False, ncols=9, fontsize=8, markerscale=4, loc="outside lower center")
     for axes in (above, middle, below):
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
