@@ -125,6 +125,8 @@ class Panel:
         """Read what is new and show it."""
         view = self.view
         for row in self._progress.poll():
+            if row.get("phase") not in (None, view.current):
+                continue
             view.done, view.total = row.get("done", 0.0), row.get("total", 0.0)
             view.detail = row.get("detail", "")
         if view.current == "rl":

@@ -5,8 +5,9 @@
 Invariants:
     - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
       killed run goes on with the same command at the phase where it was.
-    - The environment cluster runs from the first phase that needs desktops to the last; everything else only
-      for its phase. Whatever ends the launcher ends all of them.
+    - The environment cluster runs from the first phase that needs desktops to the last, the supervised control from
+      the end of the reinforcement learning on; everything else only for its phase. Whatever ends the launcher ends
+      all of them.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from dart_train.supervisor import ModuleSpec, Supervisor, python_module
 from dart_train.tasks import check_tasks
 
 TICK_S = 0.25
+SUPERVISED = "supervised"
 WARM_VERSION = 1
 """Version of the weights with which the reinforcement learning starts; 0 is the model as built or loaded."""
 
@@ -95,13 +97,13 @@ class Pipeline:
         if config.evaluation.greedy:
             listed.append(("greedy_before", "greedy before", lambda: self._greedy("greedy_before", WARM_VERSION)))
         listed.append(("rl", "training", self._train))
-        listed.append(("after", "test after", lambda: self._evaluate("after", None)))
+        listed.append(("after", "test after", self._test_after))
         if config.evaluation.greedy:
             listed.append(("greedy_after", "greedy after", lambda: self._greedy("greedy_after", None)))
         if config.controls.constant_click:
             listed.append(("constant", "constant click", lambda: self._module("constant-click", desktops=True)))
         if config.controls.supervised:
-            listed.append(("supervised", "supervised only", self._supervised_control))
+            listed.append((SUPERVISED, "supervised only", self._supervised_control))
         listed.append(("report", "report", lambda: self._module("report")))
         return listed
 
@@ -142,6 +144,12 @@ class Pipeline:
         self.supervisor.stop("rollout")
         self.supervisor.stop("data")
 
+    def _test_after(self) -> None:
+        """Beside it begins the supervised control, which needs one processor for as long as RL took."""
+        if self.config.controls.supervised:
+            self._start_supervised_control()
+        self._evaluate("after", None)
+
     def _evaluate(self, label: str, version: int | None, *arguments: str) -> None:
         which = () if version is None else ("--version", str(version))
         self._module("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
@@ -149,14 +157,19 @@ class Pipeline:
     def _greedy(self, label: str, version: int | None) -> None:
         self._evaluate(label, version, "--trained-only", "--temperature", "0")
 
-    def _supervised_control(self) -> None:
+    def _start_supervised_control(self) -> None:
         """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""
+        if SUPERVISED in self.supervisor.modules or (self.run.supervised / "config.json").exists():
+            return
         seconds = f"{self.state.seconds('rl'):.0f}"
-        target = self.run.root / "controls" / "supervised"
-        if not (target / "config.json").exists():
-            self._module("warmup", "--continue-to", str(target), "--seconds", seconds, phase="supervised")
-        arguments = ("--label", "supervised", "--model", str(target), "--trained-only")
-        self._module("evaluate", *arguments, desktops=True, phase="supervised")
+        self._start("warmup", "--continue-to", str(self.run.supervised), "--seconds", seconds, name=SUPERVISED)
+
+    def _supervised_control(self) -> None:
+        self._start_supervised_control()
+        if SUPERVISED in self.supervisor.modules:
+            self._until_finished(SUPERVISED, SUPERVISED)
+        arguments = ("--label", SUPERVISED, "--model", str(self.run.supervised), "--trained-only")
+        self._module("evaluate", *arguments, desktops=True, phase=SUPERVISED)
 
     # --- processes ----------------------------------------------------------------------------------------------
 
@@ -169,9 +182,11 @@ class Pipeline:
         self._start(command, *arguments, threads=threads)
         self._until_finished(phase or command, command)
 
-    def _start(self, command: str, *arguments: str, threads: int = 1, service: bool = False) -> None:
+    def _start(
+        self, command: str, *arguments: str, threads: int = 1, service: bool = False, name: str | None = None
+    ) -> None:
         common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
-        self.supervisor.start(python_module(command, "dart_train", *common, threads=threads, service=service))
+        self.supervisor.start(python_module(name or command, "dart_train", *common, threads=threads, service=service))
 
     def _start_cluster(self) -> None:
         if self._cluster_url is not None:

@@ -84,6 +84,11 @@ class RunDirectory:
         """Published weights, one plain Hugging Face directory per version."""
         return self.root / "checkpoints"
 
+    @property
+    def supervised(self) -> Path:
+        """Weights of the supervised control."""
+        return self.root / "controls" / "supervised"
+
     def checkpoint(self, version: int) -> Path:
         """Directory of one published version."""
         return self.checkpoints / f"v{version:06d}"

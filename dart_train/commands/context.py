@@ -24,10 +24,16 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class Progress:
-    """Tells the panel how far a phase is, a few times a second at most."""
+    """Tells the panel how far a phase is, a few times a second at most.
 
-    def __init__(self, run: RunDirectory) -> None:
+    Args:
+        run: directory of the run.
+        phase: that it is about, where it may not be the present one; None for that.
+    """
+
+    def __init__(self, run: RunDirectory, phase: str | None = None) -> None:
         self._log = MetricsLog(run.metrics("progress"))
+        self._phase = phase
         self._said = 0.0
 
     def say(self, done: float, total: float, detail: str = "") -> None:
@@ -35,7 +41,7 @@ class Progress:
         now = time.monotonic()
         if done >= total or now - self._said > PROGRESS_INTERVAL_S:
             self._said = now
-            self._log.write(done=done, total=total, detail=detail)
+            self._log.write(done=done, total=total, detail=detail, phase=self._phase)
 
 
 @dataclass(slots=True)
@@ -65,9 +71,9 @@ class ModuleContext:
         """URL of the run's database."""
         return self.config.data.database_url() or self.run.database_url
 
-    def progress(self) -> Progress:
-        """The run's progress log."""
-        return Progress(self.run)
+    def progress(self, phase: str | None = None) -> Progress:
+        """The run's progress log, of the present phase or of a named one."""
+        return Progress(self.run, phase)
 
     @property
     def url(self) -> str:

@@ -12,6 +12,7 @@ from dart_agent.tokens import ModelTokens
 from dart_agent.vision import VisionSpec
 from dart_train.agent import conversation_config
 from dart_train.commands.context import ModuleContext
+from dart_train.commands.context import Progress as PanelProgress
 from dart_train.config import RunConfig
 from dart_train.data.manager import DataManager
 from dart_train.errors import DartTrainError
@@ -43,7 +44,7 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
         settings = _settings(config, seconds if continue_to else None)
         wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
         samples = load_samples(config, data, start.path, wanted=wanted)
-        say = _teller(context, settings)
+        say = _teller(context.progress("supervised" if continue_to else "warmup"), settings)
         train_supervised(start.path, samples, data.load_image, target, settings, on_progress=say)
         if continue_to is None:
             data.publish(version, target, source="warmup")
@@ -63,9 +64,7 @@ def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
     )
 
 
-def _teller(context: ModuleContext, settings: SupervisedConfig) -> Callable[[Progress], None]:
-    progress = context.progress()
-
+def _teller(progress: PanelProgress, settings: SupervisedConfig) -> Callable[[Progress], None]:
     def say(now: Progress) -> None:
         if settings.max_steps:
             progress.say(now.steps, settings.max_steps, f"loss {now.loss:.3f}")
