@@ -60,7 +60,7 @@ NOTES_ON_CONTROLS = {
     "constant": "Best constant click: of the places where the oracle clicks most, the one that succeeds most often "
     "when it is clicked at every step, whatever the screen shows.",
     "supervised": "Supervised only: from the same warm start, supervised training on the same demonstrations went on "
-    "for as long as the reinforcement learning took.",
+    "for as long as the reinforcement learning took, first beside the tests and then alone.",
     "shuffled": "Shuffled rewards: the same run, with the rewards of each batch dealt to its trajectories by chance.",
 }
 

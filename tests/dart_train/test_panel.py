@@ -200,10 +200,12 @@ def test_a_live_panel_is_drawn_on_a_terminal(tmp_path):
         panel.set_phases([("prepare", "model", False)])
         panel.begin("prepare")
         log = MetricsLog(run.metrics("progress"))
-        log.write(done=1, total=4, detail="building")
+        log.write(done=1, total=4, detail="building", phase="prepare")
+        log.write(done=7, total=9, detail="begun beside it", phase="supervised")
         log.close()
         panel.refresh(Supervisor(run.logs))
     assert "building" in console.file.getvalue() and (panel.view.done, panel.view.total) == (1, 4)
+    assert "beside" not in console.file.getvalue()
 
 
 def test_a_service_that_has_fallen_silent_is_said(tmp_path):
