@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import wait_for
 
 from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base import CommandResult, DesktopSpec
@@ -248,8 +249,16 @@ async def test_commands_files_and_windows(desktop, tmp_path):
         ],
     )
     assert await desktop.read_file("a.txt") == b"400 password\n"
-    active = await desktop.execute(["xdotool", "getactivewindow", "getwindowname"])
-    assert b"Notes" in active.stdout or b"One" in active.stdout
+
+    async def active_window() -> bytes:
+        return (await desktop.execute(["xdotool", "getactivewindow", "getwindowname"])).stdout
+
+    async def closed() -> bool:  # a window is asked to close, and takes its time
+        return b"Two" not in await active_window()
+
+    await wait_for(closed)
+    active = await active_window()
+    assert b"Notes" in active or b"One" in active
     for missing, reason in (
         (step("open", path="/home/user/none.txt"), "there is no /home/user/none.txt"),
         (step("open", path="no-such-program"), "cannot open 'no-such-program'"),

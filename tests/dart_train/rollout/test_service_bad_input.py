@@ -127,7 +127,7 @@ async def test_what_is_running_when_it_is_told_to_stop_is_recorded_as_such(
 ):
     monkeypatch.setattr(Hesitant, "thinking", 0)
     monkeypatch.setattr(Hesitant, "hesitates", False)
-    waits = EchoEngine("waits", "", 0, 0.001, "Action: wait()")
+    waits = EchoEngine("waits", "", 0, 0.001, "Action: hotkey(key='shift')")
     async with EngineServer(waits).listening(f"ws+unix://{sockets / 'w.sock'}") as url:
         config = config_of(url, tasks=("fake/two-steps",), max_steps=4, stop_grace_s=0.0)
         service = service_of(config, data, cluster_url, lambda engine: Hesitant(make_policy(engine)))
