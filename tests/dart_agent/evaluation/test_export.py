@@ -75,6 +75,7 @@ def test_osworlds_layout(tmp_path):
     assert again.episodes == 2 and len(list(example.iterdir())) == 6, "written anew, not beside"
 
 
+@pytest.mark.thorough
 def test_a_data_set(tmp_path):
     import datasets  # takes a second: not when tests are collected
 

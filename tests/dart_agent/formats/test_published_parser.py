@@ -56,6 +56,7 @@ def expected(action: a.Action, text: str) -> tuple[str, tuple[a.Action, ...]]:
     return "", (action,)
 
 
+@pytest.mark.thorough
 def test_same_actions_as_the_published_package():
     seen: Counter[str] = Counter()
     for text in responses(COUNT, seed=20):

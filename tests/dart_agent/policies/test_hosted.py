@@ -115,6 +115,7 @@ def size_of(png: str) -> tuple[int, int]:
     return Image.open(io.BytesIO(base64.b64decode(png))).size
 
 
+@pytest.mark.thorough
 async def test_an_episode_with_anthropic(api):
     api.replies = [
         message({"type": "thinking", "thinking": "look", "signature": "s1"}, text("The button."),
@@ -146,6 +147,7 @@ async def test_an_episode_with_anthropic(api):
     assert KEY not in json.dumps(api.requests) + repr([first, second, third])
 
 
+@pytest.mark.thorough
 async def test_an_episode_with_openai(api):
     check = [{"id": "sc_1", "code": "sensitive", "message": "a bank"}]
     api.replies = [

@@ -38,7 +38,7 @@ def s3_url() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["directory", "s3"])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.thorough)])
 def root(request, tmp_path) -> str:
     if request.param == "directory":
         return str(tmp_path / "data")
@@ -122,6 +122,7 @@ def test_images_come_back_pixel_for_pixel_in_either_format(root, image_format):
     assert (files.read_image(name) == image).all()
 
 
+@pytest.mark.thorough
 def test_no_bucket_and_no_server_are_said(s3_url, monkeypatch):
     with pytest.raises(StorageGoneError, match="no such bucket"):
         open_storage("s3://nobody-made-this").write("a/b", b"x")
@@ -130,6 +131,7 @@ def test_no_bucket_and_no_server_are_said(s3_url, monkeypatch):
         open_storage(s3_url, unreachable).write("a/b", b"x")
 
 
+@pytest.mark.thorough
 def test_a_store_that_refuses_is_said(s3_url):
     def demand_known_keys(after_requests: float) -> None:
         """Tell the server to look at credentials from its next request on; it knows none."""
