@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -169,8 +170,9 @@ class Directory(Storage):
             temporary.mkdir()
             try:
                 (temporary / path.name).write_bytes(data)
-                if replace and folder.exists():
-                    folder.rename(self._temporary(folder.parent))  # collected by `remove_leftovers`
+                if replace:
+                    with contextlib.suppress(FileNotFoundError):  # none there, or another writer was faster
+                        folder.rename(self._temporary(folder.parent))  # collected by `remove_leftovers`
                 temporary.rename(folder)
             except OSError as error:
                 shutil.rmtree(temporary, ignore_errors=True)

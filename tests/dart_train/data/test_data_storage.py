@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import httpx
@@ -74,6 +75,19 @@ def test_publishing_never_overwrites_unless_told(storage):
     assert storage.read("trajectories/t/trajectory.msgpack") == b"first"
     assert storage.publish("trajectories/t/trajectory.msgpack", b"third", replace=True)
     assert storage.read("trajectories/t/trajectory.msgpack") == b"third"
+
+
+def test_writers_that_replace_at_once_do_not_hinder_one_another(tmp_path):
+    storage = open_storage(str(tmp_path))
+
+    def publish(writer: int) -> None:
+        for _ in range(100):
+            storage.publish("trajectories/t/a", bytes([writer]), replace=True)
+
+    storage.write("trajectories/seen/x", b"")
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(publish, range(4)))
+    assert storage.read("trajectories/t/a") in {bytes([writer]) for writer in range(4)}
 
 
 def test_a_touch_makes_it_young(storage):
