@@ -196,7 +196,7 @@ class Session:
                 settled = await pacing.wait(desktop, episode.prepared.settle, pacing.after_action_s)
                 episode.info |= describe(pacing, settled)
             with timer.phase("watch"):
-                if await episode.scenario.after_action(desktop):
+                if await episode.scenario.after_action(desktop, action):
                     terminal = TerminalState.DONE
         if terminal is None and len(episode.actions) >= episode.max_steps:
             terminal = TerminalState.STEP_LIMIT

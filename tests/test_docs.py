@@ -64,6 +64,7 @@ def _marked(name: str, text: str, *values: object) -> object:
     return pytest.param(*values, id=name, marks=marks)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("one_private_cluster")
 @pytest.mark.parametrize("block", [_marked(block.name, block.text, block) for block in _blocks("python")])
 def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, capsys):
@@ -157,6 +158,7 @@ def _run_example(name: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
 
 
+@pytest.mark.process
 def test_every_example_is_documented_and_short():
     pages = "".join(page.read_text() for page in PAGES)
     for path in sorted((ROOT / "examples").glob("*.py")):

@@ -39,6 +39,8 @@ class DesktopSpec:
             everything that they touch. Otherwise a reset throws the desktop away.
         env: extra environment variables of the programs on it.
         url: of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
+        margin: rows of pixels below the screen, on which programs draw and which no screenshot shows; for the signs
+            of a scenario (see `Desktop.read_margin`). Kind "xvfb" only.
     """
 
     kind: str = "xvfb"
@@ -49,6 +51,7 @@ class DesktopSpec:
     reusable: bool = False
     env: tuple[tuple[str, str], ...] = ()
     url: str = ""
+    margin: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,9 @@ class Desktop(Protocol):
 
     async def screenshot(self) -> NDArray[np.uint8]:
         """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """The rows below the screen, as (margin, W, 3) uint8 RGB without the cursor. Cheap: may be called often."""
 
     async def perform(self, action: Action) -> None:
         """Carry out an action with pointer and keyboard; Wait waits; Done, Fail and AskUser do nothing."""

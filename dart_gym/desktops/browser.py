@@ -28,8 +28,6 @@ _FLAGS = (
     "--kiosk",
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
-    "--disable-frame-rate-limit",  # frames as soon as drawn, not 60 a second: a reset takes 4-10 ms instead of 16-33
-    "--disable-gpu-vsync",
     "--disable-partial-raster",  # else the pixels of round corners depend on what was shown before
     "--window-position=0,0",
 )
@@ -75,7 +73,7 @@ def browser_command(spec: DesktopSpec, port: int, user_data_dir: str) -> list[st
     return [
         browser_program(),
         *_FLAGS,
-        f"--window-size={spec.width},{spec.height}",
+        f"--window-size={spec.width},{spec.height + spec.margin}",
         f"--remote-debugging-port={port}",
         f"--user-data-dir={user_data_dir}",
         "about:blank",

@@ -125,6 +125,10 @@ class FakeDesktop:
         frame[y : y + 2, x : x + 4] = 0
         return frame
 
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """Nothing: this screen has no margin."""
+        return np.empty((0, self.spec.width, 3), np.uint8)
+
     def _point_to(self, x: int, y: int) -> None:
         if not (0 <= x < self.spec.width and 0 <= y < self.spec.height):
             raise ActionError(f"({x}, {y}) is outside of the {self.spec.width}x{self.spec.height} screen")

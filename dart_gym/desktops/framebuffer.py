@@ -41,23 +41,26 @@ class Framebuffer:
 
     Args:
         path: the file `Xvfb_screen0`.
+        margin: how many of its last rows are no part of the screen.
 
     Attributes:
         width: pixels.
-        height: pixels.
+        height: pixels, without the margin.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, margin: int = 0) -> None:
         with open(path, "rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         words = _WORDS.unpack_from(self._map)
-        header_size, self.width, self.height = words[0], words[4], words[5]
+        header_size, self.width, rows = words[0], words[4], words[5]
+        self.height = rows - margin
         byte_order, bits_per_pixel, bytes_per_line, colors = words[7], words[11], words[12], words[19]
         if bits_per_pixel != 32 or byte_order != 0:
             raise DesktopError(f"{path}: pixels of {bits_per_pixel} bits in order {byte_order}, not 32 in order 0")
-        pixels = np.frombuffer(self._map, np.uint8, bytes_per_line * self.height, header_size + colors * _COLOR_BYTES)
-        self._rows = pixels.reshape(self.height, bytes_per_line)
-        self._pixels = self._rows[:, : self.width * 4].reshape(self.height, self.width, 4)
+        pixels = np.frombuffer(self._map, np.uint8, bytes_per_line * rows, header_size + colors * _COLOR_BYTES)
+        lines = pixels.reshape(rows, bytes_per_line)
+        shown = lines[:, : self.width * 4].reshape(rows, self.width, 4)
+        self._rows, self._pixels, self._margin = lines[: self.height], shown[: self.height], shown[self.height :]
 
     def rgb(self, cursor: Cursor | None = None) -> NDArray[np.uint8]:
         """A fresh (H, W, 3) uint8 RGB copy of the screen, with the cursor drawn in."""
@@ -68,6 +71,10 @@ class Framebuffer:
             draw_cursor(frame, cursor)
         return frame
 
+    def margin(self) -> NDArray[np.uint8]:
+        """A (margin, W, 3) uint8 RGB copy of the rows below the screen."""
+        return self._margin[:, :, 2::-1].copy()
+
     @property
     def raw(self) -> NDArray[np.uint32]:
         """The raw screen as (rows, words), current at each look."""
@@ -75,7 +82,7 @@ class Framebuffer:
 
     def close(self) -> None:
         """Let go of the file, now: a reference cycle, as of an exception, may keep this object for long."""
-        del self._rows, self._pixels
+        del self._rows, self._pixels, self._margin
         with contextlib.suppress(BufferError):  # a frame is just being read in a thread: it ends with that
             self._map.close()
         del self._map

@@ -193,6 +193,10 @@ class OSWorldDesktop:
             raise DesktopError(f"the screen of {self._shown} became {frame.shape[1]}x{frame.shape[0]} pixels large")
         return frame
 
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """Nothing: such a machine's screen has no margin."""
+        return np.empty((0, self.spec.width, 3), np.uint8)
+
     async def perform(self, action: Action) -> None:
         """Carry out an action by one request, at most once."""
         if isinstance(action, Wait):

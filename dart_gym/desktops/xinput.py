@@ -34,15 +34,15 @@ class XInput:
 
     Args:
         connection: to its X server.
+        height: rows of the screen that the pointer may be sent to; those below are a margin.
         settle: waits until its screen stands still for a moment.
     """
 
-    def __init__(self, connection: XConnection, settle: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, connection: XConnection, height: int, settle: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection
         self._settle_screen = settle
         self._display = connection.display
-        screen = self._display.screen()
-        self._size = (screen.width_in_pixels, screen.height_in_pixels)
+        self._size = (self._display.screen().width_in_pixels, height)
         info = self._display.display.info
         first, count = info.min_keycode, info.max_keycode - info.min_keycode + 1
         with translated_errors():

@@ -58,8 +58,11 @@ class XvfbDesktop:
             raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
         if spec.sandbox not in SANDBOXES:
             raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
-        if not (32 <= spec.width <= 8192 and 32 <= spec.height <= 8192):
-            raise ConfigurationError(f"the screen size {spec.width}x{spec.height} is not within 32 to 8192 pixels")
+        if not (32 <= spec.width <= 8192 and 32 <= spec.height <= 8192 and 0 <= spec.margin <= 64):
+            raise ConfigurationError(
+                f"the screen size {spec.width}x{spec.height} is not within 32 to 8192 pixels, "
+                f"or its margin {spec.margin} not within 0 to 64"
+            )
         self.spec = spec
         self._sandbox: Sandbox | None = None
         self._connection: XConnection | None = None
@@ -74,7 +77,8 @@ class XvfbDesktop:
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
-        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.height), dict(spec.env), spec.profile)
+        size = (spec.width, spec.height + spec.margin)
+        sandbox = self._sandbox = Sandbox(spec.sandbox, size, dict(spec.env), spec.profile)
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
@@ -97,8 +101,8 @@ class XvfbDesktop:
                 raise MissingDependencyError(reason) from error
             raise
         connection = self._connection = XConnection(sandbox.display_socket(number))
-        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0")
-        self._input = XInput(connection, lambda: self.settle(_DRAG_SETTLE))
+        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec.margin)
+        self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
         await connection.window_manager_answers(_PROBE_PERIOD_S)
@@ -126,7 +130,7 @@ class XvfbDesktop:
         Its height is right once Chromium has entered full screen, on which it renews the limits of its window; only
         then can they be taken from it, which gives the page the right width.
         """
-        width, height = self.spec.width, self.spec.height
+        width, height = self.spec.width, self.spec.height + self.spec.margin
         while await page.evaluate("innerHeight") != height:
             await asyncio.sleep(_PROBE_PERIOD_S)
         while not connection.active_window_fits(width, height) or await page.evaluate("innerWidth") != width:
@@ -217,6 +221,11 @@ class XvfbDesktop:
             if self.spec.width * self.spec.height >= _LARGE_PIXELS:
                 return await asyncio.to_thread(framebuffer.rgb, cursor)
             return framebuffer.rgb(cursor)
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """The rows below the screen; see `Desktop.read_margin`."""
+        with self._explained():
+            return self._parts()[1].margin()
 
     async def perform(self, action: Action) -> None:
         """Carry out an action; see `Desktop.perform`."""

@@ -59,7 +59,7 @@ class OSWorldScenario:
         settled = await wait_until_ready(desktop, instance["ready"])
         return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
-    async def after_action(self, desktop: Desktop) -> bool:
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
         """Never ends a task by itself: the policy says when it is done."""
         self._taken += 1
         return False

@@ -43,8 +43,13 @@ class Scenario(Protocol):
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Bring the desktop into the task's initial state. Raises `TaskError` or `DesktopError`."""
 
-    async def after_action(self, desktop: Desktop) -> bool:
-        """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended."""
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
+        """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended.
+
+        Args:
+            desktop: on which it was carried out.
+            action: what was carried out just now, or could not be.
+        """
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the outcome. Never raises for an evaluator's failure: that is a status."""

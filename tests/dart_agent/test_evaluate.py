@@ -105,6 +105,7 @@ async def test_evaluate():
     assert await evaluate(Sessions(), lambda session: RandomPolicy(), [], range(4)) == []
 
 
+@pytest.mark.process
 async def test_a_class_is_enough():
     class FirstTry(RandomPolicy):
         """Counts how many were made."""

@@ -206,7 +206,8 @@ async def test_it_works_where_a_loop_runs_already():
         assert env.step(env.unwrapped.oracle())[1] == 1.0
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.process)])
+@pytest.mark.process
+@pytest.mark.parametrize("mode", ["sync", "async"])
 def test_gymnasiums_own_vector_environments_take_it(mode):
     options = {"shared_memory": False} if mode == "async" else {}
     envs = gymnasium.make_vec(ID, 2, vectorization_mode=mode, vector_kwargs=options, task="fake/two-steps")

@@ -213,6 +213,7 @@ def test_an_address_replaces_the_desktop_of_a_task():
         resolve_task({"id": "a", "instruction": ""}, {"osworld_url": "vm:5000"})
 
 
+@pytest.mark.process
 async def test_a_cluster_lets_clients_name_only_the_machines_of_its_operator(tmp_path):
     listen = f"ws+unix://{tmp_path}/s"
     settings = ServerSettings(listen=listen, desktops=1, osworld_urls=("http://127.0.0.1:1",))

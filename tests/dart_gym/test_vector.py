@@ -58,6 +58,7 @@ def make_envs(cluster):
         envs.close()
 
 
+@pytest.mark.process
 def test_make_vec_gives_it_and_boots_nothing():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -130,6 +130,7 @@ def _assert_equal(one: dict, other: dict) -> None:
     assert all(one[key] == other[key] for key in ("instruction", "action_error"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("prefetch", [0, 1])
 async def test_a_vector_works_where_a_loop_runs_already(make_envs, prefetch):
     envs = make_envs(2, autoreset_mode="SAME_STEP", prefetch=prefetch)  # as in Jupyter

@@ -10,6 +10,8 @@ import pytest
 from dart_gym.processes import start_time
 from dart_train.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
 
+pytestmark = pytest.mark.process
+
 
 def python(name, code, **kwargs):
     return ModuleSpec(name, (sys.executable, "-c", code), **kwargs)

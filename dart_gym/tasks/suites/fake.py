@@ -60,7 +60,7 @@ class FakeScenario:
         names = [f"the {color} button {label!r}" for label, color in zip(labels, colors, strict=True)][:clicks]
         return Prepared(f"Click {', then '.join(names)}.", SettlePolicy(quiet_ms=0.0), frame_ready=True)
 
-    async def after_action(self, desktop: Desktop) -> bool:
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
         """The task ends with the last click asked for, or with the first wrong one."""
         clicked = _clicked(desktop)
         return len(clicked) >= len(self._targets) or clicked != self._targets[: len(clicked)]

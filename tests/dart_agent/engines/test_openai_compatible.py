@@ -129,6 +129,7 @@ async def test_errors(hosted, engine, plain):
             await engine.generate(prompt, Sampling())
 
 
+@pytest.mark.thorough
 async def test_a_busy_and_a_late_server(hosted, plain):
     hosted.answers = [(429, {"error": {"message": "slow down"}}), (503, {}), "Action: wait()"]
     engine = OpenAICompatibleEngine(hosted.url, "big", plain, timeout_s=10.0)

@@ -102,6 +102,7 @@ def test_a_data_set(tmp_path):
         build_dataset([], tmp_path / "cache")
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path):
     record(tmp_path / "e", "s/a", 0)
 

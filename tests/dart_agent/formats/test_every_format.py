@@ -258,11 +258,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-@pytest.mark.parametrize("name", NAMES)
-def test_hostile_input_costs_little(name, case):
-    found, seconds = timed(name, HOSTILE[case])
-    understood_or_said(found)
-    assert seconds < LIMIT_S
+def test_hostile_input_costs_little(case):
+    for name in NAMES:  # not a test each: 1,500 of them would cost more to report than to run
+        found, seconds = timed(name, HOSTILE[case])
+        understood_or_said(found)
+        assert seconds < LIMIT_S, name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -173,6 +173,7 @@ async def test_an_episode_with_openai(api):
     assert KEY not in json.dumps(api.requests)
 
 
+@pytest.mark.thorough
 async def test_a_safety_check_ends_the_episode_where_nobody_takes_it_on(api):
     api.replies = [response(1, call(1, {"type": "wait"}, checks=[{"id": "a", "code": "c", "message": "a bank"}]))]
     async with client(OPENAI, api) as made:
@@ -183,6 +184,7 @@ async def test_a_safety_check_ends_the_episode_where_nobody_takes_it_on(api):
     assert "a bank" in decision.error and "acknowledge_checks" in decision.error
 
 
+@pytest.mark.thorough
 async def test_a_hosted_model_plays_a_whole_episode(api):
     async with open_hosted("anthropic", "m", base_url=api.url) as make, Session() as session:
         api.replies = [message(use(n, action="left_click", coordinate=[1, 1])) for n in range(4)]

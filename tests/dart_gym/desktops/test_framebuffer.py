@@ -30,6 +30,15 @@ def test_pixels_become_rgb(tmp_path, padding):
     np.testing.assert_array_equal(frame, bgra[:, :, 2::-1])
 
 
+def test_a_margin_is_no_part_of_the_screen(tmp_path):
+    bgra = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
+    write_xwd(tmp_path / "screen", bgra, padding=4)
+    framebuffer = Framebuffer(tmp_path / "screen", margin=2)
+    assert framebuffer.height == 3 and framebuffer.raw.shape == (3, 8)
+    np.testing.assert_array_equal(framebuffer.rgb(), bgra[:3, :, 2::-1])
+    np.testing.assert_array_equal(framebuffer.margin(), bgra[3:, :, 2::-1])
+
+
 def test_other_pixel_formats_are_refused(tmp_path):
     write_xwd(tmp_path / "screen", np.zeros((2, 2, 4), np.uint8), bits=16)
     with pytest.raises(DesktopError, match="16 bits"):

@@ -127,6 +127,7 @@ def test_this_machine_can_make_sandboxes():
         ({"profile": "office"}, "bare, browser"),
         ({"sandbox": "docker"}, "bwrap, none"),
         ({"width": 1}, "1x1080"),
+        ({"margin": 65}, "its margin 65"),
     ],
 )
 def test_impossible_specs_are_refused(fields, message):

@@ -122,6 +122,16 @@ async def test_actions_off_the_screen_are_action_errors(start_desktop):
     assert time.perf_counter() - start >= 0.05
 
 
+async def test_a_margin_below_the_screen_is_drawn_on_and_not_shown(start_desktop):
+    desktop = await start_desktop(width=200, height=150, margin=2)
+    assert (await desktop.screenshot()).shape == (150, 200, 3)
+    margin = await desktop.read_margin()
+    assert margin.shape == (2, 200, 3) and (margin == (BACKGROUND >> 16, BACKGROUND >> 8 & 255, BACKGROUND & 255)).all()
+    await desktop.perform(Move(0, 149))
+    with pytest.raises(ActionError, match="200 x 150"):
+        await desktop.perform(Move(0, 150))
+
+
 async def test_a_still_screen_settles_in_the_quiet_time(start_desktop):
     desktop = await start_desktop(width=1920, height=1080)
     result = await desktop.settle(SettlePolicy(quiet_ms=50, max_ms=1000))

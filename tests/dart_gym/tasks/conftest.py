@@ -41,7 +41,7 @@ class Stage:
         async def step():
             await self.desktop.perform(action)
             await self.desktop.settle(self.settle)
-            return await self.scenario.after_action(self.desktop)
+            return await self.scenario.after_action(self.desktop, action)
 
         return self.run(step())
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.actions import Click, Drag, KeyDown, MouseDown, Move, Press, Scroll, Type, Wait
+from dart_gym.actions import Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
 from dart_gym.desktops.base import SettlePolicy
 from dart_gym.errors import TaskError
 from dart_gym.outcomes import EvaluationStatus, TerminalState
 from dart_gym.tasks.registry import get_task, make_scenario, task_ids
-from dart_gym.tasks.suites.miniwob.scenario import score_of
+from dart_gym.tasks.suites.miniwob.scenario import looks_like_sentinel, score_of, sentinel_after
 
 TASKS = task_ids("miniwob")
 SEEDS = range(4)
@@ -22,6 +22,30 @@ def test_scores_lie_between_0_and_1_and_need_an_end(done, reward):
     score = score_of(done, reward)
     assert 0.0 <= score <= 1.0
     assert score == (reward if done and reward > 0 else 0.0)
+
+
+def test_a_sentinel_comes_the_way_that_the_action_came():
+    clicks = [Click(1, 2), Click(), Drag(((1, 2), (3, 4))), Scroll(1, 2, dy=3), MouseDown(), Move(1, 2), Wait(0.0)]
+    assert {sentinel_after(action) for action in clicks} == {Click(button="middle")}
+    keys = [Type("a"), Press(("ctrl", "a")), KeyDown("shift")]
+    assert {sentinel_after(action) for action in keys} == {Press(("pause",))}
+    assert sentinel_after(Click(1, 2, modifiers=("ctrl",))) == Click(button="middle", modifiers=("pause",))
+
+
+@pytest.mark.parametrize("action", [Click(1, 2), Press(("p",)), Type("pause"), Wait(0.0), KeyDown("shift"), Scroll()])
+def test_most_actions_are_no_sentinels(action):
+    assert not looks_like_sentinel(action)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        *(Click(button="middle"), Click(1, 2, modifiers=("Pause",)), MouseDown("middle"), MouseUp("middle")),
+        *(Drag(((1, 2), (3, 4)), button="middle"), Press(("ctrl", "pause")), KeyDown("pause"), KeyUp("pause")),
+    ],
+)
+def test_a_policy_can_send_what_looks_like_one(action):
+    assert looks_like_sentinel(action)
 
 
 @pytest.mark.desktop
@@ -120,6 +144,33 @@ def test_the_frame_after_a_step_shows_what_it_did(browser):
         assert not np.array_equal(before[60:150], after[60:150])
         browser.run(browser.desktop.settle(_PATIENT))
         assert np.array_equal(browser.screenshot(), after)
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("task_id", ["click-button-sequence", "click-collapsible", "click-option", "click-checkboxes"])
+def test_equal_actions_look_equal(browser, task_id):
+    """A button that was clicked has no focus ring, as it had at times when the sentinel's key overtook the click."""
+    for seed in range(3):
+        frames = set()
+        for _ in range(6):
+            browser.reset(f"miniwob/{task_id}", seed)
+            if not browser.step(browser.oracle()):
+                frames.add(browser.screenshot().tobytes())
+        assert len(frames) == 1
+
+
+@pytest.mark.desktop
+def test_what_a_policy_sends_is_not_taken_for_the_scenarios_own(browser):
+    """Each action is waited for, also after a policy has sent what the scenario counts."""
+    for seed in range(3):
+        browser.reset("miniwob/enter-text", seed)
+        click = browser.oracle()
+        for action in (Press(("pause",)), Click(80, 180, button="middle"), KeyDown("pause"), MouseDown("middle")):
+            assert not browser.step(action)
+        browser.step(click)
+        browser.step(Type("12345 abc" * 3))
+        shown = browser.run(browser.scenario._devtools.evaluate("document.getElementById('tt').value"))
+        assert shown == "12345 abc" * 3
 
 
 @pytest.mark.desktop

@@ -11,6 +11,7 @@ from dart_train.bench.study import FULL
 from dart_train.bench.workload import DesktopTimes, ModelTimes, Setting, draw
 from dart_train.rollout.scheduler import Assignment
 
+pytestmark = pytest.mark.thorough
 SMALL = Setting(desktops=20, engines=2, tasks=20, batch_groups=2, train_s_per_action=0.5)
 DESIGNS = {"coupled": COUPLED, "task-wise": TASK_WISE, "DART": DART, "all parts": FULL}
 

@@ -28,10 +28,10 @@ class BrokenScenario(FakeScenario):
         self._crashes = not MENDED.get(task.id, False)
         return await super().prepare(desktop, task, seed)
 
-    async def after_action(self, desktop: Desktop) -> bool:
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
         if self._crashes and isinstance(desktop, FakeDesktop):
             desktop.crash()
-        return await super().after_action(desktop)
+        return await super().after_action(desktop, action)
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         return await super().evaluate(desktop, terminal, actions)

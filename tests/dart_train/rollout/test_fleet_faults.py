@@ -17,6 +17,7 @@ from dart_train.rollout.config import EngineConfig
 from dart_train.rollout.engines import EnginePool
 from dart_train.rollout.replica import ReplicaState, Weights
 
+pytestmark = pytest.mark.thorough
 PROMPT = Prompt((1, 2, 3))
 READY, DOWN = ReplicaState.READY, ReplicaState.DOWN
 

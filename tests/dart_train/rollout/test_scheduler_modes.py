@@ -47,6 +47,7 @@ def drive(scheduler: Scheduler, trace: list[tuple[int, int]], slots: int) -> lis
     return dealt
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 @given(trace=traces, slots=st.integers(1, 8), group_size=st.integers(1, 5), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)

@@ -25,6 +25,8 @@ from dart_train.errors import TasksFailedError
 from dart_train.rollout.replica import Weights
 from dart_train.rollout.service import RolloutService
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest_asyncio.fixture
 async def echo_url(sockets: Path):

@@ -81,13 +81,14 @@ class Episode:
         if found is None:
             self.over = True
             return
+        click = Click(int(found[1]), int(found[2]))
         try:
-            await self.desktop.perform(Click(int(found[1]), int(found[2])))
+            await self.desktop.perform(click)
         except ActionError:
             self.over = True
             return
         hit = bool(self.desktop.clicked)
-        self.over = not hit or await self.scenario.after_action(self.desktop) or len(self.steps) == 2
+        self.over = not hit or await self.scenario.after_action(self.desktop, click) or len(self.steps) == 2
         if not self.over:
             await self.look(screens)
 

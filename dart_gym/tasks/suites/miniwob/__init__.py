@@ -14,7 +14,7 @@ from dart_gym.tasks.suites.miniwob import pages
 from dart_gym.tasks.suites.miniwob.scenario import MiniWobScenario
 from dart_gym.tasks.task import Task
 
-DESKTOP = DesktopSpec(width=168, height=224, profile="browser", reusable=True)
+DESKTOP = DesktopSpec(width=168, height=224, profile="browser", reusable=True, margin=1)
 
 # Default step limits: what the longest instance needs, and one action more.
 STEP_LIMITS = {

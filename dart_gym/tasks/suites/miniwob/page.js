@@ -7,12 +7,11 @@
 //   - no shortcuts of the browser (reload, zoom, new tab, menus, dragging text): they lead out of the task.
 //
 // Two handshakes with the scenario, so that nothing needs to be slept for:
-//   - the sentinel: after an action the scenario presses Pause and clicks the middle button, which do nothing on these
-//     pages. Keys arrive in order, and so do clicks (but keys overtake clicks), so once the page has seen both, it has
-//     handled the action as well. Should a policy press them too, the counts are brought in line after each frame;
-//   - the beacon: a one-pixel line in magenta below the task's area. It is switched on together with a new state, and
-//     the scenario waits until it is on the screen, switches it off and waits until it is gone: what is then shown
-//     was drawn after the new state.
+//   - the sentinel: after an action the scenario presses Pause or clicks the middle button, which do nothing on these
+//     pages. Keys arrive in order, and so do clicks (but keys overtake clicks), so once the page has seen the one that
+//     is of the action's kind, it has handled the action as well. A policy may press them too: see `settled`;
+//   - the beacon: the line of pixels below the screen. It takes its next colour together with a new state, so that the
+//     frame with this colour shows the state. Pages are laid out as if the line were not there.
 (() => {
   if (window.dart) return;
 
@@ -29,23 +28,32 @@
     *, *::before, *::after { transition: none !important; animation: none !important; caret-animation: manual !important;
       scroll-behavior: auto !important; }
     #dart-beacon { position: fixed; left: 0; bottom: 0; width: 100%; height: 1px; z-index: 2147483647;
-      background: #f0f; pointer-events: none; }`;
+      pointer-events: none; }`;
   document.head.appendChild(style);
   const beacon = document.createElement('div');
   beacon.id = 'dart-beacon';
-  beacon.hidden = true;
   document.documentElement.appendChild(beacon);
+  Object.defineProperty(document.documentElement, 'clientHeight', {get: () => innerHeight - 1});
+  let states = 0;
+  const signal = () => {
+    states = states % 255 + 1;
+    beacon.style.background = `rgb(${states}, ${255 - states}, 255)`;
+    return states;
+  };
 
   const seen = {keys: 0, clicks: 0};
   let awaited = null;
   const count = kind => {
     seen[kind] += 1;
-    if (awaited && awaited.number <= Math.min(seen.keys, seen.clicks)) awaited.resolve(true);
+    if (awaited && awaited.met()) awaited.resolve(true);
   };
-  const sentinel = (number, patience) => number <= Math.min(seen.keys, seen.clicks) || new Promise(resolve => {
-    const timer = setTimeout(() => awaited.resolve(false), patience);
-    awaited = {number, resolve: arrived => { clearTimeout(timer); awaited = null; resolve(arrived); }};
-  });
+  const sentinel = (keys, clicks, patience) => {
+    const met = () => seen.keys >= keys && seen.clicks >= clicks;
+    return met() || new Promise(resolve => {
+      const timer = setTimeout(() => awaited.resolve(false), patience);
+      awaited = {met, resolve: arrived => { clearTimeout(timer); awaited = null; resolve(arrived); }};
+    });
+  };
   const swallow = event => { event.stopImmediatePropagation(); event.preventDefault(); };
 
   const editing = new Set(['a', 'c', 'v', 'x', 'y', 'z', 'ArrowLeft', 'ArrowRight', 'ArrowUp', 'ArrowDown', 'Home', 'End',
@@ -84,39 +92,42 @@
     return String(typeof said === 'string' ? said : said.utterance).replace(/\s+/g, ' ').trim();
   };
 
-  // Wait until all of `number` sentinels came, or nothing comes any more (one was lost, or a user's keys count as
-  // sentinels), and return how many there were.
-  const align = async number => {
-    for (let before = null; seen.keys !== number || seen.clicks !== number;) {
-      const now = `${seen.keys} ${seen.clicks}`;
-      if (now === before) {
-        number = seen.keys = seen.clicks = Math.max(seen.keys, seen.clicks);
-        break;
-      }
-      before = now;
-      await new Promise(resolve => setTimeout(resolve, 100));
-    }
-    return number;
-  };
-
   // A fresh page gets no input before its first frame is shown.
   const painted = new Promise(resolve => new PerformanceObserver((list, observer) => {
     observer.disconnect();
     resolve();
   }).observe({type: 'paint', buffered: true}));
 
+  const kept = [];  // images, for as long as the page
+
   window.dart = {
+    // Have the images of the styles ready, which would otherwise come some frames after what they are part of.
+    load: urls => Promise.all(urls.map(url => {
+      const image = Object.assign(new Image(), {src: url});
+      kept.push(image);
+      return image.decode();
+    })).then(() => true),
+
     painted: () => Promise.race([painted.then(() => true), new Promise(resolve => setTimeout(resolve, 1000, false))]),
 
-    // Whether a sentinel has come, within `patience` ms, and how many there were.
-    async listens(number, patience) {
-      const arrived = await sentinel(1, patience);
-      return {arrived, sentinels: arrived ? await align(number) : 0};
+    // Whether a sentinel of each kind has come, within `patience` ms.
+    listens: patience => sentinel(1, 1, patience),
+
+    // How many sentinels there were, once `sent` of each kind or no more come: some are lost while a page is loaded,
+    // and a policy's keys and clicks may count as well.
+    async settled(sent) {
+      for (let before = null; seen.keys !== sent || seen.clicks !== sent;) {
+        const now = `${seen.keys} ${seen.clicks}`;
+        if (now === before) break;
+        before = now;
+        await new Promise(resolve => setTimeout(resolve, 100));
+      }
+      return seen;
     },
 
-    // Start an episode once the page has seen the `number`-th sentinel.
-    async reset(seed, number) {
-      const arrived = await sentinel(number, 2000);
+    // Start an episode once the page has seen so many sentinels.
+    async reset(seed, keys, clicks) {
+      const arrived = await sentinel(keys, clicks, 2000);
       if (document.activeElement) document.activeElement.blur();
       Math.seedrandom(seed + '\0');  // as for a number: the generator takes the strings 1 and 11 for the same
       core.startEpisodeReal();
@@ -124,21 +135,14 @@
         input.autocomplete = 'off';
         input.spellcheck = false;
       }
-      beacon.hidden = false;
-      return {arrived, instruction: utterance(), width: innerWidth, height: innerHeight, visible: !document.hidden};
+      return {arrived, signal: signal(), instruction: utterance(), width: innerWidth, height: innerHeight,
+        visible: !document.hidden};
     },
 
-    // The state of the episode once the page has seen the `number`-th sentinel.
-    async step(number) {
-      const arrived = await sentinel(number, 2000);
-      if (!WOB_DONE_GLOBAL) beacon.hidden = false;
-      return {arrived, done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL};
-    },
-
-    // Returns how many sentinels there were.
-    hideBeacon(number) {
-      beacon.hidden = true;
-      return align(number);
+    // The state of the episode once the page has seen so many sentinels.
+    async step(keys, clicks) {
+      const arrived = await sentinel(keys, clicks, 2000);
+      return {arrived, signal: signal(), done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL};
     },
   };
 })();

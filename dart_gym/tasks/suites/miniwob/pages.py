@@ -16,6 +16,8 @@ from dart_gym.errors import MissingDependencyError
 
 _LINK = re.compile(rb"""(?:src|href)=["']([^"'#?]+\.(?:js|css))["']|url\(["']?([^"')#?]+\.(?:png|gif))["']?\)""")
 
+IMAGES = (".png", ".gif")
+
 
 def version() -> str:
     """Version of the package; part of what identifies a score."""

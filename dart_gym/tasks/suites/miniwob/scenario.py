@@ -16,9 +16,19 @@ import json
 import time
 from typing import Any
 
-import numpy as np
-
-from dart_gym.actions import Action, Click, Move, action_from_dict
+from dart_gym.actions import (
+    Action,
+    Click,
+    Drag,
+    KeyDown,
+    KeyUp,
+    MouseDown,
+    MouseUp,
+    Move,
+    Press,
+    Type,
+    action_from_dict,
+)
 from dart_gym.desktops.base import Desktop, DesktopSpec, SettlePolicy
 from dart_gym.desktops.devtools import DevTools, DevToolsError
 from dart_gym.errors import DesktopError, DesktopTimeoutError, TaskError
@@ -30,8 +40,8 @@ from dart_gym.tasks.task import Task
 DEVTOOLS_PORT = 1337
 FRAME_TIMEOUT_S = 5.0
 _FOLDER = ".dart/miniwob"
-_SENTINEL = Click(button="middle", modifiers=("pause",))  # page.js tells what for
-_BEACON_COLOR = (255, 0, 255)
+_KEY, _CLICK, _BOTH = Press(("pause",)), Click(button="middle"), Click(button="middle", modifiers=("pause",))
+"""Sentinels: page.js tells what for."""
 _BEACON_POLL_S = 0.001
 _LAYOUT_WIDTH = 320
 _LISTEN_MS = (80, 160, 320, 640, 1280, 2560)
@@ -47,7 +57,7 @@ class MiniWobScenario:
         self._root_url = ""
         self._written: set[str] = set()
         self._page = ""  # what the browser shows; "" when nobody knows
-        self._sentinels = 0  # how many the page has been sent
+        self._keys = self._clicks = 0  # how many sentinels the page has been sent
         self._done = False
         self._reward = 0.0
         self._left_page = False
@@ -67,18 +77,20 @@ class MiniWobScenario:
         if not state["visible"] or (state["width"], state["height"]) != layout_size(desktop.spec):
             raise DesktopError(f"the browser's window does not fill the screen ({state}); take a fresh desktop")
         self._done, self._reward, self._left_page = False, 0.0, False
-        await self._await_frame(desktop)
+        await self._await_frame(desktop, state["signal"])
         return Prepared(instruction=state["instruction"], settle=_NO_SETTLE, frame_ready=True)
 
-    async def after_action(self, desktop: Desktop) -> bool:
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
         """Wait until the page has handled the action and the screen shows it; True when it has given its reward."""
-        state = await self._ask(desktop, "dart.step({number})")
+        if looks_like_sentinel(action):
+            await self._count_sentinels()
+        state = await self._ask(desktop, sentinel_after(action), "dart.step({keys}, {clicks})")
         if state is None:  # the action led out of the page (which `page.js` tries to prevent): the task is lost
             self._page, self._left_page, self._done = "", True, True
             return True
         self._done, self._reward = state["done"], float(state["reward"])
         if not self._done:
-            await self._await_frame(desktop)
+            await self._await_frame(desktop, state["signal"])
         return self._done
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
@@ -116,7 +128,7 @@ class MiniWobScenario:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
         await self._devtools.call("Page.bringToFront")  # gives the page the keyboard
-        self._desktop, self._page, self._sentinels = desktop, "", 0
+        self._desktop, self._page = desktop, ""
         self._written.clear()
 
     async def _load(self, desktop: Desktop, page: str) -> None:
@@ -127,49 +139,80 @@ class MiniWobScenario:
                 self._written.add(path)
         await self._devtools.navigate(f"{self._root_url}/{pages.page_path(page)}")
         await self._devtools.evaluate(_script())
+        images = [f"{self._root_url}/{path}" for path in pages.files_of(page) if path.endswith(pages.IMAGES)]
+        await self._devtools.evaluate(f"dart.load({json.dumps(images)})")
         await self._devtools.evaluate("dart.painted()")
         for sent, patience_ms in enumerate(_LISTEN_MS, start=1):
-            await desktop.perform(_SENTINEL)
-            state = await self._devtools.evaluate(f"dart.listens({sent}, {patience_ms})")
-            if state["arrived"]:
-                self._page, self._sentinels = page, state["sentinels"]
+            await desktop.perform(_BOTH)
+            if await self._devtools.evaluate(f"dart.listens({patience_ms})"):
+                await self._count_sentinels(sent)
+                self._page = page
                 return
         raise DesktopTimeoutError(f"the page {page} got no input within {sum(_LISTEN_MS)} ms after it was loaded")
 
     async def _start_episode(self, desktop: Desktop, page: str, seed: int) -> dict[str, Any] | None:
-        return await self._ask(desktop, f"dart.reset({json.dumps(str(seed))}, {{number}})")
+        return await self._ask(desktop, _CLICK, f"dart.reset({json.dumps(str(seed))}, {{keys}}, {{clicks}})")
 
-    async def _ask(self, desktop: Desktop, call: str) -> dict[str, Any] | None:
+    async def _count_sentinels(self, sent: int = -1) -> None:
+        assert self._devtools is not None  # for the type checker: `_attach` came first
+        try:
+            seen = await self._devtools.evaluate(f"window.dart ? dart.settled({sent}) : null")
+        except DevToolsError:
+            return  # the page is gone, which the next question will find
+        if seen is not None:
+            self._keys, self._clicks = seen["keys"], seen["clicks"]
+
+    async def _ask(self, desktop: Desktop, sentinel: Press | Click, call: str) -> dict[str, Any] | None:
         """Call a function of the page once it has handled all input so far; None when the page is gone."""
         assert self._devtools is not None  # for the type checker: `_attach` came first
-        await desktop.perform(_SENTINEL)
-        self._sentinels += 1
+        await desktop.perform(sentinel)
+        self._keys += sentinel is not _CLICK
+        self._clicks += sentinel is not _KEY
+        known = call.format(keys=self._keys, clicks=self._clicks)
         try:
-            state = await self._devtools.evaluate(f"window.dart ? {call.format(number=self._sentinels)} : null")
+            state = await self._devtools.evaluate(f"window.dart ? {known} : null")
         except DevToolsError:
             return None  # navigated away while it was asked
         if state is not None and not state["arrived"]:
             return None  # the page does not get the keyboard: it is not what the user sees
         return state
 
-    async def _await_frame(self, desktop: Desktop) -> None:
-        """Wait until the screen shows a frame that was drawn after the page switched its beacon on."""
-        assert self._devtools is not None  # for the type checker: `_attach` came first
-        await self._await_beacon(desktop, shown=True)
-        self._sentinels = await self._devtools.evaluate(f"dart.hideBeacon({self._sentinels})")
-        await self._await_beacon(desktop, shown=False)
-
-    async def _await_beacon(self, desktop: Desktop, *, shown: bool) -> None:
-        deadline = time.monotonic() + FRAME_TIMEOUT_S
-        while np.any(np.all((await desktop.screenshot())[-1] == _BEACON_COLOR, axis=-1)) != shown:
+    async def _await_frame(self, desktop: Desktop, signal: int) -> None:
+        """Wait until the screen shows the state with which the page gave a signal."""
+        color, deadline = (signal, 255 - signal, 255), time.monotonic() + FRAME_TIMEOUT_S
+        while tuple((await desktop.read_margin())[0, 0].tolist()) != color:
             if time.monotonic() > deadline:
                 raise DesktopTimeoutError(f"the browser drew no new frame within {FRAME_TIMEOUT_S:g} s")
             await asyncio.sleep(_BEACON_POLL_S)
 
 
 def layout_size(spec: DesktopSpec) -> tuple[int, int]:
-    """Width and height in pixels that pages are laid out for: they place dialogs for windows wider than the task."""
-    return max(spec.width, _LAYOUT_WIDTH), spec.height
+    """Width and height in pixels of the page: it places dialogs for windows wider than the task."""
+    return max(spec.width, _LAYOUT_WIDTH), spec.height + spec.margin
+
+
+def sentinel_after(action: Action) -> Press | Click:
+    """What tells that the page has handled an action: it comes in after the action's own keys or clicks. Pure.
+
+    Keys only after keys: a click that they overtake would look like a move of the keyboard, with its focus ring.
+    """
+    if isinstance(action, (Type, Press, KeyDown, KeyUp)):
+        return _KEY
+    return _BOTH if isinstance(action, Click) and action.modifiers else _CLICK
+
+
+def looks_like_sentinel(action: Action) -> bool:
+    """Whether the page will count a policy's action as a sentinel. Pure."""
+    match action:
+        case Click():
+            return action.button == "middle" or "pause" in action.modifiers
+        case Drag() | MouseDown() | MouseUp():
+            return action.button == "middle"
+        case Press():
+            return "pause" in action.keys
+        case KeyDown() | KeyUp():
+            return action.key == "pause"
+    return False
 
 
 def score_of(done: bool, reward: float) -> float:
