@@ -6,6 +6,7 @@ A test module takes the fixtures by `from tests.vllm_server import vllm_model, v
 import contextlib
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,39 +55,41 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
         images: most images of a prompt.
         dev: whether it can be steered and updated.
     """
-    port = free_port()
-    limits = f'{{"image": {images}, "video": 0}}'
-    argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
-    argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *FOR_TRAINING, *OPTIONS, *options]
-    settings = {
-        "VLLM_SERVER_DEV_MODE": "1" if dev else "0",
-        **ENVIRONMENT,
-        "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        # Its processes must find nothing of ours.
-        "PYTHONPATH": "",
-    }
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **settings},
-            preexec_fn=die_with_parent(),
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait(url, process, log)
-        yield url
-    finally:
-        process.terminate()
+    with tempfile.TemporaryDirectory(prefix="dart-vllm-") as sockets:
+        port = free_port()
+        limits = f'{{"image": {images}, "video": 0}}'
+        argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
+        argv += ["--port", str(port), "--limit-mm-per-prompt", limits, *FOR_TRAINING, *OPTIONS, *options]
+        settings = {
+            "VLLM_SERVER_DEV_MODE": "1" if dev else "0",
+            **ENVIRONMENT,
+            "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_RPC_BASE_PATH": sockets,  # else those of a server that is killed stay in /tmp
+            "HF_HUB_OFFLINE": "1",
+            # Its processes must find nothing of ours.
+            "PYTHONPATH": "",
+        }
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **settings},
+                preexec_fn=die_with_parent(),
+            )
+        url = f"http://127.0.0.1:{port}"
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            _wait(url, process, log)
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

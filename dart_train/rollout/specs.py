@@ -31,7 +31,7 @@ def replica_specs(
         elsewhere = Program(kind="vllm", model=config.model)
         return [_spec(config, f"r{index}", url, elsewhere, owned=False) for index, url in enumerate(config.urls)]
     if config.kind == "vllm":
-        theirs = _vllm_program(config, sync)
+        theirs = _vllm_program(config, sync, directory)
         gpus = config.vllm.gpus or ("",) * config.replicas
         specs = [
             _spec(config, f"r{index}", "", replace(theirs, gpus=chosen), owned=True)
@@ -75,14 +75,15 @@ def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned:
     )
 
 
-def _vllm_program(config: EngineConfig, sync: SyncConfig) -> Program:
+def _vllm_program(config: EngineConfig, sync: SyncConfig, directory: Path) -> Program:
     settings = config.vllm
+    sockets = {"VLLM_RPC_BASE_PATH": str(directory)}  # else those of a server that is killed stay in /tmp
     return Program(
         kind="vllm",
         argv=settings.program,
         model=config.model,
         options=settings.options,
-        environment=settings.environment,
+        environment={**sockets, **settings.environment},
         images=settings.images,
         max_length=settings.max_length,
         transfer=sync.transfer,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -31,15 +33,15 @@ def test_demand_counts_what_threads_used_since():
 
 
 def test_readings_are_running_plus_waiting_in_seconds():
-    assert parse("/proc/1/task/1/schedstat 1000000000 500000000\n/proc/1/task/2/schedstat 0 250000000\n") == {
-        "/proc/1/task/1/schedstat": 1.5,
-        "/proc/1/task/2/schedstat": 0.25,
+    assert parse("/proc/1/task/1 1000000000 500000000\n/proc/1/task/2 0 250000000\n") == {
+        "/proc/1/task/1": 1.5,
+        "/proc/1/task/2": 0.25,
     }
 
 
-@pytest.fixture
-async def desktop():
-    desktop = make_desktop(DesktopSpec(width=320, height=240))
+@pytest.fixture(params=["bwrap", "none"])
+async def desktop(request):
+    desktop = make_desktop(DesktopSpec(width=320, height=240, sandbox=request.param))
     await desktop.start()
     yield desktop
     await desktop.stop()
@@ -58,6 +60,18 @@ async def test_a_program_that_never_rests_is_not_waited_for_longer_than_asked(de
     await desktop.launch(["/usr/bin/python3", "-c", BUSY.format(seconds=60.0)])
     waited = await wait_until_idle(desktop, timeout=1.5)
     assert not waited.stable and 1.5 <= waited.waited_s < 10.0
+
+
+@pytest.mark.desktop
+async def test_programs_of_the_machine_are_not_the_desktops(desktop):
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY.format(seconds=60.0)]) for _ in range(2)]
+    try:
+        waited = await wait_until_idle(desktop, timeout=20.0)
+        assert waited.stable and waited.waited_s < 20.0
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.desktop

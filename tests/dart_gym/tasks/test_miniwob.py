@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_gym.actions import Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
-from dart_gym.desktops.base import SettlePolicy
+from dart_gym.desktops import make_desktop
+from dart_gym.desktops.base import DesktopSpec, SettlePolicy
 from dart_gym.errors import TaskError
 from dart_gym.outcomes import EvaluationStatus, TerminalState
 from dart_gym.tasks.registry import get_task, make_scenario, task_ids
@@ -244,6 +245,12 @@ def test_nothing_on_the_screen_leaks_reward_or_time(browser):
     assert (frame[:212, 160:] == 0x55).all()  # where the page shows its reward
     browser.run(browser.desktop.settle(_PATIENT))
     assert np.array_equal(browser.screenshot(), frame)
+
+
+async def test_other_desktops_are_refused():
+    spec = DesktopSpec(kind="fake", width=168, height=224)
+    with pytest.raises(TaskError, match="desktops that DART-Gym starts"):
+        await make_scenario("miniwob").prepare(make_desktop(spec), get_task("miniwob/click-test"), 0)
 
 
 async def test_there_is_no_oracle_before_a_reset():

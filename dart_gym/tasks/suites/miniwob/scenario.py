@@ -120,6 +120,8 @@ class MiniWobScenario:
         if self._desktop is desktop and self._devtools is not None:
             return
         await self.close()
+        if not desktop.spec.margin:
+            raise TaskError("MiniWoB++ runs on desktops that DART-Gym starts: the page gives signs below the screen")
         home = (await desktop.execute(["/bin/sh", "-c", 'printf %s "$HOME"'])).stdout.decode()
         self._root_url = f"file://{home}/{_FOLDER}"
         self._devtools = await DevTools.connect(desktop, port=DEVTOOLS_PORT)
