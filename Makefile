@@ -7,7 +7,7 @@ UNIT := "not desktop and not train and not process and not mysql and not e2e and
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker test-openenv test-deepspeed vllm-cpu lint format clean
+.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker openenv test-openenv test-deepspeed vllm-cpu lint format clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,7 +27,11 @@ controls: setup  ## the honest controls of the quick start: shuffled rewards, su
 lint: setup  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-test: apps lint  ## everything but the tests that take many minutes
+openenv: setup
+	@scripts/openenv.sh install
+
+test: apps  ## the linters, and everything but the tests that take many minutes
+	@$(MAKE) --no-print-directory -j2 lint openenv
 	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal -m $(TESTED) || { \
 	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
 	@scripts/openenv.sh

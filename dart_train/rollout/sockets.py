@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -24,8 +25,9 @@ def socket_directory() -> Iterator[Path]:
     """Make the directory, readable by this user alone, and remove it afterwards."""
     base = Path(tempfile.gettempdir())
     for path in base.glob(f"{PREFIX}*"):
-        if path.stat().st_uid == os.getuid() and not owner_lives(path.name):
-            shutil.rmtree(path, ignore_errors=True)  # another process may be removing it as well
+        with contextlib.suppress(FileNotFoundError):  # its owner, or another process, may be removing it as well
+            if path.stat().st_uid == os.getuid() and not owner_lives(path.name):
+                shutil.rmtree(path, ignore_errors=True)
     pid = os.getpid()
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{pid}-{start_time(pid)}-"))
     try:

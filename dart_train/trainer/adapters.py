@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from transformers import set_seed
 
 from dart_train.trainer.errors import TrainingError
 
@@ -45,6 +44,8 @@ def add_adapter(model: Any, config: DartGRPOConfig) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise TrainingError("use_peft needs the package peft: pip install 'dart-gui[train]'") from None
+    from transformers import set_seed  # here: it takes seconds, and who only reads checkpoints has no need of it
+
     targets: Any = config.lora_target_modules or LANGUAGE_LAYERS
     if isinstance(targets, list) and len(targets) == 1:
         targets = targets[0]

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from dart_train.fingerprint import Fingerprint
@@ -40,6 +39,8 @@ _METHOD = "call_through_root"
 
 def is_sharded(model: Any) -> bool:
     """Whether ranks hold parts of a model."""
+    from torch.distributed.fsdp import FSDPModule  # takes a second: not for who only reads checkpoints
+
     return isinstance(model, FSDPModule)
 
 
@@ -53,6 +54,8 @@ def through(model: Any, work: Callable[[], _T]) -> _T:
     if not is_sharded(model):
         return work()
     if not hasattr(model, _METHOD):
+        from torch.distributed.fsdp import register_fsdp_forward_method
+
         setattr(model, _METHOD, lambda work: work())
         register_fsdp_forward_method(model, _METHOD)
     return getattr(model, _METHOD)(work)
@@ -77,6 +80,8 @@ def configure(accelerator: Accelerator, plugin_args: Mapping[str, Any], model: A
     accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
     if plugin.mixed_precision_policy is not None:
         # accelerate's own would reduce gradients in bfloat16, and round log-probabilities to it.
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
         computed = plugin.mixed_precision_policy.param_dtype
         plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=computed, reduce_dtype=torch.float32)
 

@@ -81,6 +81,7 @@ def test_ratios_are_taken_repetition_by_repetition():
     assert set(report.aims) <= set(report.keys)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 def test_both_loops_run_as_processes_on_drawn_desktops(monkeypatch):

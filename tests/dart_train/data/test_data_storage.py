@@ -11,7 +11,6 @@ import fsspec
 import httpx
 import pytest
 from data_builders import RUN, SMALL, make_step, make_trajectory, picture
-from moto.server import ThreadedMotoServer
 
 from dart_train.data import DataManager, image_hash
 from dart_train.data.files import TrajectoryFiles, image_key
@@ -22,6 +21,8 @@ from dart_train.errors import CorruptDataError, DataError, ReadOnlyError, Storag
 @pytest.fixture(scope="module")
 def s3_url() -> Iterator[str]:
     """A bucket on a server of its own; credentials and address come from the environment, as for a user."""
+    from moto.server import ThreadedMotoServer  # half a second: for this fixture alone
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -36,6 +36,13 @@ def test_what_a_killed_process_left_is_removed_by_the_next(monkeypatch, tmp_path
         assert path.is_dir() and not left.exists()
 
 
+def test_a_directory_that_its_owner_removes_meanwhile_is_no_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: [tmp_path / f"{PREFIX}1-1-gone"])
+    with socket_directory() as path:
+        assert path.is_dir()
+
+
 def test_only_names_of_dead_owners_are_dead():
     pid, started = os.getpid(), start_time(os.getpid())
     assert owner_lives(f"{PREFIX}{pid}-{started}-abc")
