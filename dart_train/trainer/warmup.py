@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,8 +149,8 @@ def train_supervised(
     tokens = ModelTokens.load(model_dir)
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
     clock = _Clock(config, gate, on_progress, metrics)
-    with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory; this one stays empty
-        _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, scratch).train()
+    beside = str(Path(output_dir).parent)  # transformers makes its output directory, and has nothing to put there
+    _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, beside).train()
     checkpoint.write_model(model, output_dir, model_dir)
     return clock.progress
 

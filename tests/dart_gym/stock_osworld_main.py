@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "dart_gym
 import worker_main  # noqa: E402
 
 sys.meta_path.append(worker_main.AbsentModules())
-os.chdir(tempfile.mkdtemp())
+_HOME = tempfile.TemporaryDirectory()  # it writes where it is
+os.chdir(_HOME.name)
 
 from desktop_env.controllers.python import PythonController  # noqa: E402
 from desktop_env.controllers.setup import SetupController  # noqa: E402

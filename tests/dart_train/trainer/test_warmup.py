@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def test_equal_seeds_give_equal_weights(model_dir, samples, screens, tmp_path):
     for name in ("a", "b"):
         train_supervised(model_dir, samples, screens.__getitem__, tmp_path / name, config)
     assert torch.equal(load_model(tmp_path / "a").lm_head.weight, load_model(tmp_path / "b").lm_head.weight)
+
+
+def test_leaves_nothing_elsewhere_that_a_kill_would_leave_for_good(model_dir, samples, screens, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    config = SupervisedConfig(max_steps=1, batch_size=2)
+    train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", config)
+    assert [path.name for path in tmp_path.iterdir()] == ["warm"]
 
 
 def test_ends_by_time(model_dir, samples, screens, tmp_path):
