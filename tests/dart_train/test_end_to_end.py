@@ -27,13 +27,13 @@ REPORT_KEYS = {
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-def start(runs_dir: Path, *arguments: str) -> subprocess.Popen:
+def start(runs_dir: Path, *arguments: str, config: Path = CONFIG) -> subprocess.Popen:
     command = [
         sys.executable,
         "-m",
         "dart_train",
         "run",
-        str(CONFIG),
+        str(config),
         "--runs-dir",
         str(runs_dir),
         "--plain",

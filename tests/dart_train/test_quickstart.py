@@ -16,8 +16,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
-from test_end_to_end import REPORT_KEYS
+from test_end_to_end import REPORT_KEYS, processes_of, start, wait_until
 
 from dart_gym.processes import die_with_parent
 
@@ -79,6 +80,24 @@ def test_every_phase_and_the_controls_in_small(dart_train, runs_dir):
     assert REPORT_KEYS | intervals <= set(found)
     assert all(0 <= found[key] <= 1 for key in intervals)
     assert 0 < found["rollouts"] <= 32 and found["weight_updates"] > 1  # the warm start is the first
+
+
+def test_a_control_that_is_killed_beside_the_tests_is_trained_anew(tmp_path):
+    def trainers() -> list[psutil.Process]:
+        return [process for process in processes_of(tmp_path) if "--continue-to" in process.cmdline()]
+
+    longer = [*SMALL, "rollout.budget_rollouts=96"]  # the control takes as long as they
+    line = ["--name", "killed", *(word for setting in longer for word in ("--set", setting))]
+    run = start(tmp_path, *line, config=CONFIG)
+    (first,) = wait_until(trainers, run, tmp_path)
+    first.kill()
+    wait_until(lambda: [process for process in trainers() if process != first], run, tmp_path)
+    run.kill()
+    run.wait()
+    assert start(tmp_path, *line, config=CONFIG).wait(600) == 0, (tmp_path / "launcher.log").read_text()
+    state = json.loads((tmp_path / "killed" / "state.json").read_text())
+    assert state["lives"] == 2 and all("finished" in phase for phase in state["phases"].values()), state
+    assert 0 <= json.loads((tmp_path / "killed" / "report.json").read_text())["success_supervised"] <= 1
 
 
 def test_it_learns(dart_train):
