@@ -55,7 +55,7 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
         images: most images of a prompt.
         dev: whether it can be steered and updated.
     """
-    with tempfile.TemporaryDirectory(prefix="dart-vllm-") as sockets:
+    with tempfile.TemporaryDirectory(prefix="dart-vllm-") as place:
         port = free_port()
         limits = f'{{"image": {images}, "video": 0}}'
         argv = [str(program()), "serve", str(model_dir), "--served-model-name", "policy", "--host", "127.0.0.1"]
@@ -65,7 +65,7 @@ def vllm_server(model_dir: Path, log: Path, *options: str, images: int = 5, dev:
             **ENVIRONMENT,
             "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_RPC_BASE_PATH": sockets,  # else those of a server that is killed stay in /tmp
+            "TMPDIR": place,  # else its sockets and files stay in /tmp
             "HF_HUB_OFFLINE": "1",
             # Its processes must find nothing of ours.
             "PYTHONPATH": "",

@@ -77,13 +77,13 @@ def _spec(config: EngineConfig, name: str, url: str, program: Program, *, owned:
 
 def _vllm_program(config: EngineConfig, sync: SyncConfig, directory: Path) -> Program:
     settings = config.vllm
-    sockets = {"VLLM_RPC_BASE_PATH": str(directory)}  # else those of a server that is killed stay in /tmp
+    place = {"TMPDIR": str(directory)}  # else the sockets and files of a server that is killed stay in /tmp
     return Program(
         kind="vllm",
         argv=settings.program,
         model=config.model,
         options=settings.options,
-        environment={**sockets, **settings.environment},
+        environment={**place, **settings.environment},
         images=settings.images,
         max_length=settings.max_length,
         transfer=sync.transfer,

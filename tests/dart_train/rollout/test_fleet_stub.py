@@ -302,7 +302,7 @@ def test_one_server_for_each_entry_of_gpus(tmp_path):
     specs = replica_specs(config, tmp_path, tmp_path, ())
     assert [(spec.name, spec.program.gpus, spec.owned) for spec in specs] == [("r0", "0,1", True), ("r1", "2,3", True)]
     assert specs[1].log == tmp_path / "engine-1.log"
-    assert specs[1].program.environment["VLLM_RPC_BASE_PATH"] == str(tmp_path), "its sockets go with the pool's"
+    assert specs[1].program.environment["TMPDIR"] == str(tmp_path), "what it leaves goes with the pool's sockets"
 
 
 def test_tensors_of_other_shapes_do_not_fit_and_other_names_may():
