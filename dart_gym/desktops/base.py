@@ -53,6 +53,11 @@ class DesktopSpec:
     url: str = ""
     margin: int = 0
 
+    @property
+    def drawn_height(self) -> int:
+        """Rows of pixels that programs draw on: the screen's and the margin's."""
+        return self.height + self.margin
+
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:

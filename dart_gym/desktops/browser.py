@@ -73,7 +73,7 @@ def browser_command(spec: DesktopSpec, port: int, user_data_dir: str) -> list[st
     return [
         browser_program(),
         *_FLAGS,
-        f"--window-size={spec.width},{spec.height + spec.margin}",
+        f"--window-size={spec.width},{spec.drawn_height}",
         f"--remote-debugging-port={port}",
         f"--user-data-dir={user_data_dir}",
         "about:blank",

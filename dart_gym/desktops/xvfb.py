@@ -77,8 +77,7 @@ class XvfbDesktop:
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
-        size = (spec.width, spec.height + spec.margin)
-        sandbox = self._sandbox = Sandbox(spec.sandbox, size, dict(spec.env), spec.profile)
+        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.drawn_height), dict(spec.env), spec.profile)
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
@@ -130,7 +129,7 @@ class XvfbDesktop:
         Its height is right once Chromium has entered full screen, on which it renews the limits of its window; only
         then can they be taken from it, which gives the page the right width.
         """
-        width, height = self.spec.width, self.spec.height + self.spec.margin
+        width, height = self.spec.width, self.spec.drawn_height
         while await page.evaluate("innerHeight") != height:
             await asyncio.sleep(_PROBE_PERIOD_S)
         while not connection.active_window_fits(width, height) or await page.evaluate("innerWidth") != width:
@@ -182,7 +181,7 @@ class XvfbDesktop:
     def memory_bytes(self) -> int:
         """Bytes of memory that the desktop uses: its programs and its screen. Takes milliseconds: for a thread."""
         sandbox = self._sandbox
-        return sandbox.memory_bytes() + 4 * self.spec.width * self.spec.height if sandbox is not None else 0
+        return sandbox.memory_bytes() + 4 * self.spec.width * self.spec.drawn_height if sandbox is not None else 0
 
     def _running(self) -> Sandbox:
         """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""

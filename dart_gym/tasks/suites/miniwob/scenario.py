@@ -156,6 +156,7 @@ class MiniWobScenario:
         return await self._ask(desktop, _CLICK, f"dart.reset({json.dumps(str(seed))}, {{keys}}, {{clicks}})")
 
     async def _count_sentinels(self, sent: int = -1) -> None:
+        """Take the page's count, once it is `sent` of each kind or does not grow any more."""
         assert self._devtools is not None  # for the type checker: `_attach` came first
         try:
             seen = await self._devtools.evaluate(f"window.dart ? dart.settled({sent}) : null")
@@ -190,7 +191,7 @@ class MiniWobScenario:
 
 def layout_size(spec: DesktopSpec) -> tuple[int, int]:
     """Width and height in pixels of the page: it places dialogs for windows wider than the task."""
-    return max(spec.width, _LAYOUT_WIDTH), spec.height + spec.margin
+    return max(spec.width, _LAYOUT_WIDTH), spec.drawn_height
 
 
 def sentinel_after(action: Action) -> Press | Click:
