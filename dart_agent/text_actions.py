@@ -17,11 +17,11 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import ActionFormat, ParsedResponse, Screen, get
-from dart_gym.actions import Action, Wait
-from dart_gym.errors import ConfigurationError
-from dart_gym.spaces import MAX_TEXT, UnicodeText
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core.actions import Action, Wait
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.envs.spaces import MAX_TEXT, UnicodeText
 
 
 class TextActions(gymnasium.ActionWrapper[dict[str, Any], str, Any], RecordConstructorArgs):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import register, registry
 
-from dart_gym.actions import (
+from dart_gym.core.actions import (
     Action,
     AskUser,
     Click,
@@ -33,32 +33,32 @@ from dart_gym.actions import (
     action_from_dict,
     action_to_dict,
 )
-from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 if TYPE_CHECKING:
-    from dart_gym.cluster.client import ClientSession, ClusterClient
-    from dart_gym.link import connect
+    from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
+    from dart_gym.envs.cluster_link import connect
 
 if "DartGym/Desktop-v0" not in registry:
     register(
         id="DartGym/Desktop-v0",
-        entry_point="dart_gym.env:DesktopEnv",
-        vector_entry_point="dart_gym.vector:DesktopVectorEnv",
+        entry_point="dart_gym.envs.desktop_env:DesktopEnv",
+        vector_entry_point="dart_gym.envs.vector_env:DesktopVectorEnv",
         nondeterministic=True,
     )
 
 if "DartGym/OSWorld-v0" not in registry:
     register(
         id="DartGym/OSWorld-v0",
-        entry_point="dart_gym.env:OSWorldEnv",
-        vector_entry_point="dart_gym.vector:OSWorldVectorEnv",
+        entry_point="dart_gym.envs.desktop_env:OSWorldEnv",
+        vector_entry_point="dart_gym.envs.vector_env:OSWorldVectorEnv",
         nondeterministic=True,
     )
 
 _LATER = {  # imported when first used: they need more than who only registers environments
-    "ClientSession": "dart_gym.cluster.client",
-    "ClusterClient": "dart_gym.cluster.client",
-    "connect": "dart_gym.link",
+    "ClientSession": "dart_gym.cluster.client.cluster_client",
+    "ClusterClient": "dart_gym.cluster.client.cluster_client",
+    "connect": "dart_gym.envs.cluster_link",
 }
 
 

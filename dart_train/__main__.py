@@ -1,5 +1,5 @@
 """`python -m dart_train`: the same as the program `dart-train`."""
 
-from dart_train.cli import main
+from dart_train.commands.train_cli import main
 
 main()

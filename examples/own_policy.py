@@ -15,7 +15,7 @@ import re
 import numpy as np
 from PIL import ImageColor
 
-from dart_agent.evaluate import evaluate_policy
+from dart_agent.evaluation.evaluate import evaluate_policy
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym import Click, Fail, Observation
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
 from dart_train.data import DataManager, LeasedGroups
-from dart_train.trainer.checkpoint import write_model
-from dart_train.trainer.collate import Collator, ImageCache, Sample
-from dart_train.trainer.forward import response_logprobs
-from dart_train.trainer.trainer import load_model
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
+from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.weights.checkpoint import write_model
 
 
 class Reinforce:

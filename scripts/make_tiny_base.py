@@ -18,15 +18,15 @@ from typing import Annotated
 
 import typer
 
-from dart_agent.conversation import Conversation
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_train import pipeline
-from dart_train.agent import conversation_config
-from dart_train.commands.context import open_data
-from dart_train.config import load_config
-from dart_train.trainer.demonstrations import Demonstration, encode
-from dart_train.trainer.warmup import SupervisedConfig, train_supervised
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.prompting.conversation import Conversation
+from dart_train.config.run_config import load_config
+from dart_train.launch import pipeline
+from dart_train.modules.module_context import open_data
+from dart_train.modules.run_policy import conversation_config
+from dart_train.trainer.batches.demonstrations import Demonstration, encode
+from dart_train.trainer.supervised import SupervisedConfig, train_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "dart_train" / "assets" / "tiny_base"

@@ -93,7 +93,7 @@ install_desktop_python() {
 
 setup_apps() {
   local packages
-  packages=$("$VENV/bin/python" dart_gym/desktops/apps.py packages)
+  packages=$("$VENV/bin/python" dart_gym/desktops/applications/debian_applications.py packages)
   # shellcheck disable=SC2086  # one word each
   apt_install $packages "${TEST_PACKAGES[@]}"
   install_desktop_python

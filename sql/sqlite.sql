@@ -1,4 +1,4 @@
--- Generated from dart_train/data/schema.py (revision 0002): do not edit.
+-- Generated from dart_train/data/store/schema.py (revision 0002): do not edit.
 
 CREATE TABLE checkpoint (
 	id INTEGER NOT NULL,

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-import dart_agent.cli
-import dart_gym.cli
-import dart_train.cli
-from dart_gym.session import Session
-from dart_train.config import RunConfig, check_trainer_fields
+import dart_agent.commands.agent_cli
+import dart_gym.commands.gym_cli
+import dart_train.commands.train_cli
+from dart_gym.sessions.session import Session
+from dart_train.config.run_config import RunConfig, check_trainer_fields
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMANDS = {
-    "dart-gym": typer.main.get_command(dart_gym.cli.app),
-    "dart-agent": typer.main.get_command(dart_agent.cli.app),
-    "dart-train": typer.main.get_command(dart_train.cli.app),
+    "dart-gym": typer.main.get_command(dart_gym.commands.gym_cli.app),
+    "dart-agent": typer.main.get_command(dart_agent.commands.agent_cli.app),
+    "dart-train": typer.main.get_command(dart_train.commands.train_cli.app),
 }
 REAL_DESKTOP = re.compile(r"(miniwob|dialogs)[/\"]|OSWorld-v0")
 REAL_MODEL = re.compile(r"tiny_model|TransformersEngine|Trainer")
@@ -83,7 +83,7 @@ def test_code_runs_and_prints_what_it_says(block: Block, tmp_path, monkeypatch, 
     "block", [pytest.param(block, id=block.name) for block in _blocks("json") if ENGINE in block.text]
 )
 def test_configurations_of_deepspeed_are_accepted(block: Block):
-    from dart_train.trainer.zero import check_config  # loads torch
+    from dart_train.trainer.settings.zero import check_config  # loads torch
 
     check_config(json.loads(block.text))
 

@@ -21,7 +21,7 @@ _Z95 = 1.959964
 
 
 class Outcome(Protocol):
-    """What of an episode is counted: `dart_agent.episode.PlayedEpisode` and a recorded one both have it."""
+    """What of an episode is counted: `dart_agent.episodes.play.PlayedEpisode` and a recorded one both have it."""
 
     @property
     def task_id(self) -> str:
@@ -33,7 +33,7 @@ class Outcome(Protocol):
 
     @property
     def terminal(self) -> str:
-        """How it ended (`dart_gym.outcomes.TerminalState`)."""
+        """How it ended (`dart_gym.core.outcomes.TerminalState`)."""
 
     @property
     def score(self) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import formats, get, register, register_format, variants
+from dart_agent.formats.grammar.action_format import (
     ActionFormat,
     InexpressibleError,
     ParsedResponse,
@@ -11,7 +12,6 @@ from dart_agent.formats.base import (
     Screen,
     ToolFormat,
 )
-from dart_agent.formats.registry import formats, get, register, register_format, variants
 
 get_format = get
 """The same under its first name."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -21,12 +21,12 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.fields import Fields
-from dart_agent.formats.grounding import ClickOn, DragOn, ScrollOn, TypeInto, typing
-from dart_agent.formats.literals import PyCall, last_block, read_calls
-from dart_agent.formats.pointer import holding
-from dart_agent.formats.registry import register
-from dart_gym import actions as a
+from dart_agent.formats.grammar.element_actions import ClickOn, DragOn, ScrollOn, TypeInto, typing
+from dart_agent.formats.grammar.fields import Fields
+from dart_agent.formats.grammar.literals import PyCall, last_block, read_calls
+from dart_agent.formats.grammar.pointer import holding
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 DESCRIPTION = """One call in a ```python block, with literal arguments only. Elements are described in words.
 agent.click(element_description, num_clicks=1, button_type='left', hold_keys=[])

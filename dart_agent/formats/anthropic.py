@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -22,12 +22,20 @@ from dart_agent.formats.base import (
     as_tuple,
     parse_error,
 )
-from dart_agent.formats.chords import write_chord
-from dart_agent.formats.fields import Fields
-from dart_agent.formats.pointer import drag_to, holding
-from dart_agent.formats.registry import register
-from dart_agent.formats.tools import INFEASIBLE, blocks, dump, ending, ending_text, response_object, words
-from dart_gym import actions as a
+from dart_agent.formats.grammar.fields import Fields
+from dart_agent.formats.grammar.key_chords import write_chord
+from dart_agent.formats.grammar.pointer import drag_to, holding
+from dart_agent.formats.grammar.tool_replies import (
+    INFEASIBLE,
+    blocks,
+    dump,
+    ending,
+    ending_text,
+    response_object,
+    words,
+)
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 Version = Literal["2024-10", "2025-01", "2025-11"]
 MAX_REPEAT = 100

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -24,10 +24,10 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.fields import Fields, json_objects
-from dart_agent.formats.pointer import drag_to, straight
-from dart_agent.formats.registry import register
-from dart_gym import actions as a
+from dart_agent.formats.grammar.fields import Fields, json_objects
+from dart_agent.formats.grammar.pointer import drag_to, straight
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 WAIT_S = 2.0
 _WORDS: dict[str, a.Action] = {"WAIT": a.Wait(WAIT_S), "FAIL": a.Fail(), "DONE": a.Done()}

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -23,11 +23,19 @@ from dart_agent.formats.base import (
     as_tuple,
     parse_error,
 )
-from dart_agent.formats.fields import Fields
-from dart_agent.formats.pointer import holding
-from dart_agent.formats.registry import register
-from dart_agent.formats.tools import INFEASIBLE, blocks, dump, ending, ending_text, response_object, words
-from dart_gym import actions as a
+from dart_agent.formats.grammar.fields import Fields
+from dart_agent.formats.grammar.pointer import holding
+from dart_agent.formats.grammar.tool_replies import (
+    INFEASIBLE,
+    blocks,
+    dump,
+    ending,
+    ending_text,
+    response_object,
+    words,
+)
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 Tool = Literal["computer", "computer_use_preview"]
 PIXELS_PER_NOTCH = 100

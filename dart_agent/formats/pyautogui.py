@@ -6,8 +6,8 @@ actions. Coordinates are absolute in the image that the model saw. See `python_a
 
 from __future__ import annotations
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
     Response,
@@ -17,10 +17,10 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.literals import last_block, read_calls
-from dart_agent.formats.python_actions import MODULES, read_actions, write_action
-from dart_agent.formats.registry import register
-from dart_gym import actions as a
+from dart_agent.formats.grammar.literals import last_block, read_calls
+from dart_agent.formats.grammar.python_actions import MODULES, read_actions, write_action
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 _WORDS = {"WAIT": a.Wait(2.0), "DONE": a.Done(), "FAIL": a.Fail()}
 

@@ -16,8 +16,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     MAX_ACTIONS,
     InexpressibleError,
     ParsedResponse,
@@ -29,11 +29,11 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.fields import Fields, read_json
+from dart_agent.formats.grammar.fields import Fields, read_json
+from dart_agent.formats.grammar.pointer import drag_to, straight
 from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
-from dart_agent.formats.pointer import drag_to, straight
-from dart_agent.formats.registry import register
-from dart_gym import actions as a
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 Version = Literal["2.5", "3"]
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"

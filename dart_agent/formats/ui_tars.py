@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.formats.base import (
+from dart_agent.formats.format_registry import register
+from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
     ParseError,
@@ -26,13 +26,13 @@ from dart_agent.formats.base import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.calls import Call, parse_calls, quote
-from dart_agent.formats.chords import read_chord, write_chord
-from dart_agent.formats.registry import register
-from dart_agent.formats.seed_calls import OPENING, read_seed_calls
-from dart_agent.formats.ui_tars_compat import Compat, parse_as_published
-from dart_agent.prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
-from dart_gym import actions as a
+from dart_agent.formats.grammar.calls import Call, parse_calls, quote
+from dart_agent.formats.grammar.key_chords import read_chord, write_chord
+from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls
+from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
+from dart_agent.formats.ui_tars_published import Compat, parse_as_published
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 Dialect = Literal["1.0", "1.5", "doubao"]
 WHEEL_NOTCHES = 5

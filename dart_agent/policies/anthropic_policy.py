@@ -11,9 +11,9 @@ import json
 from typing import Any, Literal
 
 from dart_agent.formats import get
-from dart_agent.policies.hosted import ANTHROPIC, connect, decide, drop_images, fit_image
+from dart_agent.policies.hosted_models import ANTHROPIC, connect, decide, drop_images, fit_image
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.outcomes import Observation
+from dart_gym.core.outcomes import Observation
 
 Version = Literal["2024-10", "2025-01", "2025-11"]
 _BETAS = {

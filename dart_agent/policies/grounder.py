@@ -15,11 +15,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.engines.base import Engine, Sampling
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
 
 Point = tuple[int, int]
 QUERY = "Query:{description}\nOutput only the coordinate of one point in your response.\n"
@@ -34,7 +34,7 @@ class Grounder(Protocol):
         """The (x, y) of an element on an (H, W, 3) screenshot; None where it is not to be seen.
 
         Raises:
-            dart_agent.engines.base.EngineError: the model behind it does not answer.
+            dart_agent.engines.base.engine.EngineError: the model behind it does not answer.
         """
 
 

@@ -13,9 +13,9 @@ import json
 from typing import Any, Literal
 
 from dart_agent.formats import get
-from dart_agent.policies.hosted import OPENAI, connect, decide, fit_image
+from dart_agent.policies.hosted_models import OPENAI, connect, decide, fit_image
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.outcomes import Observation, TerminalState
+from dart_gym.core.outcomes import Observation, TerminalState
 
 Tool = Literal["computer", "computer_use_preview"]
 

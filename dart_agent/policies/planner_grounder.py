@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.engines.base import EngineError
+from dart_agent.engines.base.engine import EngineError
 from dart_agent.formats import ActionFormat, ParsedResponse, get
-from dart_agent.formats.grounding import ground, targets
+from dart_agent.formats.grammar.element_actions import ground, targets
 from dart_agent.policies.grounder import Grounder
-from dart_agent.policies.hosted import OPENAI, connect, fit_image
+from dart_agent.policies.hosted_models import OPENAI, connect, fit_image
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.actions import Wait
-from dart_gym.outcomes import Observation, TerminalState
+from dart_gym.core.actions import Wait
+from dart_gym.core.outcomes import Observation, TerminalState
 
 
 @dataclass(frozen=True, slots=True)

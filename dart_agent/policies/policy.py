@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from dart_agent.engines.base import Generation, Prompt
-from dart_gym.actions import Action
-from dart_gym.outcomes import Observation, TerminalState
+from dart_agent.engines.base.engine import Generation, Prompt
+from dart_gym.core.actions import Action
+from dart_gym.core.outcomes import Observation, TerminalState
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.actions import Action, Click, Press, Scroll, Type
-from dart_gym.outcomes import Observation
+from dart_gym.core.actions import Action, Click, Press, Scroll, Type
+from dart_gym.core.outcomes import Observation
 
 _WORDS = ("a", "ok", "hello", "42")
 _KEYS = ("enter", "tab", "esc", "down", "up", "space")

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dart_train.config import RunConfig, load_config
-from dart_train.rundir import explained_file_errors
+from dart_train.config.run_config import RunConfig, load_config
+from dart_train.run.run_directory import explained_file_errors
 
 if TYPE_CHECKING:
-    from dart_train.commands.context import ModuleContext
+    from dart_train.modules.module_context import ModuleContext
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
 Overrides = Annotated[
@@ -38,8 +38,8 @@ def module_context(
     config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None
 ) -> Iterator[ModuleContext]:
     """What a module needs; what the file system does to it meanwhile is explained."""
-    from dart_train.commands.context import ModuleContext
-    from dart_train.pipeline import open_run
+    from dart_train.launch.pipeline import open_run
+    from dart_train.modules.module_context import ModuleContext
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)

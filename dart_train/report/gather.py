@@ -12,12 +12,22 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dart_agent.evaluate import wilson_interval
-from dart_train.config import RunConfig
-from dart_train.data.manager import DataManager
-from dart_train.metrics import engine_use, read_metrics
-from dart_train.report.model import Curve, Frame, Rate, ReportData, Sample, TaskFigures, TimeSeries, mean_rate, smooth
-from dart_train.rundir import RunDirectory, RunState, read_json
+from dart_agent.evaluation.evaluate import wilson_interval
+from dart_train.config.run_config import RunConfig
+from dart_train.core.metrics_log import engine_use, read_metrics
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.report.report_data import (
+    Curve,
+    Frame,
+    Rate,
+    ReportData,
+    Sample,
+    TaskFigures,
+    TimeSeries,
+    mean_rate,
+    smooth,
+)
+from dart_train.run.run_directory import RunDirectory, RunState, read_json
 
 _log = logging.getLogger(__name__)
 CURVE_WINDOW = 160

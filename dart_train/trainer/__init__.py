@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dart_train.trainer.config import DartGRPOConfig as DartGRPOConfig
-    from dart_train.trainer.trainer import DartGRPOTrainer as DartGRPOTrainer
+    from dart_train.trainer.grpo_trainer import DartGRPOTrainer as DartGRPOTrainer
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig as DartGRPOConfig
 
 _LAZY = {
-    "DartGRPOConfig": "dart_train.trainer.config",
-    "DartGRPOTrainer": "dart_train.trainer.trainer",
+    "DartGRPOConfig": "dart_train.trainer.settings.grpo_config",
+    "DartGRPOTrainer": "dart_train.trainer.grpo_trainer",
 }
 __all__ = ["DartGRPOConfig", "DartGRPOTrainer"]
 

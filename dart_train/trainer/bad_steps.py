@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.ranks import Ranks
-from dart_train.trainer.sharding import local_part
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.sharding import local_part
 
 _log = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerControl, TrainerState
 
-from dart_train.trainer import checkpoint
 from dart_train.trainer.bad_steps import BadSteps
-from dart_train.trainer.config import DartGRPOConfig
-from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.leases import LeaseHolder
-from dart_train.trainer.publisher import Publisher
-from dart_train.trainer.ranks import Ranks
+from dart_train.trainer.batches.lease_holder import LeaseHolder
+from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.publisher import Publisher
+from dart_train.trainer.weights.ranks import Ranks
 
 if TYPE_CHECKING:
-    from dart_train.trainer.checkpoint import ResumePoint
+    from dart_train.trainer.weights.checkpoint import ResumePoint
 
 
 class States:

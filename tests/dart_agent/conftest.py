@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_agent.tiny import TinyModelConfig, build_tiny_model, write_processing
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, write_processing
 
 CONFIG = TinyModelConfig(vision_layers=2)
 

@@ -10,7 +10,7 @@ import dart_agent
 import dart_gym
 from dart_agent.formats import get
 from dart_agent.text_actions import TextActions
-from dart_gym.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("one_private_cluster")]
 

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dart_gym.desktops.base import Desktop
-from dart_gym.desktops.face import OSWorldFace
-from dart_gym.desktops.face_address import FaceAddress
-from dart_gym.tasks.evaluation import environment
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.osworld_api.api_address import FaceAddress
+from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.tasks.evaluation import evaluator_environment
 
 _MAIN = Path(__file__).with_name("stock_osworld_main.py")
 
@@ -71,7 +71,7 @@ async def stock_score_on(desktop: Desktop, task: dict[str, Any], last_action: st
 
 async def _ask(request: dict[str, Any], face: FaceAddress, timeout: float) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
-        str(environment.find().python),
+        str(evaluator_environment.find().python),
         str(_MAIN),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -11,7 +11,7 @@ import tempfile
 import traceback
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "dart_gym", "tasks", "evaluation"))
-import worker_main  # noqa: E402
+import evaluator_worker_main as worker_main  # noqa: E402
 
 sys.meta_path.append(worker_main.AbsentModules())
 _HOME = tempfile.TemporaryDirectory()  # it writes where it is

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dart_gym.processes import die_with_parent
-from dart_train.metrics import read_metrics
+from dart_gym.utils.processes import die_with_parent
+from dart_train.core.metrics_log import read_metrics
 
 CONFIG = Path(__file__).parent / "e2e.yaml"
 REPORT_KEYS = {

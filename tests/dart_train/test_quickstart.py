@@ -20,7 +20,7 @@ import psutil
 import pytest
 from test_end_to_end import REPORT_KEYS, processes_of, start, wait_until
 
-from dart_gym.processes import die_with_parent
+from dart_gym.utils.processes import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "quickstart.yaml"

@@ -17,7 +17,7 @@ import gymnasium
 import pytest
 
 import dart_gym
-from dart_gym.desktops.providers.containers import SERVER_LABEL, Owner
+from dart_gym.providers.containers import SERVER_LABEL, Owner
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 EPISODE_TASKS = ("dialogs/confirm-delete", "miniwob/click-test-2")
@@ -61,7 +61,18 @@ class Server:
         self.log = directory / "log"
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", self.url, "--desktops", "2", "--warm", "0"]
+                [
+                    sys.executable,
+                    "-m",
+                    "dart_gym.commands.gym_cli",
+                    "serve",
+                    "--listen",
+                    self.url,
+                    "--desktops",
+                    "2",
+                    "--warm",
+                    "0",
+                ]
                 + ["--provider", "docker", "--provider-option", f"image={image}", *options],
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -187,7 +198,7 @@ def test_the_next_server_removes_what_a_dead_one_left_and_nothing_else(serve, im
 
 def test_a_missing_image_and_a_missing_daemon_say_what_to_do(tmp_path):
     def refused(*options: str) -> str:
-        command = [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", f"ws+unix://{tmp_path}/s"]
+        command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "serve", "--listen", f"ws+unix://{tmp_path}/s"]
         done = subprocess.run([*command, "--provider", "docker", *options], capture_output=True, text=True, timeout=60)
         assert done.returncode == 1
         return done.stderr

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dart_gym.errors import EvaluationFailure
-from dart_gym.tasks.evaluation.rules import Plan
-from dart_gym.tasks.setup import StepError, cached_path
+from dart_gym.core.errors import EvaluationFailure
+from dart_gym.tasks.evaluation.score_rules import Plan
+from dart_gym.tasks.setup.setup_runner import StepError, cached_path
 
 Fetch = Callable[[str, Path], Awaitable[None]]
 

@@ -18,16 +18,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from dart_gym.desktops.base import Desktop
-from dart_gym.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
-from dart_gym.outcomes import Evaluation, EvaluationStatus, TerminalState
-from dart_gym.tasks.evaluation import environment
+from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.tasks.evaluation import evaluator_environment
 from dart_gym.tasks.evaluation.cloud_files import Fetch, provide_cloud_files
+from dart_gym.tasks.evaluation.evaluator_worker import TIMEOUT_S, EvaluatorWorker
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
-from dart_gym.tasks.evaluation.rules import Check, Conj, Plan, combine, decided, early_score, read_evaluator
-from dart_gym.tasks.evaluation.worker import TIMEOUT_S, EvaluatorWorker
-from dart_gym.tasks.setup import StepError, run_steps
+from dart_gym.tasks.evaluation.score_rules import Check, Conj, Plan, combine, decided, early_score, read_evaluator
+from dart_gym.tasks.setup.setup_runner import StepError, run_steps
 
 EVALUATOR = "dart-rules/1.0"
 _LONGEST_SOCKET_FOLDER = 60
@@ -57,7 +57,7 @@ async def evaluate(
         plan = read_evaluator(evaluator)
         foreign = not_built_in(plan)
         if official or foreign:
-            name = environment.EVALUATOR
+            name = evaluator_environment.EVALUATOR
         with _cache_directory() as cache:
             async with _scorer(desktop, plan, cache, name, fetch, timeout) as scorer:
                 score, detail = await _run(desktop, evaluator, plan, terminal, cache, scorer)
@@ -90,10 +90,10 @@ async def _scorer(
     """What scores the checks of a plan; None where there are none."""
     if plan.infeasible:
         yield None
-    elif name != environment.EVALUATOR:
+    elif name != evaluator_environment.EVALUATOR:
         yield _BuiltIn(desktop, cache)
     else:
-        async with EvaluatorWorker(desktop, environment.find(), cache, timeout=timeout) as worker:
+        async with EvaluatorWorker(desktop, evaluator_environment.find(), cache, timeout=timeout) as worker:
             await worker.start(plan.checks)  # it imports what it needs while the steps of postconfig run
             await provide_cloud_files(plan, cache, fetch)
             yield worker

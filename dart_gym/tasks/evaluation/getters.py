@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dart_gym.desktops.base import Desktop
-from dart_gym.errors import EvaluationFailure
-from dart_gym.tasks.setup import EXECUTE_TIMEOUT_S, HOME, cached_path, command_line
+from dart_gym.core.errors import EvaluationFailure
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.tasks.setup.setup_runner import EXECUTE_TIMEOUT_S, HOME, cached_path, command_line
 
 Getter = Callable[[Desktop, dict[str, Any], Path], Awaitable[Any]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from dart_train.data.schema import metadata
+from dart_train.data.store.schema import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
 context.run_migrations()

@@ -46,7 +46,7 @@ from dart_train.trainer.losses.surrogates import (
     clipped_loss,
     importance_ratio,
 )
-from dart_train.trainer.losses.tokens import masked_mean, token_logprobs
+from dart_train.trainer.losses.token_logprobs import masked_mean, token_logprobs
 
 __all__ = [
     "CorrectionMode",

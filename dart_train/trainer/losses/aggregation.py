@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dart_train.trainer.losses.tokens import masked_mean
+from dart_train.trainer.losses.token_logprobs import masked_mean
 
 LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo"]
 

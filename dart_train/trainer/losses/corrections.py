@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dart_train.trainer.losses.tokens import LOG_RATIO_LIMIT, log_ratio, masked_mean
+from dart_train.trainer.losses.token_logprobs import LOG_RATIO_LIMIT, log_ratio, masked_mean
 
 CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from dart_train.trainer.losses.tokens import LOG_RATIO_LIMIT, log_ratio
+from dart_train.trainer.losses.token_logprobs import LOG_RATIO_LIMIT, log_ratio
 
 KLEstimator = Literal["k1", "k2", "k3"]
 KL_LIMIT = 10.0

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.embedded.qwen_runner import QwenRunner
 
 
 def screen(seed: int, height: int = 112, width: int = 84) -> np.ndarray:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dart_agent.weight_stream.dart_weight_stream import TCPGroup, receive
+from dart_agent.engines.weight_stream.dart_weight_stream import TCPGroup, receive
 
 TIMEOUT_S = 60.0
 

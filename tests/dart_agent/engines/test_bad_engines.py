@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from vllm_stub import VLLMStub
 
-from dart_agent.conversation import ConversationConfig
-from dart_agent.engines.base import Generation
-from dart_agent.engines.vllm import VLLMEngine
+from dart_agent.engines.base.engine import Generation
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.policies.policy import Episode
-from dart_agent.policies.vlm import VLMPolicy
-from dart_gym.outcomes import Observation, TerminalState
+from dart_agent.policies.vlm_policy import VLMPolicy
+from dart_agent.prompting.conversation import ConversationConfig
+from dart_gym.core.outcomes import Observation, TerminalState
 
 SCREEN = Observation(np.full((56, 84, 3), 200, np.uint8), "Click")
 

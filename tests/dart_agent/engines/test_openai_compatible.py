@@ -7,9 +7,7 @@ import pytest
 from aiohttp import web
 from vllm_stub import pixels
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.addresses import connect_engine
-from dart_agent.engines.base import (
+from dart_agent.engines.base.engine import (
     EngineBusy,
     EngineError,
     EngineMismatch,
@@ -18,16 +16,18 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.openai_compatible import OpenAICompatibleEngine
-from dart_agent.engines.remote import RemoteEngine
-from dart_agent.engines.vllm import VLLMEngine
+from dart_agent.engines.engine_factory import connect_engine
+from dart_agent.engines.http.openai_compatible import OpenAICompatibleEngine
+from dart_agent.engines.remote.remote_engine import RemoteEngine
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.formats import get_format
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Episode
-from dart_agent.policies.vlm import VLMPolicy
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.errors import ConfigurationError
-from dart_gym.outcomes import Observation, TerminalState
+from dart_agent.policies.vlm_policy import VLMPolicy
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import Observation, TerminalState
 
 
 class Hosted:

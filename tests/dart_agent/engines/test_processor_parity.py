@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import Prompt
-from dart_agent.engines.messages import chat_messages
-from dart_agent.tiny import FAMILIES, TinyModelConfig, write_processing
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.engines.base.engine import Prompt
+from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import FAMILIES, TinyModelConfig, write_processing
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from tests.vllm_server import PROGRAM
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import ServerConnection, unix_serve
 
-from dart_agent.engines import protocol
-from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, RequestRefused, Sampling
-from dart_agent.engines.remote import RemoteEngine
-from dart_agent.engines.server import EngineServer
-from dart_gym.errors import ConfigurationError
-from dart_gym.processes import die_with_parent, start_time
+from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, RequestRefused, Sampling
+from dart_agent.engines.remote import engine_frames
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_agent.engines.remote.remote_engine import RemoteEngine
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.processes import die_with_parent, start_time
 
 
 class EchoEngine:
@@ -56,7 +56,7 @@ class EchoEngine:
 
 
 def test_errors_of_unknown_types_are_engine_errors():
-    error = protocol.read_error({"error": "melted", "kind": "EngineMelted"})
+    error = engine_frames.read_error({"error": "melted", "kind": "EngineMelted"})
     assert (type(error), str(error)) == (EngineError, "melted")
 
 
@@ -192,27 +192,30 @@ async def test_loopback(echo):
     [
         (b"\xc1", "not msgpack"),
         (b"", "not msgpack"),
-        (protocol.pack({"op": "info"}), "integer id"),
-        (protocol.pack({"id": 1}), "unknown operation"),
-        (protocol.pack({"id": 1, "op": "generate"}), "bad generate request"),
-        (protocol.pack({"id": 1, "op": "generate", "tokens": b"", "images": [(9, 9, b"")], "sampling": {}}), "bad"),
-        (protocol.pack({"id": 1, "op": "generate", "tokens": b"abc", "images": [], "sampling": {}}), "bad"),
-        (protocol.pack({"id": 1, "op": "update_weights", "path": 3}), "needs a path"),
+        (engine_frames.pack({"op": "info"}), "integer id"),
+        (engine_frames.pack({"id": 1}), "unknown operation"),
+        (engine_frames.pack({"id": 1, "op": "generate"}), "bad generate request"),
+        (
+            engine_frames.pack({"id": 1, "op": "generate", "tokens": b"", "images": [(9, 9, b"")], "sampling": {}}),
+            "bad",
+        ),
+        (engine_frames.pack({"id": 1, "op": "generate", "tokens": b"abc", "images": [], "sampling": {}}), "bad"),
+        (engine_frames.pack({"id": 1, "op": "update_weights", "path": 3}), "needs a path"),
     ],
 )
 async def test_bad_frames_get_an_answer(echo, url, frame, says):
     async with EngineServer(echo).listening(url), unix_connect(url.removeprefix("ws+unix://"), "ws://x/") as raw:
         await raw.send(frame)
-        assert says in protocol.unpack(await raw.recv())["error"]
-        await raw.send(protocol.pack({"id": 2, "op": "info"}))
-        assert protocol.unpack(await raw.recv())["result"]["name"] == "echo"
+        assert says in engine_frames.unpack(await raw.recv())["error"]
+        await raw.send(engine_frames.pack({"id": 2, "op": "info"}))
+        assert engine_frames.unpack(await raw.recv())["result"]["name"] == "echo"
 
 
 @given(st.binary())
 def test_any_bytes_unpack_or_say_why(frame):
     try:
-        message = protocol.unpack(frame)
-    except protocol.FrameError as error:
+        message = engine_frames.unpack(frame)
+    except engine_frames.FrameError as error:
         assert str(error)
     else:
         assert isinstance(message["id"], int)
@@ -230,8 +233,8 @@ def test_any_bytes_unpack_or_say_why(frame):
     ),
 )
 def test_requests_survive_the_wire(ids, sampling):
-    frame = protocol.pack({"id": 1, **protocol.prompt_fields(Prompt(tuple(ids), (IMAGE,)), sampling)})
-    prompt, back = protocol.read_prompt(protocol.unpack(frame))
+    frame = engine_frames.pack({"id": 1, **engine_frames.prompt_fields(Prompt(tuple(ids), (IMAGE,)), sampling)})
+    prompt, back = engine_frames.read_prompt(engine_frames.unpack(frame))
     assert (prompt.token_ids, back) == (tuple(ids), sampling)
     assert np.array_equal(prompt.images[0], IMAGE)
 
@@ -240,7 +243,7 @@ def test_requests_survive_the_wire(ids, sampling):
 
 
 def start_server(tiny_dir, url: str) -> subprocess.Popen:
-    argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
+    argv = [sys.executable, "-m", "dart_agent.engines.remote.engine_server", "--model", str(tiny_dir), "--listen", url]
     argv += ["--name", "r7", "--version", "3", "--die-with-parent"]
     return subprocess.Popen(argv, preexec_fn=die_with_parent(), stderr=subprocess.DEVNULL)
 
@@ -277,7 +280,7 @@ async def test_server_process(tiny_dir, url, remote, tokens, vision):
 
 @pytest.mark.train
 async def test_server_ends_with_its_parent(tiny_dir, url):
-    argv = [sys.executable, "-m", "dart_agent.engines.server", "--model", str(tiny_dir), "--listen", url]
+    argv = [sys.executable, "-m", "dart_agent.engines.remote.engine_server", "--model", str(tiny_dir), "--listen", url]
     argv.append("--die-with-parent")
     code = f"import subprocess; p = subprocess.Popen({argv!r}); print(p.pid, flush=True); p.wait()"
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

@@ -10,13 +10,13 @@ import pytest
 import torch
 from plain_forward import make_prompt, plain_logprobs, screen, settings
 
-from dart_agent.engines.base import EngineError, Prompt
-from dart_agent.engines.qwen import QwenRunner, rope_positions
-from dart_agent.engines.transformers import TransformersEngine
-from dart_agent.tiny import FAMILIES, TinyModelConfig, build_tiny_model
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.errors import ConfigurationError
+from dart_agent.engines.base.engine import EngineError, Prompt
+from dart_agent.engines.embedded.qwen_runner import QwenRunner, rope_positions
+from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import FAMILIES, TinyModelConfig, build_tiny_model
+from dart_gym.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.train
 

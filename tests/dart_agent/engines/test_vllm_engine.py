@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vllm_stub import VLLMStub, pixels, runs
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines import vllm_wire as wire
-from dart_agent.engines.base import (
+from dart_agent.engines.base.engine import (
     BadResponse,
     EngineBusy,
     EngineError,
@@ -24,9 +22,11 @@ from dart_agent.engines.base import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.messages import chat_messages
-from dart_agent.engines.vllm import VLLMEngine
-from dart_agent.engines.vllm_control import RouteMissing
+from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.engines.vllm import vllm_wire as wire
+from dart_agent.engines.vllm.vllm_control import RouteMissing
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
 
 
 def frame(seed: int, height: int = 56, width: int = 84) -> np.ndarray:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from plain_forward import make_prompt, plain_logprobs, screen, settings
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import EngineError, EngineMismatch, Prompt
-from dart_agent.engines.qwen import QwenRunner
-from dart_agent.engines.vllm import VLLMEngine
-from dart_agent.tiny import build_tiny_model
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.engines.base.engine import EngineError, EngineMismatch, Prompt
+from dart_agent.engines.embedded.qwen_runner import QwenRunner
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import build_tiny_model
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from tests.vllm_server import tiny_config, vllm_model, vllm_url
 
 __all__ = ["vllm_model", "vllm_url"]

@@ -20,11 +20,11 @@ from safetensors.torch import load_file, save_file
 from stream_workers import Worker, WorkerProcesses
 from vllm_stub import VLLMStub
 
-from dart_agent.engines.base import EngineError, UpdateNotBegun
-from dart_agent.engines.vllm import VLLMEngine
-from dart_agent.engines.vllm_loading import FromSender
-from dart_agent.engines.weight_sender import WeightSender
-from dart_agent.weight_stream.dart_weight_stream import cut
+from dart_agent.engines.base.engine import EngineError, UpdateNotBegun
+from dart_agent.engines.vllm.vllm_engine import VLLMEngine
+from dart_agent.engines.vllm.vllm_loading import FromSender
+from dart_agent.engines.vllm.weight_sender import WeightSender
+from dart_agent.engines.weight_stream.dart_weight_stream import cut
 from tests.vllm_server import program
 
 pytestmark = [pytest.mark.train, pytest.mark.process]

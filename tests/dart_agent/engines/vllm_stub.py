@@ -12,8 +12,8 @@ import numpy as np
 from aiohttp import web
 from PIL import Image
 
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
 
 Change = Callable[[dict[str, Any]], Any]
 STREAM_ROUTES = (

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from dart_agent.evaluation.compare import compare, sign_test
-from dart_agent.records import EpisodeRecord
-from dart_gym.errors import ConfigurationError
+from dart_agent.episodes.records import EpisodeRecord
+from dart_agent.evaluation.comparison import compare, sign_test
+from dart_gym.core.errors import ConfigurationError
 
 
 def record(task: str, seed: int, score: float | None, **more) -> EpisodeRecord:

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dart_agent.cli import app
-from dart_agent.episode import PlayedEpisode
-from dart_agent.evaluate import evaluate
-from dart_agent.evaluation.directory import EvaluationDirectory, Plan, app_of, fingerprint, read_outcomes
+from dart_agent.commands.agent_cli import app
+from dart_agent.episodes.play import PlayedEpisode
+from dart_agent.episodes.records import RecordError, find_episodes, read_outcome
+from dart_agent.evaluation.evaluate import evaluate
+from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, fingerprint, read_outcomes
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.policies.random_policy import RandomPolicy
-from dart_agent.records import RecordError, find_episodes, read_outcome
-from dart_agent.tiny import TinyModelConfig, build_tiny_model
-from dart_gym.errors import ConfigurationError
-from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
-from dart_gym.session import Session
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.sessions.session import Session
 
 ROOT = Path(__file__).parents[3]
 TASKS = ["fake/click-button", "fake/two-steps"]
@@ -164,7 +164,7 @@ def test_the_fingerprint_of_a_model(tmp_path):
 
 
 def command(out: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "dart_agent.cli", "eval", *arguments, "--out", str(out)]
+    return [sys.executable, "-m", "dart_agent.commands.agent_cli", "eval", *arguments, "--out", str(out)]
 
 
 def run_eval(out: Path, *arguments: str, timeout: float) -> dict:

@@ -4,8 +4,8 @@ import string
 
 from hypothesis import strategies as st
 
-from dart_gym import actions as a
-from dart_gym.keys import KEYS
+from dart_gym.core import actions as a
+from dart_gym.core.keys import KEYS
 
 KEY = st.sampled_from(sorted(KEYS) + [c for c in string.printable if c.isprintable() and c != " "] + ["é", "ß", "你"])
 BUTTON = st.sampled_from(["left", "middle", "right"])

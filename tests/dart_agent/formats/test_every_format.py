@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dart_agent.formats
-from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, register_format, variants
-from dart_agent.formats.base import MAX_RESPONSE
-from dart_gym import actions as a
-from dart_gym.actions import action_to_dict
-from dart_gym.errors import ConfigurationError
+from dart_agent.formats.grammar.action_format import MAX_RESPONSE
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+from dart_gym.core.actions import action_to_dict
+from dart_gym.core.errors import ConfigurationError
 from tests.dart_agent.formats.action_strategies import any_action
 
 SIZE = (1920, 1080)
@@ -90,7 +90,7 @@ def test_an_own_format_can_be_registered():
         assert get("mine:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
         assert "mine" in formats()
     finally:
-        dart_agent.formats.registry._FORMATS.pop("mine")
+        dart_agent.formats.format_registry._FORMATS.pop("mine")
 
 
 # Round trips

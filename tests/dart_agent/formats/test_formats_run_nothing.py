@@ -9,8 +9,8 @@ import pytest
 
 import dart_agent.formats
 from dart_agent.formats import formats, get, variants
-from dart_agent.formats.grounding import Ungrounded
-from dart_gym import actions as a
+from dart_agent.formats.grammar.element_actions import Ungrounded
+from dart_gym.core import actions as a
 
 SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import get
-from dart_gym import actions as a
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
 
 SIZE = (1000, 800)
 LEFT_CLICK = a.Click(50, 30)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dart_agent.coordinates import CoordinateSpace
 from dart_agent.formats import formats, get_format
-from dart_agent.formats.base import ParsedResponse
-from dart_agent.formats.calls import parse_calls, quote, unescape
-from dart_gym import actions as a
-from dart_gym.errors import ConfigurationError
+from dart_agent.formats.grammar.action_format import ParsedResponse
+from dart_agent.formats.grammar.calls import parse_calls, quote, unescape
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+from dart_gym.core.errors import ConfigurationError
 from tests.dart_agent.formats.action_strategies import TEXT, any_action
 
 FULL_HD = CoordinateSpace.for_image((1920, 1080))

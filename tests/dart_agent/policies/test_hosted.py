@@ -16,18 +16,18 @@ from aiohttp import web
 from PIL import Image
 from typer.testing import CliRunner
 
-from dart_agent import cli
-from dart_agent.engines.base import EngineError
-from dart_agent.episode import play_episode
+from dart_agent.commands import agent_cli
+from dart_agent.engines.base.engine import EngineError
+from dart_agent.episodes.play import play_episode
 from dart_agent.policies.anthropic_policy import AnthropicPolicy
-from dart_agent.policies.hosted import ANTHROPIC, LEFT_OUT, OPENAI, connect, drop_images, fit_image, open_hosted
+from dart_agent.policies.hosted_models import ANTHROPIC, LEFT_OUT, OPENAI, connect, drop_images, fit_image, open_hosted
 from dart_agent.policies.openai_policy import OpenAIPolicy
 from dart_agent.policies.planner_grounder import ChatPlanner, PlannedStep
 from dart_agent.policies.policy import Episode
-from dart_gym.actions import Click, Done, Press, Type
-from dart_gym.errors import ConfigurationError, MissingDependencyError
-from dart_gym.outcomes import Observation, TerminalState
-from dart_gym.session import Session
+from dart_gym.core.actions import Click, Done, Press, Type
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.sessions.session import Session
 
 KEY = "key-of-a-test"
 Reply = tuple[int, Any] | dict[str, Any]
@@ -248,7 +248,7 @@ def test_a_missing_key_or_model_or_sdk_is_said(monkeypatch, capsys):
             monkeypatch.delenv(variable, raising=False)
             with pytest.raises(ConfigurationError, match=says):
                 CliRunner().invoke(
-                    cli.app, ["run", "fake/two-steps", "--policy", policy, *arguments], catch_exceptions=False
+                    agent_cli.app, ["run", "fake/two-steps", "--policy", policy, *arguments], catch_exceptions=False
                 )
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(MissingDependencyError, match=r"dart-gui\[apis\]"):

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dart_agent.episode import play_episode
-from dart_agent.policies.human import HumanDesk, HumanPolicy, open_human
+from dart_agent.episodes.play import play_episode
+from dart_agent.episodes.records import EpisodeWriter, make_record, read_episode
+from dart_agent.policies.human_policy import HumanDesk, HumanPolicy, open_human
 from dart_agent.policies.policy import Decision, Episode
-from dart_agent.records import EpisodeWriter, make_record, read_episode
-from dart_gym.actions import Click, Done, Drag, Fail, Press, Scroll, Type, Wait, action_to_dict
-from dart_gym.errors import AddressError
-from dart_gym.outcomes import Observation
-from dart_gym.session import Session
+from dart_gym.core.actions import Click, Done, Drag, Fail, Press, Scroll, Type, Wait, action_to_dict
+from dart_gym.core.errors import AddressError
+from dart_gym.core.outcomes import Observation
+from dart_gym.sessions.session import Session
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
 
 

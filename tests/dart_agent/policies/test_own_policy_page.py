@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dart_agent import cli
+from dart_agent.commands import agent_cli
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "own_policy.md"
@@ -26,6 +26,6 @@ def test_the_example_is_short_and_works_as_a_policy_of_the_command(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     command = ["eval", "fake/click-button", "--policy", "redmost:Redmost", "--n", "2", "--out", str(tmp_path / "e")]
-    result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    result = CliRunner().invoke(agent_cli.app, command, catch_exceptions=False)
     assert result.exit_code == 0 and "fake" in result.output
     assert (tmp_path / "e/episodes/fake/click-button/s1/steps.jsonl").read_text().count("red means here") == 1

@@ -7,15 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from dart_agent.coordinates import CoordinateSpace
-from dart_agent.engines.base import EngineError, Generation
-from dart_agent.episode import play_episode
+from dart_agent.engines.base.engine import EngineError, Generation
+from dart_agent.episodes.play import play_episode
+from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.grounder import EngineGrounder, point_of
 from dart_agent.policies.planner_grounder import PlannedStep, PlannerGrounderPolicy
 from dart_agent.policies.policy import Episode
-from dart_gym.actions import Click, Done, Wait
-from dart_gym.outcomes import Observation, TerminalState
-from dart_gym.session import Session
+from dart_gym.core.actions import Click, Done, Wait
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.sessions.session import Session
 
 COLORS = {"red": (240, 110, 110), "yellow": (240, 220, 90), "blue": (120, 160, 250), "green": (120, 210, 125)}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.desktops.fake import FakeDesktop
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.fake_desktop import FakeDesktop
 
 
 class Desktops(list[FakeDesktop]):

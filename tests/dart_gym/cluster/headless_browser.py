@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 from websockets.asyncio.client import connect
 
-from dart_gym.desktops.browser import browser_program
-from dart_gym.desktops.devtools import DevTools
+from dart_gym.desktops.applications.browser import browser_program
+from dart_gym.desktops.applications.devtools import DevTools
 
 FLAGS = (
     "--headless=new",

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.desktops.guest import descendants
-from dart_gym.processes import start_time
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.desktops.sandbox.guest import descendants
+from dart_gym.utils.processes import start_time
 
 
 def small_desktop(name: str = "small", **fields: str) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ServeProcess:
 
     async def __aenter__(self) -> ServeProcess:
         env = {**os.environ, "XDG_RUNTIME_DIR": str(self.place.path), **self._env}
-        command = [sys.executable, "-m", "dart_gym.cli", "serve", "--listen", self.url, *self._options]
+        command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "serve", "--listen", self.url, *self._options]
         with open(self.place.path / "serve.log", "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=log

@@ -8,11 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.admission import MIB, Admission, Admit, Limits, Machine, Wait, admit, control_groups, read_machine
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.protocol import ErrorCode
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import ClusterError, ConfigurationError
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.pool.boot_admission import (
+    MIB,
+    Admission,
+    Admit,
+    Limits,
+    Machine,
+    Wait,
+    admit,
+    control_groups,
+    read_machine,
+)
+from dart_gym.cluster.wire.frames import ErrorCode
+from dart_gym.core.errors import ClusterError, ConfigurationError
+from dart_gym.desktops.base.desktop import DesktopSpec
 
 BARE = DesktopSpec(profile="bare", width=320, height=240)
 BROWSER = DesktopSpec(profile="browser", width=320, height=240)

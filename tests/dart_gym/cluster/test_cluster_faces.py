@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.desktops.face_address import FacePolicy
-from dart_gym.errors import ConfigurationError
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.desktops.osworld_api.api_address import FacePolicy
 
 
 async def reset_info(tmp_path, faces: FacePolicy | None, use=None) -> dict:

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.datastructures import Headers
 
-from dart_gym.cluster.tokens import ANYBODY, Principal, TokenBook, TokenFile, new_token, read_tokens, token_line
-from dart_gym.errors import ConfigurationError
+from dart_gym.cluster.server.access_tokens import (
+    ANYBODY,
+    Principal,
+    TokenBook,
+    TokenFile,
+    new_token,
+    read_tokens,
+    token_line,
+)
+from dart_gym.core.errors import ConfigurationError
 
 HASH = hashlib.sha256(b"secret").hexdigest()
 

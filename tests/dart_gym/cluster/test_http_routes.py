@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from dart_gym.actions import Click, Drag, Move, Type
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.gallery import SHOWN_TEXT, encode
-from dart_gym.cluster.http import content_policy, names_this_machine, page
-from dart_gym.cluster.metrics import BUCKETS_S, Histogram
-from dart_gym.desktops.fake import FakeDesktop
-from dart_gym.errors import EpisodeStateError
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.server.http_routes import content_policy, names_this_machine, page
+from dart_gym.cluster.server.live_view import SHOWN_TEXT, encode
+from dart_gym.cluster.server.server_metrics import BUCKETS_S, Histogram
+from dart_gym.core.actions import Click, Drag, Move, Type
+from dart_gym.core.errors import EpisodeStateError
+from dart_gym.desktops.fake_desktop import FakeDesktop
 
 TWO_STEPS = "fake/two-steps"
 TOKEN = "a long random token"

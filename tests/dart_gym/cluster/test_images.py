@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from dart_gym.cluster import images
-from dart_gym.errors import ProtocolError
+from dart_gym.cluster.wire import image_codecs
+from dart_gym.core.errors import ProtocolError
 
 
 def screen(width: int = 400, height: int = 300) -> np.ndarray:
@@ -25,22 +25,22 @@ def screen(width: int = 400, height: int = 300) -> np.ndarray:
 
 
 def there_and_back(image: np.ndarray, codec: str) -> np.ndarray:
-    return images.decode_image(*images.encode_image(image, codec))
+    return image_codecs.decode_image(*image_codecs.encode_image(image, codec))
 
 
-@pytest.mark.parametrize("codec", images.CODECS)
+@pytest.mark.parametrize("codec", image_codecs.CODECS)
 def test_a_screen_comes_back(codec):
     image = screen()
     found = there_and_back(image, codec)
     assert found.shape == image.shape and found.dtype == np.uint8 and found.flags.writeable
     error = np.abs(found.astype(int) - image)
-    if codec in images.LOSSLESS:
+    if codec in image_codecs.LOSSLESS:
         assert not error.any()
     else:
         assert 0 < error.mean() < 5.0  # lossy, and still the same picture
 
 
-@pytest.mark.parametrize("codec", images.CODECS)
+@pytest.mark.parametrize("codec", image_codecs.CODECS)
 def test_an_image_that_is_a_view_of_another_comes_back(codec):
     view = screen()[::2, ::-1]
     assert np.abs(there_and_back(view, codec).astype(int) - view).mean() < 8.0
@@ -48,14 +48,14 @@ def test_an_image_that_is_a_view_of_another_comes_back(codec):
 
 def test_raw_copies_nothing_to_encode():
     image = screen()
-    _, body = images.encode_image(image, "raw")
+    _, body = image_codecs.encode_image(image, "raw")
     assert np.shares_memory(np.frombuffer(body, np.uint8), image)
 
 
 def test_only_big_images_that_are_compressed_are_slow():
     big, small = np.zeros((1080, 1920, 3), np.uint8), np.zeros((100, 100, 3), np.uint8)
-    assert [codec for codec in images.CODECS if images.is_slow(big, codec)] == ["png", "webp", "jpeg"]
-    assert not any(images.is_slow(small, codec) for codec in images.CODECS)
+    assert [codec for codec in image_codecs.CODECS if image_codecs.is_slow(big, codec)] == ["png", "webp", "jpeg"]
+    assert not any(image_codecs.is_slow(small, codec) for codec in image_codecs.CODECS)
 
 
 @pytest.mark.parametrize("claimed", ["png", "webp", "jpeg"])
@@ -64,25 +64,25 @@ def test_a_codec_is_what_it_claims_to_be(claimed, real):
     buffer = io.BytesIO()
     Image.fromarray(screen(80, 60)).save(buffer, real)
     if claimed == real:
-        assert images.decode_image([claimed, 60, 80], buffer.getvalue()).shape == (60, 80, 3)
+        assert image_codecs.decode_image([claimed, 60, 80], buffer.getvalue()).shape == (60, 80, 3)
         with pytest.raises(ProtocolError, match="not"):
-            images.decode_image([claimed, 60, 81], buffer.getvalue())
+            image_codecs.decode_image([claimed, 60, 81], buffer.getvalue())
     else:
         with pytest.raises(ProtocolError, match=f"not {claimed}"):
-            images.decode_image([claimed, 60, 80], buffer.getvalue())
+            image_codecs.decode_image([claimed, 60, 80], buffer.getvalue())
 
 
-ENCODED = {codec: bytes(images.encode_image(screen(64, 48), codec)[1]) for codec in images.CODECS}
+ENCODED = {codec: bytes(image_codecs.encode_image(screen(64, 48), codec)[1]) for codec in image_codecs.CODECS}
 
 
 @settings(max_examples=2 * settings().max_examples)
-@given(st.sampled_from(images.CODECS), st.data())
+@given(st.sampled_from(image_codecs.CODECS), st.data())
 def test_a_damaged_image_gives_a_protocol_error_at_worst(codec, data):
     body = bytearray(ENCODED[codec])
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     del body[data.draw(st.integers(0, len(body))) :]
     try:
-        assert images.decode_image([codec, 48, 64], bytes(body)).shape == (48, 64, 3)
+        assert image_codecs.decode_image([codec, 48, 64], bytes(body)).shape == (48, 64, 3)
     except ProtocolError:
         pass

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.cluster.janitor import clean_up
-from dart_gym.desktops import runtime
-from dart_gym.processes import start_time
+from dart_gym.cluster.server.janitor import clean_up
+from dart_gym.desktops.sandbox import runtime_directory
+from dart_gym.utils.processes import start_time
 
 pytestmark = pytest.mark.process
 
@@ -27,14 +27,14 @@ def base(monkeypatch):
     base = Path(f"/tmp/dart-janitor-{os.getpid()}")
     base.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    yield runtime.runtime_dir()
+    yield runtime_directory.runtime_dir()
     shutil.rmtree(base)
 
 
 @pytest.fixture
 def dead_desktop(base):
     """The directory of a desktop whose owner was killed."""
-    path = runtime.own_directory()
+    path = runtime_directory.own_directory()
     (path / "home").mkdir()
     owner = (path / "owner").read_text()
     (path / "owner").write_text(owner.replace(str(start_time(os.getpid())), "1"))
@@ -78,7 +78,7 @@ def test_processes_of_a_dead_desktop_are_ended(dead_desktop):
 @pytest.fixture
 def displays(dead_desktop, monkeypatch, tmp_path):
     """A directory with sockets of displays: nobody listens on 7 and 8, somebody on 9."""
-    monkeypatch.setattr(runtime, "_X_SOCKETS", tmp_path)
+    monkeypatch.setattr(runtime_directory, "_X_SOCKETS", tmp_path)
     for number in (7, 8):
         bind(tmp_path / f"X{number}").close()
     (dead_desktop / "shared/log").mkdir(parents=True)
@@ -91,14 +91,14 @@ def displays(dead_desktop, monkeypatch, tmp_path):
     ("number", "left"), [("7", {"X8", "X9"}), ("9", {"X7", "X8", "X9"}), ("../x", {"X7", "X8", "X9"})]
 )
 def test_the_socket_of_a_killed_display_is_removed(dead_desktop, displays, number, left):
-    (dead_desktop / "shared/log" / runtime.DISPLAY_FILE).write_text(number)
+    (dead_desktop / "shared/log" / runtime_directory.DISPLAY_FILE).write_text(number)
     clean_up()
     assert {path.name for path in displays.iterdir()} == left and not dead_desktop.exists()
 
 
 def test_a_link_in_place_of_the_display_s_number_is_not_followed(dead_desktop, displays):
     (displays / "number").write_text("7")
-    (dead_desktop / "shared/log" / runtime.DISPLAY_FILE).symlink_to(displays / "number")
+    (dead_desktop / "shared/log" / runtime_directory.DISPLAY_FILE).symlink_to(displays / "number")
     clean_up()
     assert (displays / "X7").exists() and not dead_desktop.exists()
 

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 
-from dart_gym.actions import Click, Move, Wait
-from dart_gym.cluster import protocol
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.cluster.sessions import ConnectedLease, Lifetimes
-from dart_gym.cluster.tokens import token_line
-from dart_gym.errors import ClusterError, ConfigurationError, ProtocolError
-from dart_gym.outcomes import TerminalState
-from dart_gym.session import Session
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.server.access_tokens import token_line
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.cluster.server.session_registry import ConnectedLease, Lifetimes
+from dart_gym.cluster.wire import frames as protocol
+from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request
+from dart_gym.core.actions import Click, Move, Wait
+from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
+from dart_gym.core.outcomes import TerminalState
+from dart_gym.sessions.session import Session
 
 TWO_STEPS = "fake/two-steps"
 TCP = "ws://127.0.0.1:0"

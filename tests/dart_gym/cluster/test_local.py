@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import LocalCluster, SharedCluster
-from dart_gym.errors import ClusterError
-from dart_gym.processes import start_time
+from dart_gym.cluster.client.private_cluster import LocalCluster, SharedCluster
+from dart_gym.core.errors import ClusterError
+from dart_gym.utils.background_loop import background_loop
+from dart_gym.utils.processes import start_time
 
 pytestmark = pytest.mark.process
 
@@ -52,8 +52,8 @@ async def test_it_is_shared_and_ends_with_its_last_user():
 
 OWNER = """
 import sys, time
-from dart_gym.cluster.background import background_loop
-from dart_gym.cluster.local import LocalCluster
+from dart_gym.utils.background_loop import background_loop
+from dart_gym.cluster.client.private_cluster import LocalCluster
 cluster = LocalCluster()
 background_loop().run(cluster.start)
 print(cluster.pid, cluster.url, flush=True)

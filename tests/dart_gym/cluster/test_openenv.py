@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openenv_wire import TASK, Raw
 from websockets.asyncio.client import connect
 
-from dart_gym.cluster.openenv import MessageError, Translation
+from dart_gym.cluster.server.openenv import MessageError, Translation
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from openenv_wire import TASK, Raw
 from PIL import Image
 from websockets.asyncio.client import connect
 
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.desktops.fake import FakeDesktop
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.desktops.fake_desktop import FakeDesktop
 
 pytestmark = pytest.mark.openenv
 
@@ -66,8 +66,8 @@ def test_openenvs_synchronous_client_works_too(server_thread):
 
 @pytest.fixture
 def server_thread(tmp_path):
-    from dart_gym.cluster.background import background_loop
-    from dart_gym.cluster.server import ClusterServer, ServerSettings
+    from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+    from dart_gym.utils.background_loop import background_loop
 
     server = ClusterServer(ServerSettings("ws://127.0.0.1:0", desktops=1), FakeDesktop)
     background_loop().run(server.start)

@@ -7,8 +7,8 @@ import dataclasses
 
 import pytest
 
-from dart_gym.cluster.pool import Pool, Slot
-from dart_gym.desktops.base import DesktopSpec
+from dart_gym.cluster.pool.desktop_pool import Pool, Slot
+from dart_gym.desktops.base.desktop import DesktopSpec
 
 SMALL = DesktopSpec(kind="fake", width=100, height=100, reusable=True)
 LARGE = dataclasses.replace(SMALL, width=200)

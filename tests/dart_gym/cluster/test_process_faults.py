@@ -16,11 +16,11 @@ import pytest
 from serving import Place, ServeProcess, none_runs, small_desktop
 from waiting import wait_for
 
-from dart_gym.actions import Move, Wait
-from dart_gym.errors import MissingDependencyError
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.tasks.registry import task_ids
-from dart_gym.vector import DesktopVectorEnv
+from dart_gym.core.actions import Move, Wait
+from dart_gym.core.errors import MissingDependencyError
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.envs.vector_env import DesktopVectorEnv
+from dart_gym.tasks.catalog.registry import task_ids
 
 pytestmark = pytest.mark.process
 
@@ -142,8 +142,8 @@ def _leave_socket(path: Path) -> None:
 
 CLIENT = """
 import asyncio, sys
-from dart_gym.actions import Wait
-from dart_gym.cluster.client import ClusterClient
+from dart_gym.core.actions import Wait
+from dart_gym.cluster.client.cluster_client import ClusterClient
 
 async def main():
     async with ClusterClient(sys.argv[1]).session() as session:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_gym.cluster import protocol
-from dart_gym.cluster.images import LOSSLESS
-from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
-from dart_gym.errors import (
+from dart_gym.cluster.wire import frames
+from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request, Welcome
+from dart_gym.cluster.wire.image_codecs import LOSSLESS
+from dart_gym.core.errors import (
     ClusterError,
     ConfigurationError,
     DartGymError,
@@ -24,7 +24,7 @@ from dart_gym.errors import (
     TaskError,
     UnknownTaskError,
 )
-from dart_gym.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20),
@@ -66,10 +66,10 @@ def step_results(draw):
     )
 
 
-@given(step_results(), st.sampled_from(protocol.CODECS))
+@given(step_results(), st.sampled_from(frames.CODECS))
 def test_step_results_cross_the_wire(result, codec):
-    reply = protocol.decode_reply(protocol.encode_reply(protocol.step_reply(7, result), codec))
-    found = protocol.step_result(reply)
+    reply = frames.decode_reply(frames.encode_reply(frames.step_reply(7, result), codec))
+    found = frames.step_result(reply)
     assert reply.id == 7 and found.observation.screenshot.shape == result.observation.screenshot.shape
     if codec in LOSSLESS:
         assert np.array_equal(found.observation.screenshot, result.observation.screenshot)
@@ -84,13 +84,13 @@ def test_step_results_cross_the_wire(result, codec):
     st.builds(
         Request,
         st.integers(1, 2**62),
-        st.sampled_from(protocol.OPERATIONS),
+        st.sampled_from(frames.OPERATIONS),
         st.floats(0, 1e6),
         st.dictionaries(st.text(max_size=8), PLAIN, max_size=4),
     )
 )
 def test_requests_cross_the_wire(request):
-    assert protocol.decode_request(protocol.encode_request(request)) == request
+    assert frames.decode_request(frames.encode_request(request)) == request
 
 
 @given(
@@ -102,32 +102,32 @@ def test_requests_cross_the_wire(request):
         st.booleans(),
         st.floats(0, 1e9),
         st.integers(0, 2**31),
-        st.dictionaries(st.sampled_from(protocol.LIMITS), st.floats(0, 1e12)),
+        st.dictionaries(st.sampled_from(frames.LIMITS), st.floats(0, 1e12)),
     ),
 )
 def test_greetings_cross_the_wire(hello, welcome):
-    assert protocol.decode_hello(protocol.encode_hello(hello)) == hello
-    assert protocol.decode_welcome(protocol.encode_welcome(welcome)) == welcome
+    assert frames.decode_hello(frames.encode_hello(hello)) == hello
+    assert frames.decode_welcome(frames.encode_welcome(welcome)) == welcome
 
 
-@pytest.mark.parametrize("size", [0, 1, protocol.FRAGMENT_BYTES, protocol.FRAGMENT_BYTES + 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, frames.FRAGMENT_BYTES, frames.FRAGMENT_BYTES + 1, 1 << 20])
 def test_fragments_together_are_the_frame(size):
     frame = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    sent = protocol.fragments(frame)
-    assert (sent == frame) if size <= protocol.FRAGMENT_BYTES else b"".join(sent) == frame
-    assert all(len(part) <= protocol.FRAGMENT_BYTES for part in ([sent] if isinstance(sent, bytes) else sent))
+    sent = frames.fragments(frame)
+    assert (sent == frame) if size <= frames.FRAGMENT_BYTES else b"".join(sent) == frame
+    assert all(len(part) <= frames.FRAGMENT_BYTES for part in ([sent] if isinstance(sent, bytes) else sent))
 
 
 @given(st.integers(-1, 2**62), st.sampled_from(ErrorCode), TEXT)
 def test_errors_cross_the_wire(number, code, message):
     reply = Reply(number, code=code, message=message)
-    assert protocol.decode_reply(protocol.encode_reply(reply)) == reply
+    assert frames.decode_reply(frames.encode_reply(reply)) == reply
 
 
 @given(TEXT)
 def test_any_text_of_a_model_can_be_sent(text):
     request = Request(1, "step", 1.0, {"action": {"kind": "type", "text": text}})
-    assert protocol.decode_request(protocol.encode_request(request)) == request
+    assert frames.decode_request(frames.encode_request(request)) == request
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_any_text_of_a_model_can_be_sent(text):
     [
         ({"seed": 2**70}, "cannot be sent"),
         ({"seed": np.int64(3)}, "cannot be sent"),
-        ({"task": "x" * protocol.MAX_REQUEST_BYTES}, "more than the server takes"),
+        ({"task": "x" * frames.MAX_REQUEST_BYTES}, "more than the server takes"),
     ],
 )
 def test_what_cannot_be_sent_is_a_protocol_error(args, match):
     with pytest.raises(ProtocolError, match=match):
-        protocol.encode_request(Request(1, "reset", 1.0, args))
+        frames.encode_request(Request(1, "reset", 1.0, args))
 
 
 @pytest.mark.parametrize("depth", [30, 62, 63, 200, 1000])
@@ -151,17 +151,17 @@ def test_headers_are_nested_to_a_bounded_depth(depth, key):
     for level in range(depth):
         value = {"a": value} if level % 2 == 0 or key == "args" else [value]
     frame = framed({"id": 1, "op": "reset", "deadline_ms": 1, key: value})
-    if key == "args" and depth < protocol.MAX_DEPTH:
-        assert protocol.decode_request(frame).args == value
+    if key == "args" and depth < frames.MAX_DEPTH:
+        assert frames.decode_request(frame).args == value
     else:
         with pytest.raises(ProtocolError):
-            protocol.decode_request(frame)
+            frames.decode_request(frame)
 
 
 @pytest.mark.parametrize("value", [b"bytes", msgpack.Timestamp(1), msgpack.ExtType(5, b"x"), {b"key": 1}])
 def test_only_plain_values_are_taken(value):
     with pytest.raises(ProtocolError, match="plain values|text"):
-        protocol.decode_request(framed({"id": 1, "op": "reset", "deadline_ms": 1, "args": {"task": value}}))
+        frames.decode_request(framed({"id": 1, "op": "reset", "deadline_ms": 1, "args": {"task": value}}))
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_only_plain_values_are_taken(value):
     ],
 )
 def test_the_client_raises_what_the_server_raised(error):
-    code = protocol.code_of(error)
-    reply = protocol.decode_reply(protocol.encode_reply(Reply(3, code=code, message=str(error))))
-    found = protocol.exception_for(reply.code, reply.message)
+    code = frames.code_of(error)
+    reply = frames.decode_reply(frames.encode_reply(Reply(3, code=code, message=str(error))))
+    found = frames.exception_for(reply.code, reply.message)
     assert (
         type(found) is type(error)
         and str(found) == "x"
@@ -189,16 +189,16 @@ def test_the_client_raises_what_the_server_raised(error):
 
 
 def test_a_refused_hello_raises_its_error():
-    frame = protocol.encode_reply(Reply(-1, code=ErrorCode.SESSION_LOST, message="gone"))
+    frame = frames.encode_reply(Reply(-1, code=ErrorCode.SESSION_LOST, message="gone"))
     with pytest.raises(ClusterError, match="gone"):
-        protocol.decode_welcome(frame)
+        frames.decode_welcome(frame)
 
 
 DECODERS = [
-    protocol.decode_hello,
-    protocol.decode_welcome,
-    protocol.decode_request,
-    lambda frame: protocol.step_result(protocol.decode_reply(frame)),
+    frames.decode_hello,
+    frames.decode_welcome,
+    frames.decode_request,
+    lambda frame: frames.step_result(frames.decode_reply(frame)),
 ]
 
 
@@ -229,11 +229,11 @@ def test_any_bytes_give_a_protocol_error_at_worst(frame, decode):
     except ProtocolError:
         pass
     except DartGymError:
-        assert decode is protocol.decode_welcome  # which raises the error that a well-formed refusal holds
+        assert decode is frames.decode_welcome  # which raises the error that a well-formed refusal holds
 
 
-VALID = protocol.encode_reply(
-    protocol.step_reply(
+VALID = frames.encode_reply(
+    frames.step_reply(
         1,
         StepResult(
             Observation(np.zeros((4, 4, 3), np.uint8), "do", "err"),
@@ -255,7 +255,7 @@ def test_a_damaged_frame_gives_a_protocol_error_at_worst(position, value, length
     damaged[position] = value
     for frame in (bytes(damaged), VALID[:length]):
         try:
-            protocol.step_result(protocol.decode_reply(frame))
+            frames.step_result(frames.decode_reply(frame))
         except ProtocolError:
             pass
 
@@ -274,7 +274,7 @@ def test_a_damaged_frame_gives_a_protocol_error_at_worst(position, value, length
 )
 def test_malformed_requests_say_what_is_wrong(header, match):
     with pytest.raises(ProtocolError, match=match):
-        protocol.decode_request(framed(header))
+        frames.decode_request(framed(header))
 
 
 @pytest.mark.parametrize(
@@ -290,4 +290,4 @@ def test_malformed_requests_say_what_is_wrong(header, match):
 )
 def test_malformed_images_are_refused(image, body):
     with pytest.raises(ProtocolError):
-        protocol.decode_reply(framed({"id": 1, "result": {}, "image": image}, body))
+        frames.decode_reply(framed({"id": 1, "result": {}, "image": image}, body))

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from dart_gym.cluster import images, protocol, server, sessions, tokens
-from dart_gym.cluster.protocol import CLOSE_CODES, ErrorCode, Hello, Reply, Request, Welcome
-from dart_gym.outcomes import EvaluationStatus, TerminalState
+from dart_gym.cluster.server import access_tokens, cluster_server, session_registry
+from dart_gym.cluster.wire import frames, image_codecs
+from dart_gym.cluster.wire.frames import CLOSE_CODES, ErrorCode, Hello, Reply, Request, Welcome
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 
@@ -22,7 +23,7 @@ def table(header: str) -> dict[str, list[str]]:
 
 
 def test_the_operations_are_those_of_the_module():
-    assert set(table("| `op` | `args` | `result` |")) == set(protocol.OPERATIONS)
+    assert set(table("| `op` | `args` | `result` |")) == set(frames.OPERATIONS)
 
 
 def test_the_codes_and_their_close_codes_are_those_of_the_module():
@@ -35,31 +36,31 @@ def test_the_codes_and_their_close_codes_are_those_of_the_module():
 
 def test_the_codecs_are_those_of_the_module():
     rows = table("| codec | | for |")
-    assert tuple(rows) == protocol.CODECS
-    assert tuple(codec for codec, row in rows.items() if row[0].startswith("lossless")) == images.LOSSLESS
+    assert tuple(rows) == frames.CODECS
+    assert tuple(codec for codec, row in rows.items() if row[0].startswith("lossless")) == image_codecs.LOSSLESS
 
 
 def test_the_limits_are_those_of_the_module():
-    assert f"at most {protocol.MAX_REQUEST_BYTES} bytes, a reply {protocol.MAX_REPLY_BYTES}" in PAGE
-    assert f"nested at most {protocol.MAX_DEPTH} deep" in PAGE
-    assert f"`deadline_ms`, at most {protocol.MAX_DEADLINE_MS}" in PAGE
-    assert f"version {protocol.VERSION}." in PAGE and f'"protocol": {protocol.VERSION}' in PAGE
-    assert f"within {server.HELLO_TIMEOUT_S:g} s" in PAGE and f"within {sessions.PROBE_S:g} s" in PAGE
+    assert f"at most {frames.MAX_REQUEST_BYTES} bytes, a reply {frames.MAX_REPLY_BYTES}" in PAGE
+    assert f"nested at most {frames.MAX_DEPTH} deep" in PAGE
+    assert f"`deadline_ms`, at most {frames.MAX_DEADLINE_MS}" in PAGE
+    assert f"version {frames.VERSION}." in PAGE and f'"protocol": {frames.VERSION}' in PAGE
+    assert f"within {cluster_server.HELLO_TIMEOUT_S:g} s" in PAGE and f"within {session_registry.PROBE_S:g} s" in PAGE
 
 
 def test_the_frames_shown_are_frames_of_the_module():
     """The maps on the page have the very keys that the module writes."""
 
     def keys(frame: bytes) -> set[str]:
-        return set(protocol._unpack(frame)[0])
+        return set(frames._unpack(frame)[0])
 
     shown = [set(re.findall(r'"(\w+)":', line)) for line in re.findall(r"`(\{[^`]*\})`", PAGE)]
-    limits = set(protocol.LIMITS) - {"lifetime_s"}
-    assert keys(protocol.encode_hello(Hello())) in shown
-    assert keys(protocol.encode_welcome(Welcome("s", "raw"))) | limits in shown
-    assert keys(protocol.encode_request(Request(1, "reset", 1.0))) in shown
-    assert keys(protocol.encode_reply(Reply(1))) in shown
-    assert keys(protocol.encode_reply(Reply(1, code=ErrorCode.IDLE))) | {"code", "message"} in shown
+    limits = set(frames.LIMITS) - {"lifetime_s"}
+    assert keys(frames.encode_hello(Hello())) in shown
+    assert keys(frames.encode_welcome(Welcome("s", "raw"))) | limits in shown
+    assert keys(frames.encode_request(Request(1, "reset", 1.0))) in shown
+    assert keys(frames.encode_reply(Reply(1))) in shown
+    assert keys(frames.encode_reply(Reply(1, code=ErrorCode.IDLE))) | {"code", "message"} in shown
 
 
 def test_the_outcomes_named_are_those_there_are():
@@ -72,6 +73,6 @@ def test_the_tokens_file_shown_is_one(tmp_path):
     text = re.search(r"```yaml\n(tokens:.*?)```", PAGE, re.DOTALL)
     path = tmp_path / "tokens.yaml"
     path.write_text(text[1])
-    book = tokens.read_tokens(path, {"ALICE_TOKEN": "hers"})
-    assert book.find("hers") == tokens.Principal("alice", 4, None)
+    book = access_tokens.read_tokens(path, {"ALICE_TOKEN": "hers"})
+    assert book.find("hers") == access_tokens.Principal("alice", 4, None)
     assert {entry["name"] for entry in yaml.safe_load(text[1])["tokens"]} == {p.name for p in book.principals.values()}

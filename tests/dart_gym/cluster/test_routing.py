@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.actions import Move
-from dart_gym.cluster.address import parse_address
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.local import LocalCluster
-from dart_gym.cluster.routing import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
-from dart_gym.errors import ClusterError, ConfigurationError
-from dart_gym.outcomes import TerminalState
-from dart_gym.tasks.suites.fake import FakeScenario
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.private_cluster import LocalCluster
+from dart_gym.cluster.client.server_choice import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
+from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.core.actions import Move
+from dart_gym.core.errors import ClusterError, ConfigurationError
+from dart_gym.core.outcomes import TerminalState
+from dart_gym.tasks.suites.fake_suite import FakeScenario
 
 TASK = "fake/two-steps"
 LOADS = st.builds(Load, st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
@@ -201,8 +201,8 @@ async def test_a_killed_server_costs_the_episode_and_not_the_client():
 
 
 async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_server, monkeypatch, until):
-    monkeypatch.setattr("dart_gym.cluster.remote.LOOK_AROUND_S", 0.05)
-    monkeypatch.setattr("dart_gym.cluster.client.STATUS_AGE_S", 0.02)
+    monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
     holders = [client.session() for _ in servers]
@@ -224,8 +224,8 @@ async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_se
 
 
 async def test_waiting_in_line_ends_with_the_deadline(start_server, monkeypatch):
-    monkeypatch.setattr("dart_gym.cluster.remote.LOOK_AROUND_S", 0.05)
-    monkeypatch.setattr("dart_gym.cluster.client.STATUS_AGE_S", 0.02)
+    monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
     async with client.session() as one, client.session() as two, client.session() as three:

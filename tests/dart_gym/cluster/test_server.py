@@ -16,12 +16,12 @@ from serving import Line
 from websockets.asyncio.client import connect, unix_connect
 from websockets.asyncio.server import unix_serve
 
-from dart_gym.actions import Click, Done, Move, Type, Wait
-from dart_gym.cluster import protocol
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.protocol import ErrorCode, Hello, Reply, Request, Welcome
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.errors import (
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.cluster.wire import frames as protocol
+from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request, Welcome
+from dart_gym.core.actions import Click, Done, Move, Type, Wait
+from dart_gym.core.errors import (
     ClusterError,
     ConfigurationError,
     EpisodeStateError,
@@ -29,8 +29,8 @@ from dart_gym.errors import (
     TaskError,
     UnknownTaskError,
 )
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.session import Session
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.sessions.session import Session
 
 TWO_STEPS = "fake/two-steps"
 

@@ -22,9 +22,9 @@ import pytest
 from serving import Line, Place, ServeProcess, small_desktop
 from waiting import wait_for
 
-from dart_gym.actions import Action, Click, Drag, Move, Press, Scroll, Type
-from dart_gym.cluster.client import ClientSession, ClientSettings, ClusterClient
-from dart_gym.outcomes import TerminalState
+from dart_gym.cluster.client.cluster_client import ClientSession, ClientSettings, ClusterClient
+from dart_gym.core.actions import Action, Click, Drag, Move, Press, Scroll, Type
+from dart_gym.core.outcomes import TerminalState
 
 SECONDS = float(os.environ.get("DART_GYM_SOAK_S", "1800"))
 DESKTOPS = 8
@@ -34,8 +34,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.desktop, pytest.mark.timeout(SECONDS
 
 CLIENT = """
 import asyncio, json, sys
-from dart_gym.actions import Move
-from dart_gym.cluster.client import ClusterClient
+from dart_gym.core.actions import Move
+from dart_gym.cluster.client.cluster_client import ClusterClient
 
 async def main():
     async with ClusterClient(sys.argv[1]).session() as session:

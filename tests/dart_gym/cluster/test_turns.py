@@ -8,9 +8,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.pool import Pool, Slot
-from dart_gym.cluster.turns import Claim, next_claim, unlimited
-from dart_gym.desktops.fake import FakeDesktop
+from dart_gym.cluster.pool.desktop_pool import Pool, Slot
+from dart_gym.cluster.pool.fair_queue import Claim, next_claim, unlimited
+from dart_gym.desktops.fake_desktop import FakeDesktop
 
 OWNERS = "abc"
 

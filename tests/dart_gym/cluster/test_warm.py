@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.admission import MIB, Admission, Limits, Machine
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.pool import Pool
-from dart_gym.cluster.warm import wanted
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.desktops.fake import FakeDesktop
-from dart_gym.errors import ConfigurationError, DesktopError
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.pool.boot_admission import MIB, Admission, Limits, Machine
+from dart_gym.cluster.pool.desktop_pool import Pool
+from dart_gym.cluster.pool.warm_pool import wanted
+from dart_gym.core.errors import ConfigurationError, DesktopError
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.fake_desktop import FakeDesktop
 
 ONCE = DesktopSpec(kind="fake", width=100, height=100)
 LARGE = dataclasses.replace(ONCE, width=200)

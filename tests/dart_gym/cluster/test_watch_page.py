@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from dart_gym.actions import Click, Drag, Type
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.cluster.watch import WatchProxy
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.cluster.server.watch_proxy import WatchProxy
+from dart_gym.core.actions import Click, Drag, Type
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
 
 pytestmark = pytest.mark.desktop

@@ -21,13 +21,13 @@ from waiting import wait_for
 from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import unix_serve
 
-from dart_gym.actions import Click, Move, Type, Wait
-from dart_gym.cluster import protocol
-from dart_gym.cluster.client import ClientSettings, ClusterClient
-from dart_gym.cluster.protocol import ErrorCode, Hello, Request
-from dart_gym.cluster.tokens import token_line
-from dart_gym.errors import ClusterError, ProtocolError, UnknownTaskError
-from dart_gym.outcomes import TerminalState
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.server.access_tokens import token_line
+from dart_gym.cluster.wire import frames as protocol
+from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
+from dart_gym.core.actions import Click, Move, Type, Wait
+from dart_gym.core.errors import ClusterError, ProtocolError, UnknownTaskError
+from dart_gym.core.outcomes import TerminalState
 
 pytestmark = pytest.mark.process
 

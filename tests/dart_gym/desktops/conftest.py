@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dart_gym.desktops.accessibility import read_tree, terminal_text
-from dart_gym.desktops.base import CommandResult
-from dart_gym.errors import DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.desktops.applications.accessibility import read_tree, terminal_text
+from dart_gym.desktops.base.desktop import CommandResult
 
 NAMESPACE = "{https://accessibility.ubuntu.example.org/ns/%s}%s"
 QUESTION = ["zenity", "--question", "--title", "Sure", "--text", "Delete\u0001 it? é 中"]

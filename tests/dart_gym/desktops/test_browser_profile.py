@@ -5,11 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from dart_gym.actions import Click, Drag, KeyDown, MouseDown, MouseUp, Move, Scroll
-from dart_gym.desktops import browser, make_desktop
-from dart_gym.desktops.base import DesktopSpec, SettlePolicy
-from dart_gym.desktops.devtools import DevTools, DevToolsError
-from dart_gym.errors import DesktopError
+from dart_gym.core.actions import Click, Drag, KeyDown, MouseDown, MouseUp, Move, Scroll
+from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.applications import browser
+from dart_gym.desktops.applications.devtools import DevTools, DevToolsError
+from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
 
 pytestmark = pytest.mark.desktop
 

@@ -9,17 +9,18 @@ import sys
 
 import pytest
 
-from dart_gym.desktops import machine, make_desktop
-from dart_gym.desktops.base import DesktopSpec, SettlePolicy
-from dart_gym.errors import MissingDependencyError, MissingProgramError
+from dart_gym.core.errors import MissingDependencyError, MissingProgramError
+from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.sandbox import osworld_profile
 
 pytestmark = pytest.mark.desktop
 
 ON_A_SMALL_DISK = """
 import asyncio, os
 from dart_gym.desktops import make_desktop, sandbox
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import DesktopError
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.core.errors import DesktopError
 
 async def main():
     os.environ["XDG_RUNTIME_DIR"] = "/small"
@@ -64,7 +65,7 @@ async def test_a_missing_application_is_named_with_its_package(start_desktop, mo
 
 
 async def test_missing_packages_of_the_osworld_profile_are_named(tmp_path, monkeypatch):
-    monkeypatch.setenv(machine.PYTHON_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(osworld_profile.PYTHON_VARIABLE, str(tmp_path))
     with pytest.raises(MissingDependencyError, match="pyautogui .*next step: make apps"):
         await make_desktop(DesktopSpec(profile="osworld")).start()
     assert list(tmp_path.iterdir()) == []

@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.desktops.browser import DEVTOOLS_PORT
-from dart_gym.desktops.osworld import OSWorldDesktop
-from dart_gym.desktops.osworld_address import MachineAddress
-from dart_gym.desktops.providers.docker import _opened, _tail
-from dart_gym.desktops.service import FACE, LIFE, LOG, PORTS, Lifeline, parse_spec
-from dart_gym.errors import DesktopError
+from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.applications.browser import DEVTOOLS_PORT
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.desktop_service import FACE, LIFE, LOG, PORTS, Lifeline, parse_spec
+from dart_gym.desktops.osworld_vm.machine_address import MachineAddress
+from dart_gym.desktops.osworld_vm.osworld_desktop import OSWorldDesktop
+from dart_gym.providers.docker_provider import _opened, _tail
 
 pytestmark = pytest.mark.process
 
@@ -47,7 +47,7 @@ def start_service(directory):
 
     def start(spec: DesktopSpec | str) -> subprocess.Popen:
         text = spec if isinstance(spec, str) else as_json(spec)
-        process = subprocess.Popen([sys.executable, "-m", "dart_gym.desktops.service", str(directory), text])
+        process = subprocess.Popen([sys.executable, "-m", "dart_gym.desktops.desktop_service", str(directory), text])
         started.append(process)
         return process
 

@@ -7,8 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from dart_gym.desktops import face_routes
-from dart_gym.desktops.face import OSWorldFace
+from dart_gym.desktops.osworld_api import api_routes
+from dart_gym.desktops.osworld_api.api_server import OSWorldFace
 
 pytestmark = pytest.mark.desktop
 
@@ -46,7 +46,7 @@ async def test_verification(client):
 
 
 async def test_a_late_program_is_killed_and_said_so(client, machine, monkeypatch, until):
-    monkeypatch.setattr(face_routes, "EXECUTE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(api_routes, "EXECUTE_TIMEOUT_S", 0.5)
     late = await client.post("/execute", json={"command": ["sleep", "54321"]})
     assert late.status_code == 500 and "0.5 s" in late.json()["message"]
 

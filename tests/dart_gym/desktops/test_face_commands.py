@@ -2,7 +2,7 @@
 
 import pytest
 
-from dart_gym.desktops.face_commands import (
+from dart_gym.desktops.osworld_api.api_commands import (
     BadRequest,
     expand_path,
     find_window,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dart_gym.desktops.face import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldFace
 from tests.dart_gym.stock_osworld import stock_calls
 
 pytestmark = pytest.mark.desktop

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_gym.desktops.framebuffer import Cursor, Framebuffer, draw_cursor
-from dart_gym.errors import DesktopError
+from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.base.framebuffer import Cursor, Framebuffer, draw_cursor
 
 
 def write_xwd(path, pixels: np.ndarray, padding: int = 0, bits: int = 32, colors: int = 3) -> None:

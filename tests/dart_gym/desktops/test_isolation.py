@@ -11,9 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dart_gym.desktops import devtools, make_desktop
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.desktops.runtime import runtime_dir
+from dart_gym.desktops.applications import devtools
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 
 pytestmark = pytest.mark.desktop
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.desktops.keyboard import Keyboard, Stroke, keysym_of, runs
-from dart_gym.keys import KEYS
+from dart_gym.core.keys import KEYS
+from dart_gym.desktops.input.keyboard import Keyboard, Stroke, keysym_of, runs
 
 FIRST = 8
 A, B, LESS, SHIFT = 0x61, 0x62, 0x3C, 0xFFE1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dart_gym.desktops.base import SettlePolicy
+from dart_gym.desktops.base.desktop import SettlePolicy
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(120)]
 

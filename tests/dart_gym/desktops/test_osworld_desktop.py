@@ -12,11 +12,11 @@ import pytest
 from aiohttp import web
 
 from dart_gym import Click, Done, Drag, KeyDown, KeyUp, MouseDown, Move, Press, Scroll, Type, Wait
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import ActionError, DesktopSpec, SettlePolicy
-from dart_gym.desktops.face import OSWorldFace
-from dart_gym.desktops.osworld_strokes import strokes_of
-from dart_gym.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
+from dart_gym.desktops.base.desktop import ActionError, DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.input.input_events import strokes_of
+from dart_gym.desktops.osworld_api.api_server import OSWorldFace
 
 SIZE = {"width": 640, "height": 480}
 
@@ -234,7 +234,7 @@ async def test_another_screen_size_is_refused(broken):
 
 @pytest.mark.parametrize("failure", ["cut", "hang"])
 async def test_an_action_is_never_sent_twice(broken, failure, monkeypatch):
-    monkeypatch.setattr("dart_gym.desktops.osworld.LONGEST_COMMAND_S", 0.3)
+    monkeypatch.setattr("dart_gym.desktops.osworld_vm.osworld_desktop.LONGEST_COMMAND_S", 0.3)
     await broken.desktop.start(timeout=2.0)
     broken.answers["/execute"] = failure
     with pytest.raises(DesktopError, match="/execute"):

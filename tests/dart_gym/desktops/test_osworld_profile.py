@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dart_gym.actions import Press, Type
-from dart_gym.desktops import devtools
-from dart_gym.desktops.base import SettlePolicy
+from dart_gym.core.actions import Press, Type
+from dart_gym.desktops.applications import devtools
+from dart_gym.desktops.base.desktop import SettlePolicy
 
 pytestmark = pytest.mark.desktop
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.desktops import make_desktop, runtime, sandbox
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import ConfigurationError, MissingDependencyError
-from dart_gym.processes import start_time
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.sandbox import runtime_directory, sandbox
+from dart_gym.utils.processes import start_time
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def path_with(tmp_path, monkeypatch):
 
 def test_the_runtime_directory_is_private_and_short(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("long" * 20)))
-    path = runtime.runtime_dir()
+    path = runtime_directory.runtime_dir()
     assert path.parent == Path("/tmp")
     assert path.stat().st_mode & 0o077 == 0
 
@@ -43,7 +44,7 @@ def base(monkeypatch):
     base = Path(f"/tmp/dart-test-{os.getpid()}")
     base.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
-    yield runtime.runtime_dir()
+    yield runtime_directory.runtime_dir()
     shutil.rmtree(base)
 
 
@@ -66,7 +67,7 @@ def test_only_directories_of_dead_owners_are_leftovers(base):
     leave(base, "other-container", pid=process.pid, pid_namespace="pid:[1]")
     (base / "nobody-says-whose").mkdir()
     (base / "a-file").touch()
-    assert {path.name for path in runtime.clean_leftovers()} == {"dead", "pid-reused"}
+    assert {path.name for path in runtime_directory.clean_leftovers()} == {"dead", "pid-reused"}
     kept = {"mine", "other-container", "nobody-says-whose", "a-file"}
     assert {path.name for path in base.iterdir()} == kept
 
@@ -78,18 +79,18 @@ def test_a_directory_that_was_being_made_names_its_owner_already(base, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", fail)  # as if it was killed there
         with pytest.raises(KeyboardInterrupt):
-            runtime.own_directory()
+            runtime_directory.own_directory()
     (half_made,) = base.iterdir()
-    assert runtime.clean_leftovers() == [] and half_made.exists()  # its owner lives
+    assert runtime_directory.clean_leftovers() == [] and half_made.exists()  # its owner lives
     words = half_made.name.split(".")
     half_made.rename(base / ".".join([*words[:3], "1", words[4]]))  # of an earlier process with this pid
-    assert len(runtime.clean_leftovers()) == 1 and not list(base.iterdir())
+    assert len(runtime_directory.clean_leftovers()) == 1 and not list(base.iterdir())
 
 
 def test_an_owned_directory_is_private_and_kept(base):
-    path = runtime.own_directory("cluster-")
+    path = runtime_directory.own_directory("cluster-")
     assert path.name.startswith(f"cluster-{os.getpid()}-") and path.stat().st_mode & 0o077 == 0
-    assert runtime.clean_leftovers() == [] and path.exists()
+    assert runtime_directory.clean_leftovers() == [] and path.exists()
 
 
 async def test_missing_bubblewrap_is_named_with_the_next_step(path_with):

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.desktops.base import SettlePolicy
-from dart_gym.desktops.settling import FIRST_PERIOD_MS, LONGEST_PERIOD_MS, Settling, differs
+from dart_gym.desktops.base.desktop import SettlePolicy
+from dart_gym.desktops.base.settling import FIRST_PERIOD_MS, LONGEST_PERIOD_MS, Settling, differs
 
 
 def watch(policy: SettlePolicy, changes: list[float], cost_ms: float = 0.0) -> tuple[bool, float]:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from dart_gym.actions import Press, Type
-from dart_gym.desktops.base import SettlePolicy
+from dart_gym.core.actions import Press, Type
+from dart_gym.desktops.base.desktop import SettlePolicy
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(240)]
 

@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 
-from dart_gym.actions import Click, Drag, Move, Scroll, Wait
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import ActionError, Desktop, DesktopSpec, SettlePolicy
-from dart_gym.desktops.runtime import clean_leftovers, runtime_dir
-from dart_gym.desktops.xvfb import BACKGROUND
-from dart_gym.errors import DesktopError, DesktopTimeoutError
+from dart_gym.core.actions import Click, Drag, Move, Scroll, Wait
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.sandbox.runtime_directory import clean_leftovers, runtime_dir
+from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND
 
 pytestmark = pytest.mark.desktop
 SANDBOXES = ("bwrap", "none")
@@ -201,7 +201,7 @@ async def test_a_cancelled_or_late_start_leaves_nothing(descendants):
 OWNER = """
 import asyncio, sys
 from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec
+from dart_gym.desktops.base.desktop import DesktopSpec
 
 async def main():
     desktop = make_desktop(DesktopSpec(width=168, height=224, profile="browser", sandbox=sys.argv[1]))

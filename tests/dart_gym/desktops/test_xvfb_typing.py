@@ -2,9 +2,9 @@
 
 import pytest
 
-from dart_gym.actions import Click, KeyDown, KeyUp, Press, Type
-from dart_gym.desktops.base import ActionError, SettlePolicy
-from dart_gym.desktops.devtools import DevTools
+from dart_gym.core.actions import Click, KeyDown, KeyUp, Press, Type
+from dart_gym.desktops.applications.devtools import DevTools
+from dart_gym.desktops.base.desktop import ActionError, SettlePolicy
 
 pytestmark = pytest.mark.desktop
 UNICODE = 'Hello, <World>! ("x") ~`|\\{} é ñ ß ÀÉ 中文 Привет שלום 🎉 € ’ a\u0301'

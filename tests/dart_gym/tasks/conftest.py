@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dart_gym.actions import Action, Done
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import Desktop
-from dart_gym.outcomes import Evaluation, TerminalState
-from dart_gym.tasks.registry import get_task, make_scenario
-from dart_gym.tasks.scenario import Prepared, Scenario
-from dart_gym.tasks.task import Task
+from dart_gym.core.actions import Action, Done
+from dart_gym.core.outcomes import Evaluation, TerminalState
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.catalog.registry import get_task, make_scenario
+from dart_gym.tasks.catalog.scenario import Prepared, Scenario
+from dart_gym.tasks.catalog.task import Task
 
 
 @dataclass

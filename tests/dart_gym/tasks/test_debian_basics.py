@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from dart_gym.actions import Press, Type
-from dart_gym.outcomes import EvaluationStatus
+from dart_gym.core.actions import Press, Type
+from dart_gym.core.outcomes import EvaluationStatus
+from dart_gym.tasks.catalog.registry import get_task, task_ids
 from dart_gym.tasks.evaluation.getters import GETTERS
 from dart_gym.tasks.evaluation.metrics import METRICS
-from dart_gym.tasks.osworld_scenario import instantiate
-from dart_gym.tasks.registry import get_task, task_ids
+from dart_gym.tasks.osworld.osworld_scenario import instantiate
 
 TASKS = task_ids("debian-basics")
 # One task of each application, for the normal run.

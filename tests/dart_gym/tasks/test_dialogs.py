@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from dart_gym.actions import Wait
-from dart_gym.desktops import make_desktop
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.tasks.registry import get_task, make_scenario, task_from_dict, task_ids
+from dart_gym.core.actions import Wait
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.catalog.registry import get_task, make_scenario, task_from_dict, task_ids
 
 pytestmark = pytest.mark.desktop
 TASKS = task_ids("dialogs")

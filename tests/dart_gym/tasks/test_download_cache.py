@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.errors import ConfigurationError
-from dart_gym.tasks.cache import DownloadCache, DownloadError, mirror_candidates, osworld_cache_name
-from dart_gym.tasks.mirror import mirror
-from dart_gym.tasks.registry import task_from_dict
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.tasks.catalog.registry import task_from_dict
+from dart_gym.tasks.requirements.mirror import mirror
+from dart_gym.tasks.setup.download_cache import DownloadCache, DownloadError, mirror_candidates, osworld_cache_name
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
@@ -88,14 +88,14 @@ async def test_equal_contents_are_kept_once(web, cache):
     [("/missing", "404"), ("/cut", "cannot download"), ("/stuck", "within 1 s")],
 )
 async def test_what_does_not_arrive_whole_is_an_error_and_never_a_hit(web, cache, path, reason, monkeypatch):
-    monkeypatch.setattr("dart_gym.tasks.cache._RETRY_S", 0.01)
+    monkeypatch.setattr("dart_gym.tasks.setup.download_cache._RETRY_S", 0.01)
     with pytest.raises(DownloadError, match=reason):
         await cache.fetch(web.url + path, timeout=1.0 if path == "/stuck" else 30.0)
     assert cache.find(web.url + path) is None and partial_files(cache) == []
 
 
 async def test_a_broken_transfer_is_tried_again_and_a_refusal_is_not(web, cache, monkeypatch):
-    monkeypatch.setattr("dart_gym.tasks.cache._RETRY_S", 0.01)
+    monkeypatch.setattr("dart_gym.tasks.setup.download_cache._RETRY_S", 0.01)
     for path in ("/cut", "/missing"):
         with pytest.raises(DownloadError):
             await cache.fetch(web.url + path)
@@ -113,7 +113,7 @@ async def test_a_full_disk_is_named(web, cache, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dart_gym.tasks.cache.os.fsync", full)
+    monkeypatch.setattr("dart_gym.tasks.setup.download_cache.os.fsync", full)
     with pytest.raises(DownloadError, match="No space left on device"):
         await cache.fetch(f"{web.url}/file.bin")
     assert partial_files(cache) == []

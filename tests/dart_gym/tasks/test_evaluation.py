@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import CommandResult, DesktopSpec
-from dart_gym.errors import DesktopError, EvaluationFailure, TaskError
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.tasks.evaluation import environment
+from dart_gym.core.errors import DesktopError, EvaluationFailure, TaskError
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import CommandResult, DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.evaluation import evaluator_environment
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from dart_gym.tasks.evaluation.metrics import METRICS, compare_text_file
-from dart_gym.tasks.evaluation.rules import Check, combine, decided, early_score, read_evaluator
-from dart_gym.tasks.setup import cached_path, command_line, run_steps
+from dart_gym.tasks.evaluation.score_rules import Check, combine, decided, early_score, read_evaluator
+from dart_gym.tasks.setup.setup_runner import cached_path, command_line, run_steps
 
 RESULT = {"type": "vm_file", "path": "/home/user/a.txt", "dest": "a.txt"}
 EXPECTED = {"type": "vm_file", "path": "/home/user/b.txt", "dest": "b.txt"}
@@ -179,7 +179,7 @@ async def test_several_files_are_given_to_the_metric(desktop):
     ],
 )
 async def test_a_broken_evaluator_is_a_status_with_a_reason(desktop, evaluator, reason, monkeypatch, tmp_path):
-    monkeypatch.setenv(environment.VARIABLE, str(tmp_path))  # as where OSWorld's evaluator is not installed
+    monkeypatch.setenv(evaluator_environment.VARIABLE, str(tmp_path))  # as where OSWorld's evaluator is not installed
     await desktop.write_file("/home/user/a.txt", b"text")
     evaluation = await evaluate(desktop, evaluator, TerminalState.DONE)
     assert (evaluation.status, evaluation.score) == (EvaluationStatus.EVALUATION_ERROR, None)

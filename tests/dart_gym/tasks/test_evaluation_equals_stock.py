@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.outcomes import EvaluationStatus, TerminalState
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
 from dart_gym.tasks.evaluation.evaluator import evaluate
 from tests.dart_gym.stock_osworld import stock_score_on
 

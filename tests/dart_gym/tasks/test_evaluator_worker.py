@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.tasks.evaluation import environment, worker
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.evaluation import evaluator_environment, evaluator_worker
 from dart_gym.tasks.evaluation.evaluator import evaluate
 
 pytestmark = pytest.mark.desktop
@@ -169,7 +169,7 @@ async def test_a_crash_names_the_signal(desktop):
 
 
 async def test_too_much_memory_is_an_error(desktop, monkeypatch):
-    monkeypatch.setattr(worker, "MEMORY_BYTES", 200 << 20)
+    monkeypatch.setattr(evaluator_worker, "MEMORY_BYTES", 200 << 20)
     command = "head -c 60000000 /dev/zero | tr '\\0' a"
     much = {**HELLO, "result": {"type": "vm_command_line", "command": command, "shell": True}}
     evaluation = await evaluate(desktop, much, TerminalState.DONE, official=True)
@@ -209,7 +209,7 @@ ok = True
 
 
 async def test_a_missing_environment_names_the_command(desktop, monkeypatch, tmp_path):
-    monkeypatch.setenv(environment.VARIABLE, str(tmp_path / "none"))
+    monkeypatch.setenv(evaluator_environment.VARIABLE, str(tmp_path / "none"))
     evaluation = await evaluate(desktop, HELLO, TerminalState.DONE, official=True)
     assert evaluation.status is EvaluationStatus.EVALUATION_ERROR
     assert "dart-gym evaluator install" in evaluation.detail

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec, SettlePolicy
-from dart_gym.tasks.idleness import demand, parse, wait_until_idle
-from dart_gym.tasks.windows import wait_for_window
+from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.screen.idleness import demand, parse, wait_until_idle
+from dart_gym.tasks.screen.windows import wait_for_window
 
 BUSY = "import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\ntime.sleep(60)"
 SILENT = """

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dart_gym.tasks.evaluation import environment, worker_main
+from dart_gym.tasks.evaluation import evaluator_environment, evaluator_worker_main
 from dart_gym.tasks.evaluation.metrics import METRICS
 
 CASES = 400
@@ -21,7 +21,7 @@ FILES = ["a b\n", "a  b", "A b", "a\tb\n\n", "", "é\r\n中", "a b"]
 PROGRAM = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-import worker_main
+import evaluator_worker_main as worker_main
 sys.meta_path.append(worker_main.AbsentModules())
 worker_main.make_packages_lazy()
 answers = []
@@ -69,8 +69,8 @@ def ours(name: str, arguments: list[Any], options: dict[str, Any]) -> float | st
 @pytest.mark.desktop  # for the evaluator's environment, which that part of the set-up makes
 def test_built_in_metrics_equal_osworlds(tmp_path):
     found = cases(tmp_path)
-    folder = str(Path(worker_main.__file__).parent)
-    command = [str(environment.find().python), "-I", "-c", PROGRAM, folder]
+    folder = str(Path(evaluator_worker_main.__file__).parent)
+    command = [str(evaluator_environment.find().python), "-I", "-c", PROGRAM, folder]
     result = subprocess.run(command, input=json.dumps(found), capture_output=True, text=True, timeout=100)
     assert result.returncode == 0, result.stderr[-2000:]
     theirs = json.loads(result.stderr.rpartition("ANSWERS")[2])

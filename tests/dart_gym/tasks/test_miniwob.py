@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.actions import Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec, SettlePolicy
-from dart_gym.errors import TaskError
-from dart_gym.outcomes import EvaluationStatus, TerminalState
-from dart_gym.tasks.registry import get_task, make_scenario, task_ids
-from dart_gym.tasks.suites.miniwob.scenario import looks_like_sentinel, score_of, sentinel_after
+from dart_gym.core.actions import Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Press, Scroll, Type, Wait
+from dart_gym.core.errors import TaskError
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.catalog.registry import get_task, make_scenario, task_ids
+from dart_gym.tasks.suites.miniwob.miniwob_scenario import looks_like_sentinel, score_of, sentinel_after
 
 TASKS = task_ids("miniwob")
 SEEDS = range(4)

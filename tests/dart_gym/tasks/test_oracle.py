@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from dart_gym.actions import Click, Done, Drag, Type
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import DesktopTimeoutError, TaskError
-from dart_gym.tasks.oracle import Script, expand
-from dart_gym.tasks.readiness import colours, wait_until_ready
-from dart_gym.tasks.windows import Geometry
+from dart_gym.core.actions import Click, Done, Drag, Type
+from dart_gym.core.errors import DesktopTimeoutError, TaskError
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.osworld.oracle_script import Script, expand
+from dart_gym.tasks.screen.readiness import colours, wait_until_ready
+from dart_gym.tasks.screen.windows import Geometry
 
 PRESS = {"kind": "press", "keys": ["enter"]}
 NOTE = ["zenity", "--info", "--title=Note (1)", "--text=Hello there", "--width=200"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.actions import Done, Fail
-from dart_gym.outcomes import EvaluationStatus, StepResult
-from dart_gym.session import Session
-from dart_gym.tasks.registry import task_from_dict
-from dart_gym.tasks.skips import skip_reasons
-from dart_gym.tasks.solutions import known
+from dart_gym.core.actions import Done, Fail
+from dart_gym.core.outcomes import EvaluationStatus, StepResult
+from dart_gym.sessions.session import Session
+from dart_gym.tasks.catalog.registry import task_from_dict
+from dart_gym.tasks.osworld.solutions import known
+from dart_gym.tasks.requirements.skip_reasons import skip_reasons
 from tests.dart_gym.stock_osworld import stock_score_on
 
 EXAMPLES = Path(__file__).parents[2] / "data" / "osworld" / "examples"

@@ -10,13 +10,14 @@ import pytest
 from osworld_tasks import BUNDLED, osworld_tasks
 from rich.console import Console
 
-from dart_gym.errors import TaskError, UnknownTaskError
-from dart_gym.tasks import needs, upstream
-from dart_gym.tasks.check import check_suite, print_check, unnamed_parts
-from dart_gym.tasks.evaluation.environment import VERSION, location
-from dart_gym.tasks.needs import HISTORY_URL, Download
-from dart_gym.tasks.registry import read_suite, task_from_dict
-from dart_gym.tasks.skips import kind_of, machine_has, skip_reasons
+from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.tasks.catalog.registry import read_suite, task_from_dict
+from dart_gym.tasks.evaluation.evaluator_environment import VERSION, location
+from dart_gym.tasks.requirements import needs, upstream_names
+from dart_gym.tasks.requirements.needs import Download
+from dart_gym.tasks.requirements.skip_reasons import kind_of, machine_has, skip_reasons
+from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
+from dart_gym.tasks.setup.chrome_steps import HISTORY_URL
 
 OFFLINE = 32  # of the bundled ones need neither network nor files: as the list that came with them says
 
@@ -131,6 +132,6 @@ def _names_in(package: Path) -> set[str]:
 def test_the_names_are_those_of_the_wheel():
     root = location()  # made by `dart-gym evaluator install`, which the tests' set-up runs
     (evaluators,) = root.glob("lib/python3*/site-packages/desktop_env/evaluators")
-    assert upstream.VERSION == VERSION
-    assert _names_in(evaluators / "metrics") == upstream.METRICS
-    assert {name.removeprefix("get_") for name in _names_in(evaluators / "getters")} == upstream.GETTERS
+    assert upstream_names.VERSION == VERSION
+    assert _names_in(evaluators / "metrics") == upstream_names.METRICS
+    assert {name.removeprefix("get_") for name in _names_in(evaluators / "getters")} == upstream_names.GETTERS

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.errors import TaskError
-from dart_gym.tasks.oracle import expand, place
-from dart_gym.tasks.osworld_scenario import instantiate
-from dart_gym.tasks.parameters import draw, fill
-from dart_gym.tasks.registry import get_task, task_ids
-from dart_gym.tasks.windows import Geometry, parse_geometry, title_pattern
+from dart_gym.core.errors import TaskError
+from dart_gym.tasks.catalog.parameters import draw, fill
+from dart_gym.tasks.catalog.registry import get_task, task_ids
+from dart_gym.tasks.osworld.oracle_script import expand, place
+from dart_gym.tasks.osworld.osworld_scenario import instantiate
+from dart_gym.tasks.screen.windows import Geometry, parse_geometry, title_pattern
 
 WORDS = {"word": {"choice": ["a", "b", "c"]}, "n": {"integer": [3, 5]}}
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.errors import TaskError, UnknownTaskError
-from dart_gym.tasks.registry import get_task, make_scenario, register_suite, suites, task_from_dict, task_ids
-from dart_gym.tasks.scenario import Scenario
-from dart_gym.tasks.suites.miniwob import pages
+from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.tasks.catalog.registry import get_task, make_scenario, register_suite, suites, task_from_dict, task_ids
+from dart_gym.tasks.catalog.scenario import Scenario
+from dart_gym.tasks.suites.miniwob import miniwob_pages
 
 MINIMAL = {"id": "x", "instruction": "do"}
 
@@ -126,7 +126,7 @@ def test_a_task_file_is_read_and_a_bad_one_named(tmp_path):
 
 
 def test_a_registered_suite_is_loaded_once_and_only_when_asked_for(monkeypatch):
-    monkeypatch.setattr("dart_gym.tasks.registry._registered", {})
+    monkeypatch.setattr("dart_gym.tasks.catalog.registry._registered", {})
     loads = []
 
     def load():
@@ -153,9 +153,9 @@ def test_scenarios_follow_the_protocol():
 
 
 def test_miniwob_pages_come_with_all_that_they_load():
-    files = pages.files_of("click-dialog")
+    files = miniwob_pages.files_of("click-dialog")
     assert files[0] == "miniwob/click-dialog.html"
     assert {"core/core.js", "core/core.css", "core/jquery-ui/jquery-ui.min.js", "common/ui_utils.js"} <= set(files)
     assert any(path.startswith("core/jquery-ui/images/") for path in files)
     for task_id in task_ids("miniwob"):
-        assert all(pages.read(path) for path in pages.files_of(task_id.split("/")[1]))
+        assert all(miniwob_pages.read(path) for path in miniwob_pages.files_of(task_id.split("/")[1]))

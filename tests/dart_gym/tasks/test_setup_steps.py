@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 from waiting import wait_for
 
-from dart_gym.desktops import make_desktop
-from dart_gym.desktops.base import CommandResult, DesktopSpec
-from dart_gym.desktops.devtools import Browser
-from dart_gym.errors import MissingDependencyError, TaskError
-from dart_gym.tasks.cache import DownloadCache
-from dart_gym.tasks.needs import HISTORY_URL
-from dart_gym.tasks.setup import run_steps
-from dart_gym.tasks.steps import chrome
-from dart_gym.tasks.steps.chrome import same_page, write_visits
-from dart_gym.tasks.steps.commands import drawn_pixels, program_of, reached
-from dart_gym.tasks.steps.files import shows
-from dart_gym.tasks.windows import Window, geometry, list_windows, matching, parse_windows
+from dart_gym.core.errors import MissingDependencyError, TaskError
+from dart_gym.desktops.applications.devtools import Browser
+from dart_gym.desktops.base.desktop import CommandResult, DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.screen.windows import Window, geometry, list_windows, matching, parse_windows
+from dart_gym.tasks.setup import chrome_steps
+from dart_gym.tasks.setup.chrome_steps import HISTORY_URL, same_page, write_visits
+from dart_gym.tasks.setup.command_steps import drawn_pixels, program_of, reached
+from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.setup.file_steps import shows
+from dart_gym.tasks.setup.setup_runner import run_steps
 
 
 def step(kind: str, **parameters):
@@ -157,7 +156,7 @@ async def test_a_browsing_history_is_written_where_the_browser_looks(fake, cache
     stored(cache, HISTORY_URL, history_file(tmp_path / "empty").read_bytes())
     visits = [{"url": "https://a.org", "title": "A", "visit_time_from_now_in_seconds": 3600}]
     await run_steps(fake, [step("update_browse_history", history=visits)], downloads=cache)
-    (tmp_path / "read").write_bytes(await fake.read_file(chrome.HISTORY_PATH))
+    (tmp_path / "read").write_bytes(await fake.read_file(chrome_steps.HISTORY_PATH))
     connection = sqlite3.connect(tmp_path / "read")
     assert connection.execute("SELECT title FROM urls").fetchall() == [("A",)]
     connection.close()
@@ -272,7 +271,7 @@ async def test_commands_files_and_windows(desktop, tmp_path):
 
 @pytest.mark.desktop
 async def test_a_window_that_never_comes_is_an_error_within_its_time(desktop, monkeypatch):
-    monkeypatch.setattr("dart_gym.tasks.steps.windows.WINDOW_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("dart_gym.tasks.setup.window_steps.WINDOW_TIMEOUT_S", 0.3)
     with pytest.raises(TaskError, match="no window titled 'None' appeared within 0.3 s .windows: none"):
         await run_steps(desktop, [step("activate_window", window_name="None")])
 

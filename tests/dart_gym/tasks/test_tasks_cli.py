@@ -11,10 +11,10 @@ import pytest
 from osworld_tasks import BUNDLED, osworld_tasks
 from typer.testing import CliRunner
 
-from dart_gym.cli import app
-from dart_gym.tasks.cache import DownloadCache
-from dart_gym.tasks.mirror import wanted
-from dart_gym.tasks.registry import read_suite
+from dart_gym.commands.gym_cli import app
+from dart_gym.tasks.catalog.registry import read_suite
+from dart_gym.tasks.requirements.mirror import wanted
+from dart_gym.tasks.setup.download_cache import DownloadCache
 
 pytestmark = pytest.mark.process
 
@@ -80,6 +80,6 @@ def test_mirror_imports_what_a_directory_has_and_says_what_is_missing(tmp_path):
     ],
 )
 def test_a_users_mistake_is_one_line(arguments, match):
-    command = [sys.executable, "-m", "dart_gym.cli", "tasks", *arguments]
+    command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "tasks", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
     assert result.returncode != 0 and match in result.stderr and "Traceback" not in result.stderr

@@ -11,8 +11,8 @@ import pytest
 from data_builders import CONTEXT, URL_FILE, Clock, empty, open_manager
 
 from dart_train.data import DataManager
-from dart_train.data.mariadb import MariaDB
-from dart_train.data.store import Store
+from dart_train.data.store.sql_store import Store
+from tests.helpers.mariadb import MariaDB
 
 
 @pytest.fixture(scope="session")

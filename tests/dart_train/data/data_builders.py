@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dart_gym.outcomes import TerminalState
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data import CurationConfig, DataManager, image_hash
-from dart_train.data.schema import metadata
-from dart_train.data.store import Store
-from dart_train.trajectory import Step, Trajectory
+from dart_train.data.store.schema import metadata
+from dart_train.data.store.sql_store import Store
 
 CONTEXT = multiprocessing.get_context("forkserver")
 """Of the processes that tests start; the fixture `forkserver` makes that fast."""
@@ -40,7 +40,7 @@ def make_step(version: int = 0, images: tuple[str, ...] = (), **fields) -> Step:
     values = {
         "prompt_ids": (1, 2, 3),
         "image_hashes": images,
-        "sampled_ids": (7, 8),
+        "response_ids": (7, 8),
         "logprobs": (-0.25, -1.5),
         "version": (version, version),
         "text": "Action: click",

@@ -5,7 +5,7 @@ from data_builders import SMALL, record_group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.data.admission import Backlog, admission, areal_capacity, capacity
+from dart_train.data.curation.rollout_admission import Backlog, admission, areal_capacity, capacity
 
 SIZES = st.integers(0, 1000)
 

@@ -10,16 +10,12 @@ import pytest
 import sqlalchemy as sa
 from data_builders import RUN, SMALL, Clock, make_trajectory, open_manager, record_group
 
-from dart_train.data import DataManager, RolloutState, prepared
-from dart_train.data.mariadb import MariaDB
-from dart_train.data.schema import rollout_meta, rollout_run
-from dart_train.data.store import Store
-from dart_train.errors import (
-    DatabaseBusyError,
-    DatabaseGoneError,
-    DuplicateTrajectoryError,
-    ReadOnlyError,
-)
+from dart_train.core.train_errors import DatabaseBusyError, DatabaseGoneError, DuplicateTrajectoryError, ReadOnlyError
+from dart_train.data import DataManager, RolloutState
+from dart_train.data.store import prepared_statements
+from dart_train.data.store.schema import rollout_meta, rollout_run
+from dart_train.data.store.sql_store import Store
+from tests.helpers.mariadb import MariaDB
 
 # Two of one id
 
@@ -105,7 +101,7 @@ def test_the_databases_clock_is_now(database, tmp_path):
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("dart_train.data.store.SAY_AWAY_S", 0.0)
+    monkeypatch.setattr("dart_train.data.store.sql_store.SAY_AWAY_S", 0.0)
     with MariaDB() as server:
         url = server.new_url()
         with DataManager.open(url, tmp_path, RUN, config=SMALL, patience_s=200.0) as data:
@@ -146,7 +142,7 @@ def test_a_connection_that_the_server_ends_costs_nothing(mysql_url, mariadb, tmp
     """Each statement of the work finds its connection killed once; the work is done all the same, once."""
     with DataManager.open(mysql_url, tmp_path, "killed", config=SMALL) as data:
         killed: list[int] = []
-        execute = prepared.execute
+        execute = prepared_statements.execute
 
         def kill(connection, text, parameters):
             if text.startswith("INSERT INTO rollout_step") and not killed:
@@ -154,7 +150,7 @@ def test_a_connection_that_the_server_ends_costs_nothing(mysql_url, mariadb, tmp
                 mariadb.execute(f"KILL {killed[0]}")
             return execute(connection, text, parameters)
 
-        monkeypatch.setattr(prepared, "execute", kill)
+        monkeypatch.setattr(prepared_statements, "execute", kill)
         assert data.record(make_trajectory("t", run_id="killed")) is RolloutState.RECORDED
         assert len(killed) == 1
         assert data.census().total == 1
@@ -198,7 +194,7 @@ def test_a_read_only_disk_is_said(sandboxed, tmp_path):
     program = (
         "import sys; from pathlib import Path\n"
         "from data_builders import open_manager, make_trajectory\n"
-        "from dart_train.errors import ReadOnlyError\n"
+        "from dart_train.core.train_errors import ReadOnlyError\n"
         "try:\n    open_manager(Path(sys.argv[1])).record(make_trajectory('t'))\n"
         "except ReadOnlyError as error: print('said:', error)\n"
     )
@@ -211,7 +207,7 @@ def test_a_full_disk_is_said_and_recording_goes_on_when_there_is_room(sandboxed,
     program = (
         "import os, sys; from pathlib import Path\n"
         "from data_builders import open_manager, make_trajectory, record_group\n"
-        "from dart_train.errors import DiskFullError\n"
+        "from dart_train.core.train_errors import DiskFullError\n"
         "folder = Path(sys.argv[1]); data = open_manager(folder)\n"
         "record_group(data, 'g0')\n"
         "room = os.statvfs(folder); (folder / 'filler').write_bytes(bytes(room.f_bavail * room.f_frsize - 20000))\n"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import pytest
 from data_builders import RUN, make_step, make_trajectory, open_manager, picture, record_group
 
+from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, ReadOnlyError, SchemaError
 from dart_train.data import DataManager, image_hash
-from dart_train.data.check import Problem, check_run, unopened
-from dart_train.data.files import pack_trajectory
-from dart_train.data.schema import GroupState, rollout_group, rollout_run
-from dart_train.errors import DatabaseGoneError, DataError, DiskFullError, ReadOnlyError, SchemaError
+from dart_train.data.files.trajectory_files import pack_trajectory
+from dart_train.data.maintenance.integrity_check import Problem, check_run, unopened
+from dart_train.data.store.schema import GroupState, rollout_group, rollout_run
 
 
 @pytest.fixture
@@ -170,8 +170,8 @@ CHECK = textwrap.dedent(
     from pathlib import Path
     from data_builders import RUN
     from dart_train.data import DataManager
-    from dart_train.data.check import check_run, unopened
-    from dart_train.errors import DataError
+    from dart_train.data.maintenance.integrity_check import check_run, unopened
+    from dart_train.core.train_errors import DataError
 
     database, files = sys.argv[1].split(":")
     try:
@@ -202,7 +202,7 @@ FULL = textwrap.dedent(
     import os, sys
     from pathlib import Path
     from data_builders import open_manager, record_group
-    from dart_train.data.check import check_run
+    from dart_train.data.maintenance.integrity_check import check_run
 
     root = Path(sys.argv[1])
     data = open_manager(root)

@@ -20,8 +20,9 @@ import pytest
 import sqlalchemy as sa
 from data_builders import CONTEXT, make_step, make_trajectory, open_manager, picture, publish, record_group
 
-from dart_train.data import DataManager, RolloutState, image_hash, prepared
-from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
+from dart_train.data import DataManager, RolloutState, image_hash
+from dart_train.data.store import prepared_statements
+from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
 pytestmark = [pytest.mark.usefixtures("database", "forkserver"), pytest.mark.process, pytest.mark.timeout(600)]
 MOST_BOUNDARIES = 200
@@ -38,13 +39,13 @@ class Boundaries:
         writer = data.store._writer
         sa.event.listen(writer, "before_cursor_execute", lambda *_: self._reach())
         sa.event.listen(writer, "commit", lambda *_: self._reach())
-        execute = prepared.execute
+        execute = prepared_statements.execute
 
         def watched(connection: sa.Connection, text: str, parameters: Any) -> Any:
             self._reach()
             return execute(connection, text, parameters)
 
-        prepared.execute = watched  # what goes past SQLAlchemy's events; this process ends with it
+        prepared_statements.execute = watched  # what goes past SQLAlchemy's events; this process ends with it
 
     def _on_event(self, name: str, arguments: tuple) -> None:
         writes = name in ("os.rename", "os.mkdir", "os.remove") or (name == "open" and arguments[1] in ("wb", "w"))

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dart_gym.outcomes import TerminalState
-from dart_train.data.curation import (
+from dart_gym.core.outcomes import TerminalState
+from dart_train.data.curation.rules import (
     CurationConfig,
     Plan,
     judge_group,
@@ -17,8 +17,8 @@ from dart_train.data.curation import (
     rollouts_for,
     untrainable,
 )
-from dart_train.data.sampling import task_shares
-from dart_train.data.schema import GroupState, Reason
+from dart_train.data.curation.task_sampling import task_shares
+from dart_train.data.store.schema import GroupState, Reason
 
 
 @pytest.mark.parametrize(

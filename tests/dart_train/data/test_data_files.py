@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from dart_train.data.files import (
+from dart_train.core.train_errors import CorruptDataError, InvalidTrajectoryError
+from dart_train.data.files.trajectory_files import (
     TrajectoryFiles,
     encode_png,
     image_hash,
     pack_trajectory,
     unpack_trajectory,
 )
-from dart_train.errors import CorruptDataError, InvalidTrajectoryError
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ FULL_DISK = textwrap.dedent(
     import sys
     from pathlib import Path
     from data_builders import make_step, make_trajectory, open_manager, picture, record_with_image
-    from dart_train.errors import DiskFullError
+    from dart_train.core.train_errors import DiskFullError
 
     data, count = open_manager(Path(sys.argv[1])), 0
     try:
@@ -198,7 +198,7 @@ READ_ONLY = textwrap.dedent(
     import sys
     from pathlib import Path
     from data_builders import make_trajectory, open_manager
-    from dart_train.errors import ReadOnlyError
+    from dart_train.core.train_errors import ReadOnlyError
 
     try:
         open_manager(Path(sys.argv[1])).record(make_trajectory("t"))

@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 from data_builders import make_step, make_trajectory, open_manager, publish, record_group
 
-from dart_train.data import Resumed, leases
-from dart_train.data.schema import lease, rollout_step
-from dart_train.errors import LeaseError
-from dart_train.trajectory import Step
+from dart_train.core.train_errors import LeaseError
+from dart_train.core.trajectory import Step
+from dart_train.data import Resumed
+from dart_train.data.groups import leases
+from dart_train.data.store.schema import lease, rollout_step
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -19,10 +19,10 @@ from data_builders import (
     record_with_image,
 )
 
-from dart_gym.outcomes import TerminalState
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import CheckpointError, CorruptDataError, InvalidTrajectoryError, LeaseError
 from dart_train.data import CheckpointStatus, RolloutState, image_hash
-from dart_train.data.schema import checkpoint, rollout_group, rollout_meta, rollout_run
-from dart_train.errors import CheckpointError, CorruptDataError, InvalidTrajectoryError, LeaseError
+from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run
 
 pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
 

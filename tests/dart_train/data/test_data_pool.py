@@ -9,9 +9,10 @@ import pytest
 import sqlalchemy as sa
 from data_builders import SMALL, make_step, make_trajectory, open_manager, picture, record_group, record_with_image
 
+from dart_train.core.train_errors import DataError, InvalidTrajectoryError
 from dart_train.data import DataManager, image_hash
-from dart_train.data.pool import belongs, retire
-from dart_train.data.pool_import import (
+from dart_train.data.curation.experience_pool import belongs, retire
+from dart_train.data.maintenance.pool_import import (
     as_pooled,
     fill_pool,
     import_successes,
@@ -19,8 +20,7 @@ from dart_train.data.pool_import import (
     replace_ids,
     strip_hint,
 )
-from dart_train.data.schema import Provenance, curation_decision, experience_pool, rollout_run
-from dart_train.errors import DataError, InvalidTrajectoryError
+from dart_train.data.store.schema import Provenance, curation_decision, experience_pool, rollout_run
 
 POOLING = SMALL.model_copy(update={"experience_pool": True, "group_size": 4})
 
@@ -149,7 +149,7 @@ def test_a_hint_leaves_every_prompt_token_by_token():
     plain = strip_hint(hinted(), encode, "Hint:")
     assert plain.instruction == "Press it."
     assert [step.prompt_ids for step in plain.steps] == [(1, *encode("Press it."), 2, 3)] * 2
-    assert [step.sampled_ids for step in plain.steps] == [step.sampled_ids for step in hinted().steps]
+    assert [step.response_ids for step in plain.steps] == [step.response_ids for step in hinted().steps]
     assert all(step.logprobs == () for step in plain.steps)  # they were of another prompt
 
 

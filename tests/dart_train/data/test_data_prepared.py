@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from data_builders import make_step, make_trajectory, open_manager
 
 from dart_train.data import RolloutState
-from dart_train.data.prepared import Prepared
-from dart_train.data.schema import rollout_meta, rollout_run, rollout_step, run_state
+from dart_train.data.store.prepared_statements import Prepared
+from dart_train.data.store.schema import rollout_meta, rollout_run, rollout_step, run_state
 
 pytestmark = pytest.mark.usefixtures("database")
 HOSTILE = "50 % of %s, %(run_id)s, :run_id, ? and {}; '\"`\\'); DROP TABLE rollout_run; -- \n\0 日本 😀"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.data.curation import CurationConfig, TaskSampling
-from dart_train.data.sampling import band_of, curriculum_shares, success_share, task_shares
+from dart_train.data.curation.rules import CurationConfig, TaskSampling
+from dart_train.data.curation.task_sampling import band_of, curriculum_shares, success_share, task_shares
 
 rates = st.none() | st.floats(0, 1)
 

@@ -10,10 +10,11 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import mysql
 
-from dart_train.data import leases, migrate, schema
-from dart_train.data.ddl import FILES, ddl
-from dart_train.data.store import Store
-from dart_train.errors import SchemaError
+from dart_train.core.train_errors import SchemaError
+from dart_train.data.groups import leases
+from dart_train.data.store import migrate, schema
+from dart_train.data.store.ddl import FILES, ddl
+from dart_train.data.store.sql_store import Store
 
 SQL = Path(__file__).parents[3] / "sql"
 
@@ -88,7 +89,7 @@ def test_published_defaults_are_kept():
 
 @pytest.mark.parametrize("dialect", ["sqlite", "mysql"])
 def test_sql_files_are_up_to_date(dialect):
-    hint = "run `python -m dart_train.data.ddl sql`"
+    hint = "run `python -m dart_train.data.store.ddl sql`"
     assert (SQL / FILES[dialect]).read_text() == ddl(dialect), hint
 
 
@@ -161,7 +162,7 @@ def _url(engine: sa.Engine) -> str:
 
 def test_the_newest_migration_is_the_schemas():
     config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(migrate.__file__).parents[1] / "migrations"))
     assert ScriptDirectory.from_config(config).get_heads() == [schema.REVISION]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from data_builders import CONTEXT, RUN, make_trajectory, open_manager, publish, record_group, url_of
 
-from dart_train.data.schema import task_state
-from dart_train.data.service import DataService, run_data_service
-from dart_train.data.store import Store
-from dart_train.errors import DatabaseGoneError
-from dart_train.metrics import MetricsLog, read_metrics
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.core.train_errors import DatabaseGoneError
+from dart_train.data.maintenance.data_service import DataService, run_data_service
+from dart_train.data.store.schema import task_state
+from dart_train.data.store.sql_store import Store
 
 
 def _serve(folder: Path) -> None:

@@ -7,11 +7,11 @@ from data_builders import SMALL, make_step, make_trajectory, open_manager, publi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.outcomes import TerminalState
+from dart_gym.core.outcomes import TerminalState
 from dart_train.data import CurationConfig
-from dart_train.data.leftovers import Leftover, regroup
-from dart_train.rollout.config import TaskEntry
-from dart_train.rollout.scheduler import Scheduler
+from dart_train.data.curation.leftovers import Leftover, regroup
+from dart_train.rollout.schedule.scheduler import Scheduler
+from dart_train.rollout.settings.rollout_config import TaskEntry
 
 TASK = "fake/button"
 

@@ -16,11 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from dart_gym.outcomes import TerminalState
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import LeaseError
+from dart_train.core.trajectory import Trajectory
 from dart_train.data import LeasedGroups
-from dart_train.data.schema import rollout_group, rollout_meta, rollout_run
-from dart_train.errors import LeaseError
-from dart_train.trajectory import Trajectory
+from dart_train.data.store.schema import rollout_group, rollout_meta, rollout_run
 
 OF_GROUP = {
     "open": "recorded",

@@ -5,9 +5,9 @@ from data_builders import Clock, fresh, make_step, make_trajectory, open_manager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dart_gym.outcomes import TerminalState
-from dart_train.data.cache import LRUCache
-from dart_train.data.statistics import Bucket, TaskStats
+from dart_gym.core.outcomes import TerminalState
+from dart_train.data.files.lru_cache import LRUCache
+from dart_train.data.insight.statistics import Bucket, TaskStats
 
 pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
 

@@ -8,12 +8,12 @@ import pytest
 from data_builders import SMALL, make_step, make_trajectory, open_manager, publish, record_group
 from rich.console import Console
 
-from dart_gym.outcomes import TerminalState
-from dart_train.commands.data_care import show_findings, show_status
+from dart_gym.core.outcomes import TerminalState
+from dart_train.commands.data_care_commands import show_findings, show_status
+from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data import DataManager
-from dart_train.data.check import CheckReport, Problem
-from dart_train.data.service import DataService
-from dart_train.metrics import MetricsLog, read_metrics
+from dart_train.data.maintenance.data_service import DataService
+from dart_train.data.maintenance.integrity_check import CheckReport, Problem
 
 
 @pytest.fixture

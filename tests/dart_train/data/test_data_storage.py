@@ -12,10 +12,10 @@ import httpx
 import pytest
 from data_builders import RUN, SMALL, make_step, make_trajectory, picture
 
+from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, StorageGoneError
 from dart_train.data import DataManager, image_hash
-from dart_train.data.files import TrajectoryFiles, image_key
-from dart_train.data.storage import Storage, open_storage
-from dart_train.errors import CorruptDataError, DataError, ReadOnlyError, StorageGoneError
+from dart_train.data.files.object_storage import Storage, open_storage
+from dart_train.data.files.trajectory_files import TrajectoryFiles, image_key
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,7 @@ import pytest
 import sqlalchemy as sa
 from data_builders import CONTEXT, RUN, SMALL, make_trajectory, url_of
 
-from dart_train.data import schema
-from dart_train.data.manager import DataManager
-from dart_train.data.store import Store
-from dart_train.errors import (
+from dart_train.core.train_errors import (
     CorruptDataError,
     DatabaseBusyError,
     DatabaseGoneError,
@@ -19,6 +16,9 @@ from dart_train.errors import (
     DiskFullError,
     SchemaError,
 )
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store import schema
+from dart_train.data.store.sql_store import Store
 
 
 @pytest.mark.parametrize(
@@ -179,5 +179,5 @@ def test_runs_share_a_database_without_seeing_one_another(database, tmp_path):
 
 @pytest.mark.process
 def test_the_package_needs_no_torch():
-    program = "import sys, dart_train.data, dart_train.data.service; sys.exit('torch' in sys.modules)"
+    program = "import sys, dart_train.data, dart_train.data.maintenance.data_service; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

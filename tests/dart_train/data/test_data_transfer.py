@@ -10,13 +10,13 @@ import pytest
 from data_builders import RUN, SMALL, make_trajectory, picture, publish, record_group, record_with_image
 from typer.testing import CliRunner
 
-from dart_train.cli import app
-from dart_train.config import ConfigError, parse_config
+from dart_train.commands.train_cli import app
+from dart_train.config.run_config import ConfigError, parse_config
+from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data import DataManager
-from dart_train.data.schema import alembic_version
-from dart_train.data.store import Store
-from dart_train.data.transfer import export_run, import_run
-from dart_train.errors import CorruptDataError, DataError
+from dart_train.data.maintenance.transfer import export_run, import_run
+from dart_train.data.store.schema import alembic_version
+from dart_train.data.store.sql_store import Store
 
 MINIMAL = {"name": "tiny", "rollout": {"tasks": [{"id": "fake/button"}]}}
 
@@ -127,7 +127,9 @@ def test_export_and_import_by_commands(tmp_path, config):
 @pytest.mark.parametrize("arguments", [["CONFIG"], ["--name", "x", "CONFIG"], ["serve", "CONFIG"]])
 def test_a_configuration_alone_still_means_the_process(arguments, monkeypatch, config):
     served = []
-    monkeypatch.setattr("dart_train.data.service.run_data_service", lambda data, *_, **__: served.append(data.run_id))
+    monkeypatch.setattr(
+        "dart_train.data.maintenance.data_service.run_data_service", lambda data, *_, **__: served.append(data.run_id)
+    )
     _invoke(*[config[0] if word == "CONFIG" else word for word in arguments], *config[1:])
     assert served == ["x" if "x" in arguments else "tiny"]
 

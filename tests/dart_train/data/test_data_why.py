@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.data.curation import Census
-from dart_train.data.why import Evidence, as_set, explain
+from dart_train.data.curation.rules import Census
+from dart_train.data.insight.diagnose import Evidence, as_set, explain
 
 
 def test_the_explanation_names_every_obstacle():

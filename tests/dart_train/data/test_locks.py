@@ -9,7 +9,7 @@ import pytest
 from data_builders import open_manager, url_of
 
 from dart_train.data import DataManager
-from dart_train.data.locks import LONGEST_NAME
+from dart_train.data.store.database_locks import LONGEST_NAME
 
 pytestmark = pytest.mark.usefixtures("database")
 CONTENDERS = 6

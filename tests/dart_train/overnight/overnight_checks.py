@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
-from dart_train.data.check import HARMLESS, Problem, check_run
-from dart_train.data.manager import DataManager
-from dart_train.data.retention import collect
-from dart_train.data.schema import (
+from dart_train.data.maintenance.integrity_check import HARMLESS, Problem, check_run
+from dart_train.data.maintenance.retention import collect
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store.schema import (
     GroupState,
     LeaseState,
     RolloutState,
@@ -28,7 +28,7 @@ from dart_train.data.schema import (
     rollout_meta,
     rollout_step,
 )
-from dart_train.trainer.checkpoint import resume_point
+from dart_train.trainer.weights.checkpoint import resume_point
 from tests.dart_train.overnight.overnight_run import OvernightRun
 
 CLOCK_S = 0.5

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from dart_gym.processes import private_memory
+from dart_gym.utils.processes import private_memory
 from tests.dart_train.overnight.overnight_run import OvernightRun
 
 INTERVAL_S = 5.0

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psutil
 
-from dart_gym.processes import die_with_parent
-from dart_train.metrics import read_metrics
-from dart_train.rundir import RunDirectory
+from dart_gym.utils.processes import die_with_parent
+from dart_train.core.metrics_log import read_metrics
+from dart_train.run.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "quickstart.yaml"
@@ -153,9 +153,9 @@ def module_name(process: psutil.Process) -> str | None:
     words = process.info["cmdline"] or []
     if words[1:3] == ["-m", "dart_train"] and len(words) > 3:
         return MODULES.get(words[3])
-    if words[1:3] == ["-m", "dart_gym.cli"]:
+    if words[1:3] == ["-m", "dart_gym.commands.gym_cli"]:
         return "cluster"
-    if words[1:3] == ["-m", "dart_agent.engines.server"] and "--name" in words:
+    if words[1:3] == ["-m", "dart_agent.engines.remote.engine_server"] and "--name" in words:
         return f"engine-{words[words.index('--name') + 1]}"
     return None
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from dart_gym.actions import Action
-from dart_gym.desktops.base import Desktop
-from dart_gym.desktops.fake import FakeDesktop
-from dart_gym.errors import TaskError
-from dart_gym.outcomes import Evaluation, TerminalState
-from dart_gym.tasks.registry import register_suite
-from dart_gym.tasks.scenario import Prepared
-from dart_gym.tasks.suites.fake import TASKS, FakeScenario
-from dart_gym.tasks.task import Task
+from dart_gym.core.actions import Action
+from dart_gym.core.errors import TaskError
+from dart_gym.core.outcomes import Evaluation, TerminalState
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.tasks.catalog.registry import register_suite
+from dart_gym.tasks.catalog.scenario import Prepared
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
 
 CRASH, SETUP, HEALED = "broken/crash", "broken/setup", "broken/healed"
 MENDED = {HEALED: False}

@@ -12,17 +12,17 @@ import pytest
 import pytest_asyncio
 from pool_builders import make_weights
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import Engine, Prompt, Sampling
+from dart_agent.engines.base.engine import Engine, Prompt, Sampling
 from dart_agent.formats import get_format
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, build_tokenizer
 from dart_agent.policies.policy import Policy
-from dart_agent.policies.vlm import VLMPolicy
-from dart_agent.tiny import TinyModelConfig, build_tiny_model, build_tokenizer
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
+from dart_agent.policies.vlm_policy import VLMPolicy
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
 
 SHORT = ConversationConfig(style="short", screenshots=1, texts=2)
 

@@ -11,8 +11,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
-from dart_agent.engines.server import run
+from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.remote.engine_server import run
 
 
 class EchoEngine:

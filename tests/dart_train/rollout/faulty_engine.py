@@ -10,8 +10,8 @@ from pathlib import Path
 
 from echo_engine import EchoEngine
 
-from dart_agent.engines.base import EngineError, EngineInfo, Generation, Prompt, Sampling
-from dart_agent.engines.server import EngineServer
+from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.remote.engine_server import EngineServer
 
 
 class FaultyEngine(EchoEngine):

@@ -9,11 +9,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from dart_train.data.manager import DataManager
-from dart_train.rollout.config import EngineConfig, SyncConfig
-from dart_train.rollout.engines import EnginePool
-from dart_train.rollout.replica import ReplicaState, Weights
-from dart_train.rollout.sync import WeightSync
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 
 LEASE_S = 1.5
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from dart_train.rollout.config import EngineConfig
-from dart_train.rollout.engines import EnginePool
-from dart_train.rollout.replica import ReplicaState, Weights
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.settings.rollout_config import EngineConfig
 
 ECHO = (sys.executable, str(Path(__file__).with_name("echo_engine.py")))
 

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dart_gym.processes import die_with_parent
-from dart_train.data.manager import DataManager
-from dart_train.rollout.config import EngineConfig, RolloutConfig
-from dart_train.rollout.service import RolloutService
+from dart_gym.utils.processes import die_with_parent
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.service.rollout_service import RolloutService
+from dart_train.rollout.settings.rollout_config import EngineConfig, RolloutConfig
 
 CLICK = "Action: click(start_box='(42,56)')"
 TASKS = ("fake/click-button", "fake/two-steps")
@@ -67,7 +67,7 @@ def killable(*argv: str) -> Iterator[Killable]:
 
 
 def cluster(url: str) -> contextlib.AbstractContextManager[Killable]:
-    return killable("-m", "dart_gym.cli", "serve", "--listen", url, "--desktops", "4", "--sandbox", "none")
+    return killable("-m", "dart_gym.commands.gym_cli", "serve", "--listen", url, "--desktops", "4", "--sandbox", "none")
 
 
 def echo_engine(url: str, weights: Path) -> contextlib.AbstractContextManager[Killable]:

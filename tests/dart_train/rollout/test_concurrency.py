@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.engines.base import EngineInfo
-from dart_train.rollout.concurrency import REST_LOOKS, Concurrency, adapt, overloaded, shrink
+from dart_agent.engines.base.engine import EngineInfo
+from dart_train.rollout.fleet.concurrency import REST_LOOKS, Concurrency, adapt, overloaded, shrink
 
 
 def info(in_flight: int = 0, waiting: int = 0, kv_use: float = 0.0, capacity: int = 0) -> EngineInfo:

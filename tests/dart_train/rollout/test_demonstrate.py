@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from dart_agent.conversation import Conversation
 from dart_agent.formats import get_format
-from dart_gym.actions import Click, Done
-from dart_gym.cluster.client import ClusterClient
-from dart_train.rollout.config import FIRST_TRAINING_SEED
-from dart_train.rollout.demonstrate import (
+from dart_agent.prompting.conversation import Conversation
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.core.actions import Click, Done
+from dart_train.rollout.play.oracle_demonstrations import (
     DemonstratingPolicy,
     collect_demonstrations,
     plan_demonstrations,
     snapped,
 )
-from dart_train.rollout.recorder import Recorder
+from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 TASKS = ["fake/click-button", "fake/two-steps"]
 
@@ -58,5 +58,5 @@ async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_h
         for step in trajectory.steps:
             conversation.observe(data.load_image(step.image_hashes[-1]))
             assert conversation.prompt().token_ids == step.prompt_ids
-            assert step.sampled_ids == tuple(tokens.response(step.text)) and step.logprobs == ()
-            conversation.respond(step.sampled_ids)
+            assert step.response_ids == tuple(tokens.response(step.text)) and step.logprobs == ()
+            conversation.respond(step.response_ids)

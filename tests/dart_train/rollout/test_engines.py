@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pool_builders import all_ready, echo_pool, model_pool, pid_of, until
 
-from dart_agent.engines.base import EngineError, Prompt, Sampling
-from dart_train.rollout.engines import EpisodeEngine
-from dart_train.rollout.replica import ReplicaState
-from dart_train.rollout.routing import Load, backoff, route
+from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
+from dart_train.rollout.fleet.engine_pool import EpisodeEngine
+from dart_train.rollout.fleet.replica import ReplicaState
+from dart_train.rollout.fleet.request_routing import Load, backoff, route
 
 READY, UPDATING, DOWN = ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DOWN
 PROMPT = Prompt((1, 2, 3))

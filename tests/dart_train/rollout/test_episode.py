@@ -6,14 +6,14 @@ import broken_suite
 import numpy as np
 import pytest
 
-from dart_agent.engines.base import Generation, Prompt
+from dart_agent.engines.base.engine import Generation, Prompt
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.actions import Click, Done, Fail, Wait, action_from_dict
-from dart_gym.errors import UnknownTaskError
-from dart_gym.outcomes import Observation, TerminalState
-from dart_gym.session import Session
-from dart_train.data.files import image_hash
-from dart_train.rollout.episode import (
+from dart_gym.core.actions import Click, Done, Fail, Wait, action_from_dict
+from dart_gym.core.errors import UnknownTaskError
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.sessions.session import Session
+from dart_train.data.files.trajectory_files import image_hash
+from dart_train.rollout.play.rollout_episode import (
     PHASES,
     Limits,
     PlayedEpisode,
@@ -21,7 +21,7 @@ from dart_train.rollout.episode import (
     new_trajectory_id,
     to_trajectory,
 )
-from dart_train.rollout.scheduler import Assignment
+from dart_train.rollout.schedule.scheduler import Assignment
 
 ASSIGNMENT = Assignment("fake/two-steps", 10_007, "fake/two-steps@10007#0.0", 3, 0, 99, 4)
 
@@ -73,7 +73,7 @@ async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids()
     assert [len(step.image_hashes) for step in trajectory.steps] == [1, 2, 3]
     assert set(images) == {name for step in trajectory.steps for name in step.image_hashes}
     assert all(image_hash(image) == name for name, image in images.items())
-    assert all(step.sampled_ids == (5, 6) and step.logprobs == (-0.5, -0.25) for step in trajectory.steps)
+    assert all(step.response_ids == (5, 6) and step.logprobs == (-0.5, -0.25) for step in trajectory.steps)
     assert action_from_dict(trajectory.steps[2].actions[0]) == Done()
     assert trajectory.timings["engine"] == pytest.approx(0.6) and trajectory.timings["reset"] > 0
     assert trajectory.task_hash and trajectory.created_at > 0

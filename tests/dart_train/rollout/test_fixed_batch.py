@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from dart_agent.policies.oracle import OraclePolicy
+from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
-from dart_gym.cluster.client import ClusterClient
-from dart_gym.errors import UnknownTaskError
-from dart_gym.outcomes import Observation, TerminalState
-from dart_train.rollout.batch import EpisodeLost, play_all
-from dart_train.rollout.scheduler import Assignment
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.core.errors import UnknownTaskError
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_train.rollout.play.episode_batch import EpisodeLost, play_all
+from dart_train.rollout.schedule.scheduler import Assignment
 
 
 def assignments(task: str, count: int) -> list[Assignment]:

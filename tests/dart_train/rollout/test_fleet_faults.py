@@ -11,11 +11,11 @@ import pytest
 from faulty_engine import FaultyEngine, served
 from pool_builders import all_ready, echo_pool, make_weights, until
 
-from dart_agent.engines.base import BadResponse, EngineBusy, EngineError, Prompt, RequestRefused, Sampling
-from dart_train.fingerprint import Fingerprint
-from dart_train.rollout.config import EngineConfig
-from dart_train.rollout.engines import EnginePool
-from dart_train.rollout.replica import ReplicaState, Weights
+from dart_agent.engines.base.engine import BadResponse, EngineBusy, EngineError, Prompt, RequestRefused, Sampling
+from dart_train.core.fingerprint import Fingerprint
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.settings.rollout_config import EngineConfig
 
 pytestmark = pytest.mark.thorough
 PROMPT = Prompt((1, 2, 3))

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from pool_builders import all_ready, until
 
-from dart_agent.engines.base import EngineError, Prompt, Sampling
-from dart_agent.tiny import TinyModelConfig, write_processing
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_train.rollout.config import EngineConfig, SyncConfig, VLLMConfig
-from dart_train.rollout.engines import EnginePool
-from dart_train.rollout.programs import Program, command_of
-from dart_train.rollout.replica import ReplicaState
-from dart_train.rollout.specs import replica_specs
-from dart_train.rollout.sync import WeightSync
-from dart_train.rollout.weights import Weights, different_shapes, why_unusable
+from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, write_processing
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import ReplicaState
+from dart_train.rollout.fleet.replica_specs import replica_specs
+from dart_train.rollout.fleet.server_programs import Program, command_of
+from dart_train.rollout.fleet.weight_files import Weights, different_shapes, why_unusable
+from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig, VLLMConfig
 from tests.dart_agent.engines.stream_workers import Worker
 from tests.dart_agent.engines.vllm_stub import VLLMStub
 

@@ -15,17 +15,17 @@ import pytest
 import torch
 from pool_builders import until
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import Generation, Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner
-from dart_agent.tiny import TinyModelConfig, build_tiny_model
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_train.rollout.config import EngineConfig, SyncConfig, VLLMConfig
-from dart_train.rollout.engines import EnginePool, EpisodeEngine
-from dart_train.rollout.replica import Replica, ReplicaState, Weights
-from dart_train.rollout.sync import WeightSync
-from dart_train.trainer.fingerprint import fingerprint_of
+from dart_agent.engines.base.engine import Generation, Prompt, Sampling
+from dart_agent.engines.embedded.qwen_runner import QwenRunner
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig, VLLMConfig
+from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from tests.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
 
 __all__ = ["vllm_model"]

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from dart_gym.outcomes import TerminalState
-from dart_train.rollout.episode import PlayedEpisode
-from dart_train.rollout.gauges import PhaseClock, SuccessWindow, Totals
-from dart_train.rollout.scheduler import Assignment
+from dart_gym.core.outcomes import TerminalState
+from dart_train.rollout.play.gauges import PhaseClock, SuccessWindow, Totals
+from dart_train.rollout.play.rollout_episode import PlayedEpisode
+from dart_train.rollout.schedule.scheduler import Assignment
 
 
 class Clock:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.rollout.config import Mode, TaskEntry
-from dart_train.rollout.quarantine import Quarantine
-from dart_train.rollout.scheduler import Scheduler
+from dart_train.rollout.schedule.circuit_breaker import Quarantine
+from dart_train.rollout.schedule.scheduler import Scheduler
+from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
 
 
 class Clock:

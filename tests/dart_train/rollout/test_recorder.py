@@ -9,16 +9,16 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dart_agent.engines.base import Generation, Prompt
+from dart_agent.engines.base.engine import Generation, Prompt
 from dart_agent.policies.policy import Decision
-from dart_gym.actions import Done
-from dart_gym.outcomes import TerminalState
-from dart_train.data.manager import DataManager
-from dart_train.errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
-from dart_train.rollout.episode import PlayedEpisode, PlayedStep
-from dart_train.rollout.outages import Outages
-from dart_train.rollout.recorder import MAX_REFUSED, Recorder
-from dart_train.rollout.scheduler import Assignment
+from dart_gym.core.actions import Done
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.recorder import MAX_REFUSED, Recorder
+from dart_train.rollout.play.rollout_episode import PlayedEpisode, PlayedStep
+from dart_train.rollout.schedule.scheduler import Assignment
 
 
 def episode(n: int = 0) -> PlayedEpisode:

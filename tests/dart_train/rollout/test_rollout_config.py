@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from dart_train.rollout.config import RolloutConfig, TaskEntry
+from dart_train.rollout.settings.rollout_config import RolloutConfig, TaskEntry
 
 
 def test_tasks_may_be_ids_or_entries():

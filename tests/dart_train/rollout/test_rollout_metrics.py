@@ -12,14 +12,14 @@ from echo_engine import EchoEngine
 from prometheus_client.parser import text_string_to_metric_families
 from service_parts import CLICK, TASKS, config_of
 
-from dart_agent.engines.server import EngineServer
-from dart_gym.errors import AddressError, ConfigurationError
-from dart_train.commands.rollout import listen_address
-from dart_train.rollout.exposition import prometheus_text
-from dart_train.rollout.http import parse_listen, serving
-from dart_train.rollout.replica import Weights
-from dart_train.rollout.service import RolloutService
-from dart_train.rundir import RunDirectory
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_gym.core.errors import AddressError, ConfigurationError
+from dart_train.modules.rollout import listen_address
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.exposition import prometheus_text
+from dart_train.rollout.service.rollout_service import RolloutService
+from dart_train.rollout.service.service_http import parse_listen, serving
+from dart_train.run.run_directory import RunDirectory
 
 
 @pytest_asyncio.fixture

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from pool_builders import until
 
-from dart_gym.processes import STOPPED_STATUS
-from dart_train.config import load_config
-from dart_train.data.manager import DataManager
-from dart_train.metrics import read_metrics
-from dart_train.rundir import RunDirectory
+from dart_gym.utils.processes import STOPPED_STATUS
+from dart_train.config.run_config import load_config
+from dart_train.core.metrics_log import read_metrics
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.run.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.train, pytest.mark.e2e]
 CONFIG = {

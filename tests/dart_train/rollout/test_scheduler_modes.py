@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dart_train.rollout.batches import Batches, trained_and_served
-from dart_train.rollout.config import Mode, RolloutConfig, TaskEntry
-from dart_train.rollout.scheduler import Assignment, Scheduler
+from dart_train.rollout.schedule.group_batches import Batches, trained_and_served
+from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
+from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig, TaskEntry
 
 TASKS = [TaskEntry(id=f"fake/t{i}") for i in range(4)]
 MODES = list(Mode)

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from dart_train.rollout.config import TaskEntry
-from dart_train.rollout.scheduler import Scheduler
+from dart_train.rollout.schedule.scheduler import Scheduler
+from dart_train.rollout.settings.rollout_config import TaskEntry
 
 
 def play(scheduler: Scheduler, rollouts: int) -> Counter[str]:

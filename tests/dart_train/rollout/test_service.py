@@ -15,17 +15,17 @@ from echo_engine import EchoEngine
 from pool_builders import until
 from service_parts import CLICK, TASKS, config_of, groups_of
 
-from dart_agent.engines.base import Generation, Prompt, Sampling
-from dart_agent.engines.server import EngineServer
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_gym.errors import ClusterError, UnknownTaskError
-from dart_gym.outcomes import TerminalState
-from dart_train.data.manager import DataManager
-from dart_train.errors import DatabaseGoneError
-from dart_train.metrics import MetricsLog, read_metrics
-from dart_train.rollout.config import FIRST_TRAINING_SEED
-from dart_train.rollout.replica import ReplicaState, Weights
-from dart_train.rollout.service import RolloutService
+from dart_agent.engines.base.engine import Generation, Prompt, Sampling
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.core.errors import ClusterError, UnknownTaskError
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.core.train_errors import DatabaseGoneError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.service.rollout_service import RolloutService
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 DONE, STEP_LIMIT = TerminalState.DONE, TerminalState.STEP_LIMIT
 
@@ -56,8 +56,8 @@ async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
         assert all(t.reward in (0.0, 1.0) and t.task_hash and t.created_at > 0 for t in members)
         assert all(set(t.timings) >= {"reset", "step", "generate", "engine", "wire"} for t in members)
         for step in (step for t in members for step in t.steps):
-            assert step.text == CLICK and step.engine == "echo" and len(step.logprobs) == len(step.sampled_ids) == 4
-            assert set(step.sampled_ids) <= set(step.prompt_ids) and step.actions[0]["kind"] == "click"
+            assert step.text == CLICK and step.engine == "echo" and len(step.logprobs) == len(step.response_ids) == 4
+            assert set(step.response_ids) <= set(step.prompt_ids) and step.actions[0]["kind"] == "click"
             assert data.load_image(step.image_hashes[0]).shape == (224, 168, 3)
     shares = Counter(key.split("@")[0] for key in groups)
     assert set(shares) == set(TASKS) and max(shares.values()) - min(shares.values()) <= 4

@@ -16,14 +16,14 @@ from echo_engine import EchoEngine
 from pool_builders import until
 from service_parts import CLICK, TASKS, config_of, groups_of
 
-from dart_agent.engines.base import Engine
-from dart_agent.engines.server import EngineServer
+from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.remote.engine_server import EngineServer
 from dart_agent.policies.policy import Decision, Episode, Policy
-from dart_gym.outcomes import Observation, TerminalState
-from dart_train.data.manager import DataManager
-from dart_train.errors import TasksFailedError
-from dart_train.rollout.replica import Weights
-from dart_train.rollout.service import RolloutService
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_train.core.train_errors import TasksFailedError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
 
 pytestmark = pytest.mark.thorough
 
@@ -150,20 +150,20 @@ import asyncio, logging, shutil, sys, tempfile
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 import numpy as np
-from dart_agent.conversation import ConversationConfig
-from dart_agent.engines.server import EngineServer
+from dart_agent.prompting.conversation import ConversationConfig
+from dart_agent.engines.remote.engine_server import EngineServer
 from dart_agent.formats import get_format
-from dart_agent.engines.base import Sampling
-from dart_agent.policies.vlm import VLMPolicy
-from dart_agent.tiny import TinyModelConfig, build_tokenizer
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.cluster.server import ClusterServer, ServerSettings
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
-from dart_train.metrics import MetricsLog
-from dart_train.rollout.replica import Weights
-from dart_train.rollout.service import RolloutService
+from dart_agent.engines.base.engine import Sampling
+from dart_agent.policies.vlm_policy import VLMPolicy
+from dart_agent.models.tiny_model import TinyModelConfig, build_tokenizer
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.image_patches import VisionSpec
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
 from echo_engine import EchoEngine
 from pool_builders import until
 from service_parts import CLICK, assert_whole, config_of

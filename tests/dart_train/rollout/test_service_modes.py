@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from echo_engine import EchoEngine
 
-from dart_agent.engines.server import EngineServer
-from dart_gym.errors import ConfigurationError
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
-from dart_train.rollout.config import EngineConfig, Mode, RolloutConfig
-from dart_train.rollout.replica import Weights
-from dart_train.rollout.service import RolloutService
+from dart_agent.engines.remote.engine_server import EngineServer
+from dart_gym.core.errors import ConfigurationError
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
+from dart_train.rollout.settings.rollout_config import EngineConfig, Mode, RolloutConfig
 
 BATCH_GROUPS, GROUP_SIZE, BATCHES = 2, 2, 4
 CLICK = "Action: click(start_box='(42,56)')"

@@ -15,14 +15,14 @@ import pytest
 from pool_builders import until
 from service_parts import assert_whole, cluster, config_of, echo_engine, seen
 
-from dart_agent.engines.base import EngineError
-from dart_train.data.curation import CurationConfig
-from dart_train.data.files import TrajectoryFiles
-from dart_train.data.manager import DataManager
-from dart_train.data.mariadb import MariaDB
-from dart_train.data.store import Store
-from dart_train.rollout.replica import Weights
-from dart_train.rollout.service import RolloutService
+from dart_agent.engines.base.engine import EngineError
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.files.trajectory_files import TrajectoryFiles
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store.sql_store import Store
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service.rollout_service import RolloutService
+from tests.helpers.mariadb import MariaDB
 
 CURATION = CurationConfig(group_size=4, drop_no_signal=False, batches_ahead=None, max_staleness=None)
 

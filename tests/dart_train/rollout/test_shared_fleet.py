@@ -12,12 +12,12 @@ import pytest
 from faulty_engine import FaultyEngine, served
 from pool_builders import make_weights
 
-from dart_agent.engines.base import EngineBusy, EngineError
-from dart_gym.processes import die_with_parent
-from dart_train.errors import DatabaseBusyError
-from dart_train.fingerprint import Fingerprint
-from dart_train.rollout.locks import UpdateLocks
-from dart_train.rollout.replica import Replica, ReplicaSpec
+from dart_agent.engines.base.engine import EngineBusy, EngineError
+from dart_gym.utils.processes import die_with_parent
+from dart_train.core.fingerprint import Fingerprint
+from dart_train.core.train_errors import DatabaseBusyError
+from dart_train.rollout.fleet.replica import Replica, ReplicaSpec
+from dart_train.rollout.fleet.update_locks import UpdateLocks
 
 USER = str(Path(__file__).with_name("fleet_user.py"))
 THEIRS = Replica(ReplicaSpec("r0", "ws+unix:///shared.sock", owned=False), url="ws+unix:///shared.sock")

@@ -6,12 +6,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dart_gym.processes import start_time
-from dart_train.rollout.sockets import PREFIX, owner_lives, socket_directory
+from dart_gym.utils.processes import start_time
+from dart_train.rollout.fleet.socket_directory import PREFIX, owner_lives, socket_directory
 
 LEAVE_IT = """
 import os
-from dart_train.rollout.sockets import socket_directory
+from dart_train.rollout.fleet.socket_directory import socket_directory
 with socket_directory() as path:
     print(path, flush=True)
     os.kill(os.getpid(), 9)

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
 
-from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.tiny import TinyModelConfig, build_tiny_model
-from dart_train.errors import DataError
-from dart_train.rollout.replica import Replica, ReplicaSpec, ReplicaState, Weights
-from dart_train.rollout.sync import WeightSync, next_stale
-from dart_train.rollout.weights import why_unfit, why_unusable
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_train.core.train_errors import DataError
+from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, ReplicaState, Weights
+from dart_train.rollout.fleet.weight_files import why_unfit, why_unusable
+from dart_train.rollout.fleet.weight_sync import WeightSync, next_stale
 
 
 def replica(name: str, state: ReplicaState, version: int) -> Replica:
@@ -159,7 +159,7 @@ async def test_a_replica_that_is_alone_for_long_is_updated_all_the_same(weights_
         os.kill(pid_of(pool, 1), signal.SIGKILL)
         await until(lambda: not other.usable)
         assert not await sync.update_some(), "the other one may be back in a moment"
-        monkeypatch.setattr("dart_train.rollout.sync.ALONE_S", 0.0)
+        monkeypatch.setattr("dart_train.rollout.fleet.weight_sync.ALONE_S", 0.0)
         assert await sync.update_some() == 1
         assert pool.replicas[0].version == 4
 

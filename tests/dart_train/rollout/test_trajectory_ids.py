@@ -2,9 +2,9 @@
 
 import pytest
 
-from dart_train.data.files import TrajectoryFiles
-from dart_train.rollout.episode import new_trajectory_id
-from dart_train.rollout.scheduler import Assignment
+from dart_train.data.files.trajectory_files import TrajectoryFiles
+from dart_train.rollout.play.rollout_episode import new_trajectory_id
+from dart_train.rollout.schedule.scheduler import Assignment
 
 
 @pytest.mark.parametrize(

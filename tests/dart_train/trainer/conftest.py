@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from training_lives import open_run
 
-from dart_agent.tiny import TinyModelConfig, build_tiny_model
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.outcomes import TerminalState
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager, image_hash
-from dart_train.trainer.collate import Collator, ImageCache, Sample
-from dart_train.trajectory import Step, Trajectory
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager, image_hash
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 
 if TYPE_CHECKING:
-    from dart_train.trainer.config import DartGRPOConfig
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 
 GROUP_SIZE = 4
 
@@ -167,7 +167,7 @@ def record_group(data: DataManager, record_into: Callable[..., None]) -> Callabl
 @pytest.fixture
 def make_config(tmp_path: Path) -> Callable[..., DartGRPOConfig]:
     """A configuration for a CPU test."""
-    from dart_train.trainer.config import DartGRPOConfig  # takes seconds, and not every test needs it
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig  # takes seconds, and not every test needs it
 
     def make(**values: object) -> DartGRPOConfig:
         defaults = {

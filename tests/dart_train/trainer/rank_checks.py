@@ -8,10 +8,10 @@ import pytest
 import torch
 from training_lives import as_left, copy_run, live
 
-from dart_train.metrics import read_metrics
-from dart_train.trainer import checkpoint
-from dart_train.trainer.checkpoint import ResumePoint
-from dart_train.trainer.models import load_model
+from dart_train.core.metrics_log import read_metrics
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.checkpoint import ResumePoint
+from dart_train.trainer.weights.model_loading import load_model
 
 PLAIN = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 2, "groups_per_step": 3, "publish_steps": 1}
 """By plain gradient descent: Adam would blow the rounding of gradients of almost 0 up to the learning rate."""

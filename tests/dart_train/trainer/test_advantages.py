@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.trainer.advantages import group_advantages, trajectory_weights
+from dart_train.trainer.losses.advantages import group_advantages, trajectory_weights
 
 
 def test_step_level_as_in_dart():

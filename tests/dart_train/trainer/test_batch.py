@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dart_gym.outcomes import TerminalState
-from dart_train.data.manager import Group
-from dart_train.trainer.batch import build_batch
-from dart_train.trainer.collate import PROBLEMS, Collator, ImageCache, Sample
-from dart_train.trainer.errors import TrainingError
-from dart_train.trajectory import Step, Trajectory
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.manager.data_manager import Group
+from dart_train.trainer.batches.collator import PROBLEMS, Collator, ImageCache, Sample
+from dart_train.trainer.batches.optimizer_batch import build_batch
+from dart_train.trainer.settings.training_error import TrainingError
 
 pytestmark = pytest.mark.train
 
@@ -87,7 +87,7 @@ def test_shuffling_permutes_rewards_of_the_whole_lease(make_group, collator, mak
 def test_steps_without_a_response_are_left_out(make_group, collator, make_config):
     group = make_group((1.0, 2), (0.0, 1))
     first = group.trajectories[0]
-    silent = replace(first, steps=(first.steps[0], replace(first.steps[1], sampled_ids=(), logprobs=())))
+    silent = replace(first, steps=(first.steps[0], replace(first.steps[1], response_ids=(), logprobs=())))
     batch = build([replace(group, trajectories=(silent, group.trajectories[1]))], collator, make_config())
     assert batch.normalizer.samples == 2
     with pytest.raises(TrainingError, match="no step with a response"):
@@ -105,11 +105,11 @@ def broken_step(step: Step, kind: str, tokens, screens) -> Step:
     """The step with one thing wrong."""
     other = [name for name in screens if screens[name].shape == (28, 28, 3)]
     return {
-        "empty_response": lambda: replace(step, sampled_ids=(), logprobs=()),
+        "empty_response": lambda: replace(step, response_ids=(), logprobs=()),
         "bad_logprobs": lambda: replace(step, logprobs=(float("nan"), *step.logprobs[1:])),
-        "special_token": lambda: replace(step, sampled_ids=(tokens.image_pad_id, *step.sampled_ids[1:])),
+        "special_token": lambda: replace(step, response_ids=(tokens.image_pad_id, *step.response_ids[1:])),
         "image_tokens": lambda: replace(step, image_hashes=(other[0],)),
-        "too_long": lambda: replace(step, sampled_ids=step.sampled_ids * 200, logprobs=step.logprobs * 200),
+        "too_long": lambda: replace(step, response_ids=step.response_ids * 200, logprobs=step.logprobs * 200),
     }[kind]()
 
 

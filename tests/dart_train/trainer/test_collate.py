@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from dart_agent.vision import VisionSpec
-from dart_train.errors import CorruptDataError
-from dart_train.trainer.collate import Collator, ImageCache, Sample
+from dart_agent.models.image_patches import VisionSpec
+from dart_train.core.train_errors import CorruptDataError
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 
 pytestmark = pytest.mark.train
 

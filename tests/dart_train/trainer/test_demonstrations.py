@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_gym.outcomes import TerminalState
-from dart_train.trainer.demonstrations import Demonstration, corrupt, encode, recorded
-from dart_train.trainer.errors import TrainingError
-from dart_train.trajectory import Step, Trajectory
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
+from dart_train.trainer.settings.training_error import TrainingError
 
 
 def made(count: int, task: str = "t") -> list[Demonstration]:

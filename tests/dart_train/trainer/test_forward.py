@@ -7,12 +7,13 @@ import random
 import pytest
 import torch
 
-from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner
-from dart_train.trainer import forward, losses
-from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward import response_logprobs
-from dart_train.trainer.trainer import load_model
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.embedded.qwen_runner import QwenRunner
+from dart_train.trainer import losses
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.forward import forward_pass
+from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.trainer.grpo_trainer import load_model
 
 pytestmark = pytest.mark.train
 
@@ -136,7 +137,7 @@ def test_logits_in_parts_give_the_same(model, collator, samples, tokens, monkeyp
         return torch.stack([logprobs.detach(), entropies.detach()]), model.lm_head.weight.grad.clone()
 
     whole = run()
-    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 7 * model.lm_head.weight.shape[0])
+    monkeypatch.setattr(forward_pass, "LOGITS_AT_ONCE", 7 * model.lm_head.weight.shape[0])
     parts: list[int] = []
     hook = model.lm_head.register_forward_pre_hook(lambda module, args: parts.append(len(args[0])))
     found = run()
@@ -147,7 +148,7 @@ def test_logits_in_parts_give_the_same(model, collator, samples, tokens, monkeyp
 
 
 def test_adapters_are_in_effect_and_get_the_gradient(model_dir, collator, samples, tokens):
-    from dart_train.bench.models import with_lora
+    from benchmarks.train.bench_models import with_lora
 
     batch = collator(samples)
     plain = load_model(model_dir)

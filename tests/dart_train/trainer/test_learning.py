@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner
-from dart_gym.outcomes import TerminalState
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
-from dart_train.trainer import leases
-from dart_train.trainer.demonstrations import Demonstration, corrupt, encode
-from dart_train.trainer.trainer import DartGRPOTrainer
-from dart_train.trainer.warmup import SupervisedConfig, train_supervised
-from dart_train.trajectory import Step, Trajectory
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.embedded.qwen_runner import QwenRunner
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.trainer.batches import lease_holder
+from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode
+from dart_train.trainer.grpo_trainer import DartGRPOTrainer
+from dart_train.trainer.supervised import SupervisedConfig, train_supervised
 
 pytestmark = pytest.mark.train
 
@@ -100,7 +100,7 @@ def learn(bandit: Bandit, warm_dir: Path, **values: object) -> list[float]:
 
 @pytest.fixture
 def bandit(data, conversation, tokens, vision, screens, monkeypatch) -> Bandit:
-    monkeypatch.setattr(leases, "POLL_S", 0.01)
+    monkeypatch.setattr(lease_holder, "POLL_S", 0.01)
     return Bandit(data, conversation, tokens, vision, screens)
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from dart_train.commands import learn
-from dart_train.commands.context import ModuleContext, open_data
-from dart_train.commands.learn import ROLLOUTS_ENDED
-from dart_train.config import ConfigError, parse_config
-from dart_train.fingerprint import Fingerprint, read_fingerprint
-from dart_train.metrics import read_metrics
-from dart_train.pipeline import open_run
-from dart_train.trainer import checkpoint
-from dart_train.trainer.fingerprint import fingerprint_of
-from dart_train.trainer.pluggable import LoopConfig, PluginError, load_class, run_trainer
-from dart_train.trainer.trainer import load_model
+from dart_train.config.run_config import ConfigError, parse_config
+from dart_train.core.fingerprint import Fingerprint, read_fingerprint
+from dart_train.core.metrics_log import read_metrics
+from dart_train.launch.pipeline import open_run
+from dart_train.modules import learn
+from dart_train.modules.learn import ROLLOUTS_ENDED
+from dart_train.modules.module_context import ModuleContext, open_data
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.trainer_loop import LoopConfig, PluginError, load_class, run_trainer
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 
 pytestmark = pytest.mark.train
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dart_agent.conversation import Conversation
-from dart_gym.outcomes import TerminalState
+from dart_agent.prompting.conversation import Conversation
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data import Group, image_hash
-from dart_train.data.pool_import import strip_hint
+from dart_train.data.maintenance.pool_import import strip_hint
 from dart_train.trainer import losses
-from dart_train.trainer.batch import build_batch
-from dart_train.trajectory import Step, Trajectory
+from dart_train.trainer.batches.optimizer_batch import build_batch
 
 pytestmark = pytest.mark.train
 PLAIN = "Click on the tab Red"

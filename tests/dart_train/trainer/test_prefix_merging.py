@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dart_train.bench.steps import Window, record_steps
-from dart_train.data.files import image_hash
+from benchmarks.train.made_up_steps import Window, record_steps
+from dart_train.data.files.trajectory_files import image_hash
 from dart_train.trainer import losses
-from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample, equal_counts
-from dart_train.trainer.forward import ImageFeatures, features_pay, response_logprobs
-from dart_train.trainer.samples import chains, rows
-from dart_train.trainer.trainer import load_model
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts
+from dart_train.trainer.batches.samples import chains, rows
+from dart_train.trainer.forward.forward_pass import ImageFeatures, features_pay, response_logprobs
+from dart_train.trainer.grpo_trainer import load_model
 
 pytestmark = pytest.mark.train
 
@@ -57,7 +57,7 @@ def trajectory(tokens, vision, screen_files) -> Callable[..., list[Sample]]:
         return [
             replace(
                 Sample.from_step(step, advantage=(-1.0) ** number * (1 + index), group=number // 2, trajectory=number),
-                logprobs=tuple(-6 - rng.random() for _ in step.sampled_ids),
+                logprobs=tuple(-6 - rng.random() for _ in step.response_ids),
             )
             for index, step in enumerate(steps)
         ]

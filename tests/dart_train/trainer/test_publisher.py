@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dart_train.data.manager import DataManager
-from dart_train.trainer.checkpoint import version_dir
-from dart_train.trainer.publisher import Publisher
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.trainer.weights.checkpoint import version_dir
+from dart_train.trainer.weights.publisher import Publisher
 
 
 @pytest.fixture

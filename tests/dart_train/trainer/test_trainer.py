@@ -9,11 +9,12 @@ import threading
 import pytest
 import torch
 
-from dart_agent.tokens import ModelTokens
-from dart_train.metrics import MetricsLog, read_metrics
-from dart_train.trainer import checkpoint, leases
-from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.trainer.batches import lease_holder
+from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
 
 pytestmark = pytest.mark.train
 
@@ -270,8 +271,8 @@ def test_options_of_large_models(data, record_group, make_config, model_dir, opt
 
 
 def test_stops_when_told_and_keeps_its_state(data, record_group, make_config, model_dir, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(leases, "REASON_INTERVAL_S", 0.2)
-    monkeypatch.setattr(leases, "POLL_S", 0.05)
+    monkeypatch.setattr(lease_holder, "REASON_INTERVAL_S", 0.2)
+    monkeypatch.setattr(lease_holder, "POLL_S", 0.05)
     for key in "abc":
         record_group(key)
     asked = []
@@ -320,7 +321,7 @@ def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, mo
 
 def test_a_heartbeat_outlives_the_time_to_live(data, record_group, make_config):
     record_group("a")
-    with leases.LeaseHolder(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
+    with lease_holder.LeaseHolder(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
         assert holder.take() is not None
         for _ in range(8):
             threading.Event().wait(0.1)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from dart_train.trainer import checkpoint
-from dart_train.trainer.errors import TrainingError
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
 
 SCRIPT = """
 import sys
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
 root, model = sys.argv[1:]
 data = DataManager.open(f"sqlite:///{root}/data/dart.sqlite", f"{root}/data", "run",
@@ -93,7 +93,7 @@ def test_a_damaged_state_is_named_and_an_older_one_taken(tmp_path, caplog, damag
 
 @pytest.mark.train
 def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
-    from dart_train.trainer.trainer import load_model
+    from dart_train.trainer.grpo_trainer import load_model
 
     model = load_model(model_dir)
     target = checkpoint.write_model(model, tmp_path / "v000001", model_dir)
@@ -109,7 +109,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, model_dir):
 
 @pytest.mark.train
 def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_config, model_dir):
-    from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+    from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
 
     for number in range(40):
         record_group(f"g{number}")

@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from dart_train.trainer import config
-from dart_train.trainer.config import DartGRPOConfig, own_fields
 from dart_train.trainer.losses import ObjectiveConfig
+from dart_train.trainer.settings import grpo_config as config
+from dart_train.trainer.settings.grpo_config import DartGRPOConfig, own_fields
 
 pytestmark = pytest.mark.train
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from training_lives import MOMENTS, copy_run, live, open_run
 
-from dart_train.metrics import read_metrics
-from dart_train.trainer.checkpoint import first_non_finite
-from dart_train.trainer.trainer import load_model
+from dart_train.core.metrics_log import read_metrics
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.weights.checkpoint import first_non_finite
 
 pytestmark = [pytest.mark.train, pytest.mark.process]
 

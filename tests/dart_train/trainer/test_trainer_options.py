@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dart_train.metrics import MetricsLog, read_metrics
-from dart_train.trainer import checkpoint
-from dart_train.trainer.adapters import add_adapter, merged_weights, without_adapter
-from dart_train.trainer.errors import TrainingError
-from dart_train.trainer.forward import response_logprobs
-from dart_train.trainer.trainer import DartGRPOTrainer, load_model
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.adapters import add_adapter, merged_weights, without_adapter
 
 pytestmark = pytest.mark.train
 

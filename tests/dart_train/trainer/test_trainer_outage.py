@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
-from dart_train.data.mariadb import MariaDB
-from dart_train.metrics import MetricsLog, read_metrics
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
+from tests.helpers.mariadb import MariaDB
 
 pytestmark = [pytest.mark.train, pytest.mark.mysql, pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -31,7 +31,7 @@ def test_a_trainer_goes_on_when_its_database_comes_back(
 ):
     from dart_train.trainer import DartGRPOTrainer
 
-    monkeypatch.setattr("dart_train.data.store.SAY_AWAY_S", 0.5)
+    monkeypatch.setattr("dart_train.data.store.sql_store.SAY_AWAY_S", 0.5)
     curation, log = CurationConfig(group_size=4, max_staleness=None), tmp_path / "metrics.jsonl"
     with (
         MariaDB() as server,

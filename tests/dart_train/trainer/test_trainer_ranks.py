@@ -8,11 +8,11 @@ import pytest
 import torch
 from training_lives import copy_run, live, open_run
 
-from dart_train.metrics import read_metrics
-from dart_train.trainer.batch import rank_samples
-from dart_train.trainer.ranks import Ranks
-from dart_train.trainer.samples import Sample
-from dart_train.trainer.trainer import load_model
+from dart_train.core.metrics_log import read_metrics
+from dart_train.trainer.batches.optimizer_batch import rank_samples
+from dart_train.trainer.batches.samples import Sample
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.weights.ranks import Ranks
 
 pytestmark = pytest.mark.train
 

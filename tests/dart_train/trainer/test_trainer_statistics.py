@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dart_train.trainer import losses
-from dart_train.trainer.collate import equal_counts
-from dart_train.trainer.statistics import StepStatistics, merge_metrics
+from dart_train.trainer.batches.collator import equal_counts
+from dart_train.trainer.step_statistics import StepStatistics, merge_metrics
 
 pytestmark = pytest.mark.train
 

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(400)]
 SCRIPT = """
 import sys
 from pathlib import Path
-from dart_train.data.curation import CurationConfig
-from dart_train.data.manager import DataManager
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
 
 root, model_dir, tracker = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

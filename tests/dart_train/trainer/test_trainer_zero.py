@@ -18,9 +18,9 @@ from rank_checks import (
 from safetensors.torch import load_file
 from training_lives import as_left, assert_same_training, copy_run, live, open_run
 
-from dart_train.metrics import read_metrics
-from dart_train.trainer import checkpoint
-from dart_train.trainer.errors import TrainingError
+from dart_train.core.metrics_log import read_metrics
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(800)]
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from dart_train.trainer import losses
-from dart_train.trainer.advantages import group_advantages
-from dart_train.trainer.collate import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward import response_logprobs
-from dart_train.trainer.trainer import load_model
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.losses.advantages import group_advantages
 
 pytestmark = pytest.mark.train
 

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dart_train.rollout.programs import free_port
+from dart_train.rollout.fleet.server_programs import free_port
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dart_train.data.manager import DataManager
+    from dart_train.data.manager.data_manager import DataManager
 
 MOMENTS = ("forward", "optimizer", "publish", "published", "committed", "save", "saved")
 """In a forward pass; after the optimizer's step; while weights are written; after their publication and before the
@@ -36,7 +36,7 @@ def live(
 ) -> list[int]:
     """Train in new processes and return how they ended: 0, or -9."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dart_train.trainer.trainer", "dart_train.data"])
+    context.set_forkserver_preload(["dart_train.trainer.grpo_trainer", "dart_train.data"])
     group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     group["MASTER_PORT"] = str(free_port())
     processes = []
@@ -60,7 +60,7 @@ def _train(
     root: Path, model_dir: Path, moment: str | None, at: int, ranks: dict[str, str], settings: dict[str, object]
 ) -> None:
     os.environ.update(ranks)
-    from dart_train.metrics import MetricsLog
+    from dart_train.core.metrics_log import MetricsLog
     from dart_train.trainer import DartGRPOConfig, DartGRPOTrainer
 
     with open_run(root) as data:
@@ -80,7 +80,7 @@ def _arm(trainer, moment: str, at: int) -> None:
     """Let the process die in the step after `at` steps, at a moment."""
     from transformers import TrainerCallback
 
-    from dart_train.trainer import checkpoint
+    from dart_train.trainer.weights import checkpoint
 
     class Death(TrainerCallback):
         def on_optimizer_step(self, args, state, control, **kwargs):
@@ -118,7 +118,7 @@ def _arm(trainer, moment: str, at: int) -> None:
 
 def _poison(trainer) -> None:
     """Let a gradient be NaN in the last rank's part of one weight."""
-    from dart_train.trainer.sharding import local_part
+    from dart_train.trainer.weights.sharding import local_part
 
     finish = trainer.steps.finish
 
@@ -164,8 +164,8 @@ def _cut_off_the_optimizer(when) -> None:
 
 def open_run(root: Path) -> DataManager:
     """The data manager of a run."""
-    from dart_train.data.curation import CurationConfig
-    from dart_train.data.manager import DataManager
+    from dart_train.data.curation.rules import CurationConfig
+    from dart_train.data.manager.data_manager import DataManager
 
     curation = CurationConfig(group_size=4, max_staleness=None)
     return DataManager.open(f"sqlite:///{root}/data/dart.sqlite", root / "data", "run", config=curation)
@@ -173,8 +173,8 @@ def open_run(root: Path) -> DataManager:
 
 def as_left(root: Path) -> tuple[list[dict], dict[str, Tensor]]:
     """What a trainer logged that published after each step, and its newest version's weights."""
-    from dart_train.metrics import read_metrics
-    from dart_train.trainer.models import load_model
+    from dart_train.core.metrics_log import read_metrics
+    from dart_train.trainer.weights.model_loading import load_model
 
     logged = list(read_metrics(root / "metrics.jsonl"))
     with open_run(root) as data:
@@ -191,7 +191,7 @@ def assert_same_training(left: tuple, right: tuple, steps: int, model_dir: Path)
     import pytest
     import torch
 
-    from dart_train.trainer.models import load_model
+    from dart_train.trainer.weights.model_loading import load_model
 
     (alone, one), (together, two) = left, right
     assert len(alone) == len(together) == steps

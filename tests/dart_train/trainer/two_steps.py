@@ -19,22 +19,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.conversation import Conversation, ConversationConfig
-from dart_agent.engines.base import Prompt, Sampling
-from dart_agent.engines.qwen import QwenRunner, SampledRow
-from dart_agent.tokens import ModelTokens
-from dart_agent.vision import VisionSpec
-from dart_gym.actions import Click
-from dart_gym.desktops.base import ActionError
-from dart_gym.desktops.fake import FakeDesktop
-from dart_gym.outcomes import TerminalState
-from dart_gym.tasks.suites.fake import TASKS, FakeScenario
-from dart_train.data.manager import DataManager, image_hash
-from dart_train.trainer.demonstrations import Demonstration, encode
-from dart_train.trainer.samples import Sample
-from dart_train.trainer.trainer import DartGRPOTrainer, load_model
-from dart_train.trainer.warmup import SupervisedConfig, train_supervised
-from dart_train.trajectory import Step, Trajectory
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.embedded.qwen_runner import QwenRunner, SampledRow
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.actions import Click
+from dart_gym.core.outcomes import TerminalState
+from dart_gym.desktops.base.desktop import ActionError
+from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.manager.data_manager import DataManager, image_hash
+from dart_train.trainer.batches.demonstrations import Demonstration, encode
+from dart_train.trainer.batches.samples import Sample
+from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
+from dart_train.trainer.supervised import SupervisedConfig, train_supervised
 
 TASK = next(task for task in TASKS if task.id == "fake/two-steps")
 CLICK = re.compile(r"Action: click\(start_box='\((\d{1,4}),(\d{1,4})\)'\)")

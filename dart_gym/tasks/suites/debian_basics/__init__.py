@@ -1,11 +1,11 @@
 """Suite `debian-basics`: everyday tasks on real applications of Debian 12 at 1280x800, in OSWorld's format.
 
-Each JSON beside this file is one task (`dart_gym.tasks.osworld_scenario` tells what its key "dart" holds), except
+Each JSON beside this file is one task (`dart_gym.tasks.osworld` tells what its key "dart" holds), except
 `_setup.json`: set-up steps by application, which are carried out before those of each task that names the application
 in `related_apps`; "all" before those of every task. They make first starts quiet and equal states look equal.
 
 Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its own
-from 10,000 on (`dart_train.rollout.config.FIRST_TRAINING_SEED`).
+from 10,000 on (`dart_train.rollout.settings.rollout_config.FIRST_TRAINING_SEED`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import importlib.resources
 import json
 from typing import Any
 
-from dart_gym.tasks.osworld_scenario import OSWorldScenario
-from dart_gym.tasks.registry import register_suite, task_from_dict
-from dart_gym.tasks.task import Task
+from dart_gym.tasks.catalog.registry import register_suite, task_from_dict
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.osworld.osworld_scenario import OSWorldScenario
 
 SUITE = "debian-basics"
 _SETUP = "_setup.json"

@@ -1,6 +1,6 @@
 """Suite `dialogs`: short tasks on plain GTK applications at 320x240, in OSWorld's format, chosen by the seed.
 
-Each JSON beside this file is one task; `dart_gym.tasks.osworld_scenario` tells what its key "dart" holds.
+Each JSON beside this file is one task; `dart_gym.tasks.osworld.osworld_scenario` tells what its key "dart" holds.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 
-from dart_gym.tasks.osworld_scenario import OSWorldScenario
-from dart_gym.tasks.registry import register_suite, task_from_dict
-from dart_gym.tasks.task import Task
+from dart_gym.tasks.catalog.registry import register_suite, task_from_dict
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.osworld.osworld_scenario import OSWorldScenario
 
 # A blinking caret would make equal states look different.
 _GTK_SETTINGS = {

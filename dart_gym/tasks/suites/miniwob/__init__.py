@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 
-from dart_gym.desktops.base import DesktopSpec
-from dart_gym.tasks.registry import register_suite
-from dart_gym.tasks.suites.miniwob import pages
-from dart_gym.tasks.suites.miniwob.scenario import MiniWobScenario
-from dart_gym.tasks.task import Task
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.tasks.catalog.registry import register_suite
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.suites.miniwob import miniwob_pages
+from dart_gym.tasks.suites.miniwob.miniwob_scenario import MiniWobScenario
 
 DESKTOP = DesktopSpec(width=168, height=224, profile="browser", reusable=True, margin=1)
 
@@ -46,7 +46,9 @@ def load_tasks() -> list[Task]:
 
 
 def _task(page: str, max_steps: int) -> Task:
-    content = hashlib.sha256(b"".join(pages.read(path) for path in pages.files_of(page))).hexdigest()[:16]
+    content = hashlib.sha256(b"".join(miniwob_pages.read(path) for path in miniwob_pages.files_of(page))).hexdigest()[
+        :16
+    ]
     raw = {"id": page, "instruction": "", "page": page, "content": content, "related_apps": ["chrome"]}
     return Task(id=f"miniwob/{page}", instruction="", desktop=DESKTOP, max_steps=max_steps, raw=raw)
 

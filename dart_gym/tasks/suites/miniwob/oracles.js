@@ -1,5 +1,5 @@
 // The next action of a perfect user of each page, read off its document: what `dart.oracle(page)` returns is an action
-// as `dart_gym.actions.action_from_dict` takes it. Coordinates are the point of the target that is nearest to its
+// as `dart_gym.core.actions.action_from_dict` takes it. Coordinates are the point of the target that is nearest to its
 // middle, not covered by anything, and two pixels from the edge where that is possible.
 (() => {
   const query = () => document.getElementById('query').textContent.replace(/\s+/g, ' ').trim();

@@ -1,0 +1,1 @@
+"""Benchmarks of parsers: `dart-agent bench ...`."""

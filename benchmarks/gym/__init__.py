@@ -1,0 +1,1 @@
+"""Benchmarks of desktops and the environment cluster: `dart-gym bench ...`."""

@@ -1,0 +1,62 @@
+"""The commands `dart-gym bench ...`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks.reporting.report import Report
+
+app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure on this machine; comparisons are ratios from one run."""
+
+
+@app.command()
+def cluster(
+    json: JsonOption = None,
+    desync_steps: Annotated[int, typer.Option(help="Steps of 256 drawn desktops, every reply checked.")] = 100_000,
+    seconds: Annotated[float, typer.Option(help="Of each of three ways to drive 8 real desktops.")] = 60.0,
+) -> None:
+    """Steps over a websocket, many desktops on one server, and the cost of a barrier (about six minutes)."""
+    from benchmarks.gym.cluster_bench import Sizes, measure
+
+    finish(asyncio.run(measure(Sizes(desync_steps=desync_steps, seconds=seconds), progress)), json)
+
+
+@app.command()
+def desktop(json: JsonOption = None) -> None:
+    """A step, a reset and an idle desktop at 1920x1080, beside OSWorld's way (about a minute)."""
+    from benchmarks.gym.desktop_bench import measure
+
+    finish(asyncio.run(measure(progress)), json)
+
+
+def progress(stage: str) -> None:
+    """Say what is being measured."""
+    print(f"... {stage}", file=sys.stderr, flush=True)
+
+
+@app.command()
+def reset(json: JsonOption = None) -> None:
+    """Resets of a server with and without spare desktops (about three minutes)."""
+    from benchmarks.gym.reset_bench import measure
+
+    finish(asyncio.run(measure(progress)), json)
+
+
+def finish(report: Report, json: Path | None) -> None:
+    """Print a report, and write it where asked."""
+    report.print(Console())
+    if json is not None:
+        report.write(json)

@@ -1,0 +1,266 @@
+"""What merged rows and cached image work save: one optimizer batch, with them and without, in one process.
+
+Separate is the published way: each step is a row of its own, each of its screenshots is cut into patches and runs
+through the vision tower for that row. Merged is this trainer's: steps that extend one another are one row, each
+distinct screenshot is cut once and runs through the tower once a batch. Both compute the same loss, which is checked.
+Time is that of collation, image work, forward and backward passes; the optimizer's step is the same in both. On the
+CPU it is processor time, which other processes do not lengthen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.reporting.report import Aim, Report, median
+from benchmarks.train.bench_models import Cost, peak_flops, prepare
+from benchmarks.train.made_up_steps import Window, record_steps
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.train_errors import DartTrainError
+from dart_train.trainer import losses
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.forward.forward_pass import ImageFeatures, base_model, features_pay, response_logprobs
+
+AIMS = {"merged_speedup_window5": Aim(1.5, at_most=False), "merged_speedup_block": Aim(2.5, at_most=False)}
+WINDOWS = {"window5": Window(5), "block": Window(9, block=5), "narrow_block": Window(5, block=4)}
+"""The published sliding window; a block window that never shows fewer than its five screenshots; one that never shows
+more."""
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is measured.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        model: "tiny", "3b" or "7b".
+        trajectories: in the batch.
+        steps: of each trajectory.
+        screen: (width, height) of screenshots.
+        response: tokens of each response.
+        micro_batch_tokens: most tokens in one forward pass.
+        repeat: measurements of each way; the median counts.
+    """
+
+    device: str = "cpu"
+    model: str = "tiny"
+    trajectories: int = 1
+    steps: int = 10
+    screen: tuple[int, int] = (448, 336)
+    response: int = 16
+    micro_batch_tokens: int = 4096
+    repeat: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One measurement of one way.
+
+    Attributes:
+        seconds: of the batch.
+        loss: of the batch.
+        rows: that ran through the model.
+        peak_mb: most memory meanwhile, in MiB: of the process, or of the device.
+        flops: of forward and backward passes, recomputation left out.
+    """
+
+    seconds: float
+    loss: float
+    rows: int
+    peak_mb: float
+    flops: float
+
+
+class _Workbench:
+    """A model and made-up trajectories."""
+
+    def __init__(self, options: Options, directory: Path) -> None:
+        self.options = options
+        self.device = torch.device(options.device)
+        torch.manual_seed(0)
+        self.model, model_dir = prepare(options.model, directory, self.device)
+        self.tokens = ModelTokens.load(model_dir)
+        self.vision = VisionSpec.from_dir(model_dir)
+        self.trained_tower = any(item.requires_grad for item in base_model(self.model).model.visual.parameters())
+        rng = np.random.default_rng(0)
+        width, height = options.screen
+        names = [f"{number}-{step}" for number in range(options.trajectories) for step in range(options.steps)]
+        self.screens = {name: rng.integers(0, 256, (height, width, 3), dtype=np.uint8) for name in names}
+        self._rng = rng
+
+    def samples(self, window: Window) -> list[Sample]:
+        """The steps of all trajectories under a window."""
+        words = self.tokens.encode("abcdefghijklmnopqrstuvwxyz")
+        found = []
+        for number in range(self.options.trajectories):
+            hashes = [f"{number}-{step}" for step in range(self.options.steps)]
+            pads = [self.vision.num_tokens(self.screens[name]) for name in hashes]
+            size = (self.options.steps, self.options.response - 1)
+            drawn = np.random.default_rng(number).choice(words, size).tolist()
+            responses = [[*response, self.tokens.im_end_id] for response in drawn]
+            steps = record_steps(self.tokens, "Click on the tab", hashes, pads, responses, window)
+            found += [Sample.from_step(step, advantage=(-1.0) ** number, trajectory=number) for step in steps]
+        return found
+
+    def run(self, samples: list[Sample], *, merged: bool) -> Outcome:
+        """One batch, from records to gradients."""
+        self.model.zero_grad(set_to_none=True)
+        reset_peak(self.device)
+        started = clock(self.device)
+        # Without a capacity the cache keeps one screenshot: each occurrence is cut anew, as a processor does.
+        images = ImageCache(self.screens.__getitem__, 2048 if merged else 0)
+        collator = Collator(
+            self.tokens, self.vision, images, share_prompts=False, merge_prefixes=merged, distinct_images=merged
+        )
+        batches = collator.micro_batches(samples, self.options.micro_batch_tokens)
+        features = None
+        if merged and features_pay(batches, trainable=self.trained_tower):
+            features = ImageFeatures(self.model, trainable=self.trained_tower)
+        loss = self._train(batches, samples, features)
+        synchronize(self.device)
+        seconds = clock(self.device) - started
+        rows = sum(len(batch.input_ids) for batch in batches)
+        return Outcome(seconds, loss, rows, peak_mb(self.device), self._flops(batches, features is not None))
+
+    def _train(self, batches: list[MicroBatch], samples: list[Sample], features: ImageFeatures | None) -> float:
+        config = losses.ObjectiveConfig(beta=0.0)
+        normalizer = losses.Normalizer(sum(len(sample.response_ids) for sample in samples), len(samples))
+        total = 0.0
+        for batch in (batch.to(self.device) for batch in batches):
+            logprobs, entropies = response_logprobs(self.model, batch, self.tokens.suppressed_ids, features=features)
+            # pi_old a little beside pi, so that the value says something: it would be the mean advantage otherwise.
+            scored = losses.Scored(
+                logprobs, entropies, torch.full_like(logprobs, -6.4), batch.mask, batch.advantages,
+                batch.behaviour_logprobs, batch.behaviour_known,
+            )  # fmt: skip
+            loss = losses.objective(scored, replace(config, epsilon=0.9, epsilon_high=9.0, delta=None), normalizer).loss
+            loss.backward()
+            total += float(loss.detach())
+        if features is not None:
+            features.backward()
+        return total
+
+    def _flops(self, batches: list[MicroBatch], cached: bool) -> float:
+        """Of the useful passes: forward, and twice that backward; adapters leave out the gradient of the weights."""
+        cost = Cost.of(base_model(self.model))
+        lengths = [int(row.sum()) for batch in batches for row in batch.attention_mask]
+        names = [name for batch in batches for name in batch.image_hashes]
+        patches = [int(np.prod(batches[0].patches.grid(name))) for name in (dict.fromkeys(names) if cached else names)]
+        text = cost.forward(lengths, sum(batch.num_tokens for batch in batches), [])
+        tower = cost.forward([], 0, patches)
+        adapters = self.model is not base_model(self.model)
+        return text * (2 if adapters else 3) + tower * (3 if self.trained_tower else 1)
+
+
+def measure(options: Options, progress: Callable[[str], None]) -> Report:
+    """Run all four ways in turns.
+
+    Raises:
+        DartTrainError: there is no such device, or the two ways disagree about the loss.
+    """
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise DartTrainError("torch finds no CUDA device: leave --device out, or install a torch built for CUDA")
+    with tempfile.TemporaryDirectory() as scratch:
+        progress(f"building the {options.model} model")
+        bench = _Workbench(options, Path(scratch))
+        samples = {name: bench.samples(window) for name, window in WINDOWS.items()}
+        ways = [(name, merged) for name in WINDOWS for merged in (False, True)]
+        outcomes: dict[tuple[str, bool], list[Outcome]] = {way: [] for way in ways}
+        for number in range(options.repeat + 1):
+            for name, merged in ways:
+                outcome = bench.run(samples[name], merged=merged)
+                if number:  # the first round warms up
+                    outcomes[name, merged].append(outcome)
+                progress(f"{name}, {'merged' if merged else 'separate'}: {outcome.seconds:.2f} s")
+    return _report(options, samples, outcomes, next(iter(bench.model.parameters())).dtype)
+
+
+def _report(
+    options: Options,
+    samples: dict[str, list[Sample]],
+    outcomes: dict[tuple[str, bool], list[Outcome]],
+    dtype: torch.dtype,
+) -> Report:
+    keys: dict[str, float] = {}
+    for name in WINDOWS:
+        separate, merged = outcomes[name, False], outcomes[name, True]
+        _check_equal(name, separate[0].loss, merged[0].loss, TOLERANCE[dtype])
+        slow, fast = (median([item.seconds for item in way]) for way in (separate, merged))
+        tokens = sum(sample.length for sample in samples[name])
+        keys |= {
+            f"merged_speedup_{name}": slow / fast,
+            f"{name}_rows": merged[0].rows,
+            f"{name}_rows_separate": separate[0].rows,
+            f"{name}_tokens_per_s": tokens / fast,
+            f"{name}_tokens_per_s_separate": tokens / slow,
+            f"{name}_peak_mb": max(item.peak_mb for item in merged),
+            f"{name}_peak_mb_separate": max(item.peak_mb for item in separate),
+        }
+        peak = peak_flops(torch.cuda.get_device_name()) if options.device == "cuda" else None
+        if peak:
+            keys[f"{name}_mfu"] = merged[0].flops / fast / peak
+            keys[f"{name}_mfu_separate"] = separate[0].flops / slow / peak
+    published = median([item.seconds for item in outcomes["window5", False]])
+    keys["block_speedup_to_published"] = published / median([item.seconds for item in outcomes["block", True]])
+    keys |= {"tokens_per_s": keys["window5_tokens_per_s"], "peak_mb": keys["window5_peak_mb"]}
+    width, height = options.screen
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "the CPU"
+    notes = [
+        f"{options.trajectories} trajectories of {options.steps} steps, screens of {width}x{height}, "
+        f"{options.response} tokens a response; the {options.model} model with random weights on {device}, "
+        f"{str(dtype).removeprefix('torch.')}, micro-batches of {options.micro_batch_tokens} tokens, "
+        f"median of {options.repeat}.",
+        "tokens are those of the records, prompts and responses of every step, whichever way they are trained; "
+        "window5 slides over 5 screenshots, block keeps 5 to 9 and drops 5 at once, narrow_block keeps 2 to 5 and "
+        "drops 4 at once; block_speedup_to_published is the time of separate window5 rows over that of merged block "
+        "rows.",
+    ]
+    return Report("trainer", keys, AIMS, notes)
+
+
+def _check_equal(name: str, separate: float, merged: float, tolerance: float) -> None:
+    if not abs(separate - merged) <= tolerance * max(1.0, abs(separate)):
+        raise DartTrainError(
+            f"{name}: separate rows have a loss of {separate}, merged rows one of {merged}: they must be equal, so one "
+            "of the two is wrong and its speed means nothing"
+        )
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: of this process's work on the CPU, whatever else the machine does; of the wall beside a GPU."""
+    return time.perf_counter() if device.type == "cuda" else time.process_time()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin to measure peak memory anew."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, or the next way would be charged for the last
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb(device: torch.device) -> float:
+    """Most memory since `reset_peak`, in MiB."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

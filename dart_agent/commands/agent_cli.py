@@ -1,0 +1,287 @@
+"""The command `dart-agent`: let a policy play, score it, build the tiny model. For recorded episodes: `cli_records`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from dart_agent.commands import record_commands
+from dart_agent.episodes.play import PlayedEpisode, PlayedStep, play_episode
+from dart_agent.episodes.records import EpisodeWriter, make_record
+from dart_agent.evaluation.evaluate import evaluate, open_cluster
+from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, write_json
+from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
+from dart_agent.evaluation.scores import Outcome, TaskScore, score_groups, total_score
+from dart_agent.policies.policy_factory import PolicyOptions, open_policies
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.tasks.catalog import registry
+
+app = typer.Typer(
+    name="dart-agent",
+    help="Policies: let one play, score one, compare two, look at what they did.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+mount_benchmarks(app, "benchmarks.agent.agent_commands")
+console = Console()
+record_commands.mount(app)
+
+Policy = Annotated[
+    str, typer.Option("--policy", help='"random", "oracle", "human", "vlm", "anthropic", "openai", or module:Class.')
+]
+Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]
+TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")]
+MaxSteps = Annotated[int | None, typer.Option(min=1, help="Step limit; the task's own without it.")]
+Pacing = Annotated[
+    str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
+]
+Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic, openai: name of the model.")]
+EngineUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: base URL."
+    ),
+]
+Format = Annotated[str, typer.Option("--format", help="vlm: how it writes actions, see docs/formats.md.")]
+Prompt = Annotated[
+    str | None, typer.Option(help='vlm: "ui_tars", "format" or "short"; in the words of --format without it.')
+]
+Screenshots = Annotated[int, typer.Option(min=1, help="Models: newest screenshots in the prompt.")]
+Texts = Annotated[int, typer.Option(min=0, help="vlm: newest responses in the prompt.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Models: longest response.")]
+Temperature = Annotated[float, typer.Option(min=0.0, help="vlm: 0 for greedy.")]
+
+
+@app.command()
+def run(
+    task: Annotated[str | None, typer.Argument(help="Task id, or path of an OSWorld JSON.")] = None,
+    task_option: Annotated[str | None, typer.Option("--task", help="The same, as an option.")] = None,
+    policy: Policy = "random",
+    seed: Annotated[int, typer.Option(help="Of the task's initial state.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Record the episode here: `dart-agent view` shows it.")] = None,
+    url: Url = None,
+    token_env: TokenEnv = None,
+    max_steps: MaxSteps = None,
+    pacing: Pacing = None,
+    model: Model = None,
+    engine_url: EngineUrl = None,
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
+    screenshots: Screenshots = 5,
+    texts: Texts = 35,
+    max_tokens: MaxTokens = 500,
+    temperature: Temperature = 1.0,
+) -> None:
+    """Play one episode and print every step."""
+    chosen = task or task_option
+    if chosen is None or (task and task_option):
+        raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
+    if out is not None and out.exists():
+        raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
+
+    async def play() -> PlayedEpisode:
+        async with (
+            open_policies(options) as make_policy,
+            _cluster(url, token_env, 1) as client,
+            client.session() as session,
+        ):
+            with _recording(out, chosen, seed, options) as writer:
+
+                def told(step: PlayedStep) -> None:
+                    _print_step(step)
+                    if writer is not None:
+                        writer.step(step)
+
+                episode = await play_episode(
+                    session, make_policy(session), chosen, seed=seed, max_steps=max_steps, pacing=pacing, on_step=told
+                )
+                if writer is not None:
+                    writer.finish(make_record(episode, app=app_of(chosen), policy=policy))
+                return episode
+
+    episode = asyncio.run(play())
+    score = "none" if episode.score is None else f"{episode.score:g}"
+    console.print(f"instruction: {episode.instruction}", markup=False, highlight=False)
+    console.print(f"{episode.terminal} after {episode.steps} steps, score {score} {episode.evaluation.detail}")
+
+
+@app.command("eval")
+def evaluate_command(
+    tasks: Annotated[list[str] | None, typer.Argument(help="Task ids, suites, paths of OSWorld JSONs.")] = None,
+    suites: Annotated[list[str] | None, typer.Option("--suite", help="The same, as options.")] = None,
+    policy: Policy = "random",
+    episodes: Annotated[int, typer.Option("--episodes", "--n", "-n", min=1, help="Per task.")] = 10,
+    first_seed: Annotated[int, typer.Option(min=0, help="Seeds first_seed, first_seed + 1, ...")] = 0,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "--parallel", min=1, help="Desktops at the same time.")
+    ] = 2,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; the number of episodes without it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Record every episode here; the same command again goes on where it stopped.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")] = None,
+    url: Url = None,
+    token_env: TokenEnv = None,
+    max_steps: MaxSteps = None,
+    pacing: Pacing = None,
+    model: Model = None,
+    engine_url: EngineUrl = None,
+    action_format: Format = "ui_tars",
+    prompt: Prompt = None,
+    screenshots: Screenshots = 5,
+    texts: Texts = 35,
+    max_tokens: MaxTokens = 500,
+    temperature: Temperature = 1.0,
+) -> None:
+    """Score a policy: pass@1 and pass@k by application, with 95 % intervals."""
+    chosen = expand_tasks([*(tasks or []), *(suites or [])])
+    if not chosen:
+        raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
+    if k is not None and k > episodes:
+        raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --episodes from {episodes}")
+    options = PolicyOptions(
+        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
+    )
+    seeds = range(first_seed, first_seed + episodes)
+
+    async def play() -> list[TaskScore]:
+        async with contextlib.AsyncExitStack() as stack:
+            make_policy = await stack.enter_async_context(open_policies(options))
+            directory = None
+            if out is not None:
+                plan = Plan(policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing})
+                directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
+            client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
+            done = len(directory.known()) if directory else 0
+            return await evaluate(
+                client,
+                make_policy,
+                chosen,
+                seeds,
+                concurrency=concurrency,
+                max_steps=max_steps,
+                pacing=pacing,
+                directory=directory,
+                on_episode=stack.enter_context(_progress(done, len(chosen) * episodes)),
+            )
+
+    scores = asyncio.run(play())
+    groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
+    console.print(score_table(scores))
+    console.print(group_table(groups))
+    for line in ending_lines(groups[-1].total):
+        console.print(line, markup=False, highlight=False)
+    result = {
+        "policy": policy,
+        "scores": [score_row(score) for score in [*scores, total_score(scores)]],
+        "apps": [group_row(group) for group in groups],
+    }
+    for path in (output, out and out / "scores.json"):
+        if path is not None:
+            write_json(path, result)
+
+
+@app.command()
+def tiny(
+    directory: Annotated[Path, typer.Argument(help="Where to write it.")],
+    seed: Annotated[int, typer.Option(help="Of the initial weights.")] = 0,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="field=value of TinyModelConfig.")] = None,
+) -> None:
+    """Build the untrained tiny vision-language model."""
+    from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, config_from_text
+
+    config = config_from_text(overrides or [], TinyModelConfig())
+    build_tiny_model(directory, seed=seed, config=config)
+    size = sum(path.stat().st_size for path in directory.iterdir())
+    console.print(f"{directory}: {size / 1e6:.1f} MB", highlight=False)
+
+
+def expand_tasks(names: list[str]) -> list[str]:
+    """Task ids of ids and suite names; paths of OSWorld JSONs stay as they are.
+
+    Raises:
+        UnknownTaskError: neither a suite nor a task.
+        TaskError: a malformed JSON.
+    """
+    suites = set(registry.suites())
+    found: list[str] = []
+    for name in names:
+        if name in suites:
+            found += registry.task_ids(name)
+        else:
+            task = registry.get_task(name)
+            found.append(name if name.endswith(".json") else task.id)
+    return list(dict.fromkeys(found))
+
+
+def _print_step(step: PlayedStep) -> None:
+    decision = step.decision
+    if decision.thought:
+        console.print(f"thought: {decision.thought}", style="dim", markup=False, highlight=False)
+    for action in decision.actions:
+        console.print(repr(action), markup=False)
+    for problem in (decision.error, step.result.observation.action_error):
+        if problem:
+            console.print(problem, style="red", markup=False)
+
+
+def _recording(
+    out: Path | None, task: str, seed: int, options: PolicyOptions
+) -> contextlib.AbstractContextManager[EpisodeWriter | None]:
+    if out is None:
+        return contextlib.nullcontext()
+    return EpisodeWriter(out, task, seed, options.decoder())
+
+
+@contextlib.contextmanager
+def _progress(done: int, total: int) -> Iterator[Callable[[Outcome], None]]:
+    """A progress bar; yields what is to be told about each episode."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as progress:
+        bar = progress.add_task("", total=total, completed=done)
+        succeeded = lost = 0
+
+        def told(episode: Outcome) -> None:
+            nonlocal succeeded, lost
+            succeeded, lost = succeeded + episode.success, lost + bool(episode.lost_by)
+            said = f"{succeeded} succeeded" + (f", {lost} lost" if lost else "") + f", last: {episode.task_id}"
+            progress.update(bar, advance=1, description=said)
+
+        yield told
+
+
+def _cluster(url: str | None, token_env: str | None, desktops: int) -> AbstractAsyncContextManager[ClusterClient]:
+    """A running cluster, or a private one for the time of the command."""
+    if url is None or token_env is None:
+        return open_cluster(url, desktops=desktops)
+    if not os.environ.get(token_env):
+        raise ConfigurationError(f"the environment variable {token_env} named by --token-env is not set")
+    return open_cluster(url, os.environ[token_env])
+
+
+def main() -> None:
+    """Run the command; a user's error is one line, not a traceback."""
+    try:
+        app()
+    except DartGymError as error:
+        sys.exit(f"dart-agent: {error}")
+
+
+if __name__ == "__main__":
+    main()

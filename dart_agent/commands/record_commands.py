@@ -1,0 +1,92 @@
+"""Commands of `dart-agent` on recorded episodes: compare two evaluations, look at a trajectory, export."""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_agent.episodes.records import RecordError, find_episodes, read_episode
+from dart_agent.evaluation.comparison import compare
+from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
+from dart_agent.evaluation.score_tables import comparison_lines
+from dart_agent.exports.dataset_export import build_dataset, write_parquet
+from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.policies.policy_factory import token_decoder
+from dart_agent.viewer.recorded_episodes import read_recorded
+from dart_agent.viewer.trajectory_page import render_page
+
+console = Console()
+
+
+class ExportKind(StrEnum):
+    """What a recorded evaluation can become."""
+
+    OSWORLD = "osworld"
+    DATASET = "dataset"
+
+
+def compare_command(
+    a: Annotated[Path, typer.Argument(help="Directory of an evaluation (dart-agent eval --out).")],
+    b: Annotated[Path, typer.Argument(help="Directory of another one, of the same tasks and seeds.")],
+) -> None:
+    """Say whether policy B is better than policy A: a paired test over the tasks that both played."""
+    comparison = compare(read_outcomes(a), read_outcomes(b))
+    names = [str(read_manifest(path).get("policy", path.name)) for path in (a, b)]
+    if names[0] == names[1]:
+        names = [a.name, b.name] if a.name != b.name else ["A", "B"]
+    for line in comparison_lines(comparison, *names):
+        console.print(line, markup=False, highlight=False)
+
+
+def view(
+    directory: Annotated[Path, typer.Argument(help="Of an episode (run --out, eval --out) or a trainer's trajectory.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; view.html in the directory.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Its tokenizer shows tokens that were recorded as ids.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+) -> None:
+    """Make one HTML page of a trajectory, with everything in it."""
+    record = read_recorded(directory, token_decoder(model) if model else None)
+    page = (output or record.directory / "view.html").absolute()
+    html = render_page(record)
+    try:
+        page.write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise RecordError(f"cannot write {page} ({error}): choose another place with --output") from error
+    console.print(page.as_uri(), markup=False, highlight=False, soft_wrap=True)
+    if open_page:
+        webbrowser.open(page.as_uri())
+
+
+def export(
+    directory: Annotated[Path, typer.Argument(help="Of an evaluation (dart-agent eval --out), or of one episode.")],
+    out: Annotated[Path, typer.Argument(help="Where to write.")],
+    kind: Annotated[
+        ExportKind, typer.Option("--as", help="Hugging Face data set (Parquet with images), or OSWorld's results.")
+    ] = ExportKind.DATASET,
+) -> None:
+    """Write recorded episodes as a Hugging Face data set, or in OSWorld's layout of results."""
+    episodes = list(find_episodes(directory))
+    if not episodes:
+        raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")
+    if kind is ExportKind.OSWORLD:
+        exported = export_osworld(map(read_episode, episodes), out)
+        lost = f", {exported.lost} lost ones without result.txt" if exported.lost else ""
+        console.print(f"{out}: {exported.episodes} results{lost}", markup=False, highlight=False)
+        return
+    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache:
+        dataset = build_dataset(episodes, Path(cache))
+        files = write_parquet(dataset, out)
+    console.print(f"{out}: {len(dataset)} steps in {len(files)} files", markup=False, highlight=False)
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command("compare")(compare_command)
+    app.command("view")(view)
+    app.command("export")(export)

@@ -1,0 +1,140 @@
+"""Decoder: the text layers of a Qwen-VL model with a key-value cache allocated once per batch.
+
+The arithmetic is that of `Qwen2VLTextModel`, `Qwen2_5_VLTextModel` and `Qwen3VLTextModel`, on the live parameters of
+their submodules; what is left out is the bookkeeping around it (mask building, cache growth, hooks), which for a small
+model costs more than the arithmetic. Qwen3-VL differs in two things: queries and keys are normalised by head, and
+features of deeper vision layers are added to the images' places after the first text layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dart_gym.core.errors import ConfigurationError
+
+
+@dataclass(slots=True)
+class DecodeState:
+    """The cache of a batch, for T = prompt + room positions.
+
+    Attributes:
+        keys: one (B, key-value heads, T, head size) per layer; rotated.
+        values: the same shape.
+        cos: (B, T, 1, head size) of the rotary embedding, future positions included.
+        sin: the same, its first half negated (see `_rotate`).
+        visible: (B, 1, 1, T), True where a later token may look.
+        length: positions filled.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    cos: Tensor
+    sin: Tensor
+    visible: Tensor
+    length: int = 0
+
+
+class Decoder:
+    """Runs prompts, then single tokens, through the text layers. Reads the live parameters on every call."""
+
+    def __init__(self, text_model: Any) -> None:
+        """Wrap the `language_model` of a Qwen-VL model."""
+        self._model = text_model
+        config = text_model.config
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        if getattr(config, "use_sliding_window", False) and config.sliding_window:
+            raise ConfigurationError(
+                "models with sliding-window attention are not supported by the embedded engine: set use_sliding_window "
+                "to false in config.json if it was trained without, or serve it through a vLLM server"
+            )
+
+    def prefill(
+        self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = ()
+    ) -> tuple[DecodeState, Tensor]:
+        """Run left-padded prompts.
+
+        Args:
+            embeds: (B, L, hidden) with the images' embeddings in place.
+            positions: (3, B, L) rotary positions.
+            mask: (B, L), True for real tokens.
+            room: how many tokens will be appended at most.
+            deep: (B, L, hidden) each, added to the output of the first layers, zero but on images.
+
+        Returns:
+            The state, and the last hidden state (B, hidden) after the final norm.
+        """
+        batch, length, _ = embeds.shape
+        ahead = positions[:, :, -1:] + torch.arange(1, room + 1, device=positions.device)
+        cos, sin = self._model.rotary_emb(embeds, torch.cat([positions, ahead], -1))
+        half = self._head_size // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        shape = (batch, self._kv_heads, length + room, self._head_size)
+        visible = F.pad(mask, (0, room), value=True)[:, None, None]
+        state = DecodeState(
+            keys=[embeds.new_empty(shape) for _ in self._model.layers],
+            values=[embeds.new_empty(shape) for _ in self._model.layers],
+            cos=cos[:, :, None],
+            sin=sin[:, :, None],
+            visible=visible,
+        )
+        causal = torch.ones(length, length, dtype=torch.bool, device=embeds.device).tril()
+        # A pad sees itself only: a row of nothing but masked entries would be NaN.
+        own = torch.eye(length, dtype=torch.bool, device=embeds.device)
+        return state, self._run(embeds, state, (visible[..., :length] & causal) | own, deep)
+
+    def step(self, state: DecodeState, tokens: Tensor) -> Tensor:
+        """Append one token (B,) to every row; returns the last hidden state (B, hidden) after the final norm."""
+        embeds = self._model.embed_tokens(tokens)[:, None]
+        return self._run(embeds, state, state.visible[..., : state.length + 1])
+
+    def _run(self, hidden: Tensor, state: DecodeState, mask: Tensor, deep: Sequence[Tensor] = ()) -> Tensor:
+        """New positions through all layers; fills the cache and moves it on."""
+        start, end = state.length, state.length + hidden.shape[1]
+        cos, sin = state.cos[:, start:end], state.sin[:, start:end]
+        for index, layer in enumerate(self._model.layers):
+            keys, values = state.keys[index][:, :, :end], state.values[index][:, :, :end]
+            normed = rms_norm(layer.input_layernorm, hidden)
+            hidden = hidden + self._attend(layer.self_attn, normed, cos, sin, keys, values, mask)
+            normed = rms_norm(layer.post_attention_layernorm, hidden)
+            hidden = hidden + layer.mlp(normed)
+            if index < len(deep):
+                hidden = hidden + deep[index]
+        state.length = end
+        return rms_norm(self._model.norm, hidden[:, -1])
+
+    def _attend(
+        self, attention: Any, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Self-attention of the new positions over the cache, whose last entries they write."""
+        batch, new, _ = hidden.shape
+        query = attention.q_proj(hidden).view(batch, new, self._heads, self._head_size)
+        key = attention.k_proj(hidden).view(batch, new, self._kv_heads, self._head_size)
+        if hasattr(attention, "q_norm"):
+            query, key = rms_norm(attention.q_norm, query), rms_norm(attention.k_norm, key)
+        query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
+        value = attention.v_proj(hidden).view(batch, new, self._kv_heads, self._head_size)
+        keys[:, :, -new:] = key.transpose(1, 2)
+        values[:, :, -new:] = value.transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(
+            query.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=self._kv_heads != self._heads
+        )
+        return attention.o_proj(mixed.transpose(1, 2).reshape(batch, new, -1))
+
+
+def rms_norm(module: Any, hidden: Tensor) -> Tensor:
+    """A `Qwen2RMSNorm`; the fused kernel where it computes in the same precision."""
+    if hidden.dtype is torch.float32:
+        return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
+    return module(hidden)
+
+
+def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding: the halves swapped, the sign of the first half being in `sin`."""
+    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)

@@ -1,0 +1,320 @@
+"""QwenRunner: prompts of a Qwen-VL model in, sampled ids and log-probabilities out. The effectful core of an engine.
+
+It drives the model's own submodules (vision tower, decoder layers, head) without `generate()`, whose bookkeeping
+costs more than a small model's arithmetic. What it computes is what a plain forward pass of the same model over
+prompt and response computes; a test holds the two together.
+
+Invariants:
+    - Rows are padded on the left; a row's result does not depend on what else is in the batch (up to rounding).
+    - Every row has its own random stream, drawn by inverting the cumulative distribution.
+    - Suppressed ids have probability zero, before the softmax.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
+from dart_agent.engines.embedded.decoder import Decoder
+from dart_agent.engines.embedded.vision_tower import Tower
+from dart_agent.models.image_patches import VisionSpec
+from dart_gym.core.errors import ConfigurationError
+
+MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRow:
+    """One response.
+
+    Attributes:
+        token_ids: sampled ids, the stop token included.
+        logprobs: natural log-probability of each.
+        finish_reason: "stop" or "length".
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+
+
+class QwenRunner:
+    """A loaded model with its vision cache. Not thread-safe: one thread calls `sample` and `load_weights`."""
+
+    def __init__(self, model: Any, vision: VisionSpec, *, vision_cache: int = 256) -> None:
+        """Wrap a `Qwen2VL-`, `Qwen2_5_VL-` or `Qwen3VLForConditionalGeneration` in evaluation mode."""
+        self.model = model
+        self.vision = vision
+        self.device = next(model.parameters()).device
+        self._image_token = model.config.image_token_id
+        self._max_length = model.config.text_config.max_position_embeddings
+        self._vocab = model.config.text_config.vocab_size
+        self._decoder = Decoder(model.model.language_model)
+        self._tower = Tower(model.model.visual)
+        self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
+        self._cache_size = vision_cache
+        self._stream = torch.Generator().manual_seed(torch.seed() % 2**63)
+
+    @classmethod
+    def load(
+        cls, model_dir: str | Path, vision: VisionSpec, *, device: str = "cpu", dtype: str = "float32",
+        vision_cache: int = 256,
+    ) -> QwenRunner:  # fmt: skip
+        """Load a model directory.
+
+        Raises:
+            ConfigurationError: the model is of another class, or its image processor does not belong to it.
+        """
+        from transformers import AutoModelForImageTextToText
+
+        _check_config(Path(model_dir), vision)
+        model = AutoModelForImageTextToText.from_pretrained(
+            str(model_dir), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+        )
+        return cls(model.eval().to(torch.device(device)), vision, vision_cache=vision_cache)
+
+    def check(self, prompt: Prompt, sampling: Sampling) -> None:
+        """Raise `RequestRefused` for a request that cannot be served. Cheap, callable from any thread."""
+        try:
+            need = sum(self.vision.num_tokens(image) for image in prompt.images)
+        except ValueError as error:
+            raise RequestRefused(f"an image cannot be used: {error}") from None
+        pads = prompt.token_ids.count(self._image_token)
+        if pads != need:
+            raise RequestRefused(f"the prompt has {pads} image pads, its {len(prompt.images)} images need {need}")
+        if not prompt.token_ids or sampling.max_tokens < 1:
+            raise RequestRefused("a request needs a prompt and max_tokens of at least 1")
+        ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids)
+        if not 0 <= min(ids) <= max(ids) < self._vocab:
+            raise RequestRefused(f"the request has token ids outside [0, {self._vocab})")
+        if len(prompt.token_ids) + sampling.max_tokens > self._max_length:
+            raise RequestRefused(
+                f"prompt of {len(prompt.token_ids)} tokens and {sampling.max_tokens} new ones exceed the model's "
+                f"{self._max_length} positions: keep fewer screenshots or texts"
+            )
+        if sampling.temperature < 0:
+            raise RequestRefused(f"temperature must not be negative, got {sampling.temperature}")
+
+    @torch.inference_mode()
+    def sample(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]) -> list[SampledRow]:
+        """Sample one response to each prompt, as one batch."""
+        draws = _Draws(samplings, self._vocab, self._stream, self.device)
+        tokens, positions, mask = self._layout(prompts)
+        embeds = self.model.model.language_model.embed_tokens(tokens)
+        images = [image for prompt in prompts for image in prompt.images]
+        deep: list[Tensor] = []
+        if images:
+            places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
+            embeds[places] = features[:, 0]
+            for level in range(1, self._tower.levels):
+                deep.append(torch.zeros_like(embeds))
+                deep[-1][places] = features[:, level]
+        room = max(sampling.max_tokens for sampling in samplings)
+        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep)
+        while True:
+            chosen = draws.take(self.model.lm_head(hidden).float())
+            if draws.finished:
+                return draws.rows()
+            hidden = self._decoder.step(state, chosen)
+
+    def load_weights(self, path: str | Path) -> None:
+        """Copy the weights of a checkpoint into the live model: all of them, or none when anything is wrong.
+
+        Raises:
+            FileNotFoundError: no safetensors in the directory.
+            ValueError: names or shapes differ from the model's.
+        """
+        loaded = _read_safetensors(Path(path))
+        own = self.model.state_dict()
+        loaded = {_current_name(name): tensor for name, tensor in loaded.items()}
+        tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
+        missing, extra = own.keys() - loaded.keys() - tied, loaded.keys() - own.keys()
+        wrong = [name for name in own.keys() & loaded.keys() if own[name].shape != loaded[name].shape]
+        if missing or extra or wrong:
+            raise ValueError(
+                f"not a checkpoint of this model: {len(missing)} tensors missing, {len(extra)} unknown, "
+                f"{len(wrong)} of another shape, such as {sorted([*missing, *extra, *wrong])[0]}"
+            )
+        with torch.no_grad():
+            for name, tensor in loaded.items():
+                own[name].copy_(tensor)
+        self._cache.clear()
+
+    def _layout(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
+        """Left-padded (tokens (B, L), positions (3, B, L), mask (B, L) with True for real tokens)."""
+        length = max(len(prompt.token_ids) for prompt in prompts)
+        tokens = np.zeros((len(prompts), length), np.int64)
+        positions = np.zeros((3, len(prompts), length), np.int64)
+        mask = np.zeros((len(prompts), length), bool)
+        for row, prompt in enumerate(prompts):
+            ids = np.asarray(prompt.token_ids)
+            grids = [self.vision.grid(image) for image in prompt.images]
+            tokens[row, length - len(ids) :] = ids
+            positions[:, row, length - len(ids) :] = rope_positions(
+                ids, grids, self._image_token, self.vision.merge_size
+            )
+            mask[row, length - len(ids) :] = True
+        return tuple(torch.from_numpy(array).to(self.device) for array in (tokens, positions, mask))  # type: ignore[return-value]
+
+    def _embed(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:
+        """(tokens, levels, hidden) of all images in order; every distinct image goes through the tower once."""
+        keys = [_image_key(image) for image in images]
+        missing = {key: image for key, image in zip(keys, images, strict=True) if key not in self._cache}
+        if missing:
+            grids = [self.vision.grid(image) for image in missing.values()]
+            patches = np.concatenate([self.vision.patchify(image) for image in missing.values()])
+            embedded = self._tower.embed(torch.from_numpy(patches).to(self.device), grids)
+            sizes = [rows * columns // self.vision.merge_size**2 for _, rows, columns in grids]
+            self._cache.update(zip(missing, embedded.split(sizes), strict=True))
+        for key in keys:
+            self._cache.move_to_end(key)
+        result = torch.cat([self._cache[key] for key in keys])
+        while len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
+        return result
+
+
+class _Draws:
+    """The state of sampling a batch: who is finished, what was drawn."""
+
+    def __init__(self, samplings: Sequence[Sampling], vocab: int, stream: torch.Generator, device: Any) -> None:
+        count, steps = len(samplings), max(sampling.max_tokens for sampling in samplings)
+        self._samplings = samplings
+        self._uniform = torch.empty(count, steps, dtype=torch.float64)
+        self._banned = torch.zeros(count, vocab, dtype=torch.bool)
+        self._stops = torch.zeros(count, vocab, dtype=torch.bool)
+        for row, sampling in enumerate(samplings):
+            own = stream if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
+            self._uniform[row, : sampling.max_tokens].uniform_(generator=own)
+            self._banned[row, list(sampling.suppressed_ids)] = True
+            self._stops[row, list(sampling.stop_ids)] = True
+        self._uniform, self._banned = self._uniform.to(device), self._banned.to(device)
+        temperature = torch.tensor([sampling.temperature for sampling in samplings], device=device)
+        self._greedy = temperature == 0
+        self._scale = torch.where(self._greedy, 1.0, temperature)[:, None]
+        self._any_greedy = bool(self._greedy.any())
+        self._ids: list[Tensor] = []
+        self._logprobs: list[Tensor] = []
+        self._done = torch.zeros(count, dtype=torch.bool)
+        self._limits = torch.tensor([sampling.max_tokens for sampling in samplings])
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row has ended."""
+        return bool(self._done.all())
+
+    def take(self, logits: Tensor) -> Tensor:
+        """Draw the next token of every row from float32 logits (B, V); returns ids (B,)."""
+        logprobs = (logits / self._scale).masked_fill(self._banned, -torch.inf).log_softmax(-1)
+        cumulative = logprobs.double().exp_().cumsum_(-1)
+        # The first entry above u * total: entries of probability zero are never the first.
+        point = self._uniform[:, len(self._ids), None] * cumulative[:, -1:]
+        chosen = torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+        if self._any_greedy:
+            chosen = torch.where(self._greedy, logprobs.argmax(-1), chosen)
+        self._logprobs.append(logprobs.gather(-1, chosen[:, None])[:, 0])
+        self._ids.append(chosen)
+        stopped = self._stops[torch.arange(len(self._done)), chosen.cpu()]
+        self._done |= stopped | (self._limits <= len(self._ids))
+        return chosen
+
+    def rows(self) -> list[SampledRow]:
+        """What was drawn, each row cut at its end."""
+        ids, logprobs = torch.stack(self._ids, 1).tolist(), torch.stack(self._logprobs, 1).tolist()
+        return [_cut(*row) for row in zip(ids, logprobs, self._samplings, strict=True)]
+
+
+def _cut(ids: list[int], logprobs: list[float], sampling: Sampling) -> SampledRow:
+    stop = next((i for i, token in enumerate(ids) if token in sampling.stop_ids), None)
+    if stop is not None and stop < sampling.max_tokens:
+        return SampledRow(tuple(ids[: stop + 1]), tuple(logprobs[: stop + 1]), "stop")
+    return SampledRow(tuple(ids[: sampling.max_tokens]), tuple(logprobs[: sampling.max_tokens]), "length")
+
+
+def rope_positions(
+    token_ids: NDArray[np.int64], grids: Sequence[tuple[int, int, int]], image_token: int, merge_size: int
+) -> NDArray[np.int64]:
+    """Three-dimensional rotary positions of one sequence, as the `get_rope_index` of all Qwen-VL models.
+
+    Args:
+        token_ids: (L,) ids with expanded image pads.
+        grids: (frames, rows, columns) in patches of each image, in order.
+        image_token: the pad's id.
+        merge_size: patches a side per token.
+
+    Returns:
+        (3, L): time, height, width. Text counts up in all three; an image takes as many as its longer side.
+    """
+    out = np.empty((3, len(token_ids)), np.int64)
+    pads = np.flatnonzero(token_ids == image_token)
+    position = index = taken = 0
+    for frames, rows, columns in grids:
+        rows, columns = rows // merge_size, columns // merge_size
+        start = int(pads[taken])
+        out[:, index:start] = np.arange(position, position + start - index)
+        position += start - index
+        end = start + frames * rows * columns
+        out[:, start:end] = position + np.indices((frames, rows, columns)).reshape(3, -1)
+        position, index, taken = position + max(rows, columns), end, taken + end - start
+    out[:, index:] = np.arange(position, position + len(token_ids) - index)
+    return out
+
+
+def _check_config(model_dir: Path, vision: VisionSpec) -> None:
+    """Look at a model's `config.json` before its weights are loaded."""
+    path = model_dir / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if config.get("model_type") not in MODEL_TYPES:
+        raise ConfigurationError(
+            f"{model_dir} is a {config.get('model_type')} model; the embedded engine serves {', '.join(MODEL_TYPES)}. "
+            "Serve other models through a vLLM server."
+        )
+    part = config.get("vision_config") or {}
+    for name, other in (("patch_size", "patch_size"), ("merge_size", "spatial_merge_size")):
+        if part.get(other, getattr(vision, name)) != getattr(vision, name):
+            raise ConfigurationError(
+                f"{model_dir}: preprocessor_config.json has {name} {getattr(vision, name)}, config.json has {other} "
+                f"{part[other]}: the image processor is another model's"
+            )
+
+
+def _image_key(image: NDArray[np.uint8]) -> bytes:
+    digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16)
+    digest.update(repr(image.shape).encode())
+    return digest.digest()
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint directory, in one file or in shards."""
+    from safetensors.torch import load_file
+
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{path} holds no *.safetensors")
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        tensors.update(load_file(str(file)))
+    return tensors
+
+
+def _current_name(name: str) -> str:
+    """Name of a tensor in the live model: checkpoints keep Qwen's published names (`model.layers`, `visual`)."""
+    if name.startswith("visual."):
+        return f"model.{name}"
+    if name.startswith("model.") and not name.startswith(("model.visual.", "model.language_model.")):
+        return f"model.language_model.{name.removeprefix('model.')}"
+    return name

@@ -1,0 +1,1 @@
+"""What engines behind HTTP share: requests with typed errors, prompts as chat messages; OpenAI-compatible servers."""

@@ -1,0 +1,159 @@
+"""OpenAICompatibleEngine: any hosted model behind OpenAI's chat completions, for evaluation only.
+
+A hosted model returns text: which ids it read and sampled, and how probable they were, stays unknown. So nothing that
+comes from here can be trained on: a request for training is refused, and log-probabilities are always empty.
+
+Invariants:
+    - The ids of a `Generation` are those of its text in the given tokenizer; they serve the history and nothing else.
+    - A key is sent to the server it was given for and never stored or shown.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from dart_agent.engines.base.engine import (
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    EngineMismatch,
+    Generation,
+    Prompt,
+    RequestRefused,
+    Sampling,
+)
+from dart_agent.engines.base.pauses import Pauses
+from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.engines.vllm.vllm_control import HTTPServer
+from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.core.errors import ConfigurationError
+
+KEY_ENV = "OPENAI_API_KEY"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+
+
+class OpenAICompatibleEngine:
+    """An `Engine` for evaluation. Use it within one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        tokens: ModelTokens,
+        *,
+        name: str = "",
+        key_env: str = KEY_ENV,
+        timeout_s: float = 180.0,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
+        """Remember where the model is; the first call connects.
+
+        Args:
+            url: base of the API, such as "https://host/v1".
+            model: the model's name there.
+            tokens: of the conversation that makes the prompts: the model's own, or any that reads back exactly, such
+                as `ModelTokens.plain()`.
+            name: what results carry as `Generation.engine`; "" for the model's.
+            key_env: environment variable that holds the API key; a server on this machine needs none.
+            timeout_s: for one response, waiting for a busy server included.
+            extra: more fields of every request, such as {"reasoning_effort": "low"}.
+
+        Raises:
+            ConfigurationError: the key is missing.
+        """
+        host = urlsplit(url).hostname or ""
+        key = os.environ.get(key_env, "")
+        if not host:
+            raise ConfigurationError(f"{url!r} is no address of an API: give one such as https://host/v1")
+        if not key and host not in ("localhost", "127.0.0.1", "::1"):
+            raise ConfigurationError(f"no API key for {host}: set the environment variable {key_env}")
+        self._server = HTTPServer(url, key=key, key_env=key_env)
+        self._model, self._tokens, self._name = model, tokens, name or model
+        self._timeout, self._extra = timeout_s, dict(extra or {})
+        self._in_flight = self._requests = self._generated = 0
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Sample one response; a busy server is asked again until the time is over.
+
+        Raises:
+            RequestRefused: the response is wanted for training, or the server will not serve this request.
+            EngineError: as `VLLMEngine.generate`.
+        """
+        if sampling.training:
+            raise RequestRefused(
+                f"{self._name} is a hosted model: it gives neither the ids that it sampled nor their "
+                "log-probabilities, so it can be evaluated but not trained on. Use the vllm or transformers engine"
+            )
+        body = self._body(prompt, sampling)
+        started = time.monotonic()
+        self._in_flight += 1
+        try:
+            data = await self._ask(body, started + self._timeout)
+        finally:
+            self._in_flight -= 1
+        text, reason = _read(data)
+        token_ids = tuple(self._tokens.encode(text))
+        self._requests += 1
+        self._generated += len(token_ids)
+        seconds = (0.0, time.monotonic() - started)
+        return Generation(text, token_ids, (), (0, 0), reason, self._name, seconds)
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Not possible.
+
+        Raises:
+            RequestRefused: always.
+        """
+        raise RequestRefused(f"{self._name} is a hosted model: its weights cannot be updated")
+
+    async def info(self) -> EngineInfo:
+        """What this client knows; the server is not asked."""
+        return EngineInfo(self._name, self._model, 0, self._in_flight, requests=self._requests, tokens=self._generated)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._server.close()
+
+    def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+        body = {
+            "model": self._model,
+            "messages": chat_messages(prompt, self._tokens),
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+        }
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed % 2**31  # some servers take no larger ones
+        return body | self._extra
+
+    async def _ask(self, body: dict[str, Any], deadline: float) -> Any:
+        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
+        while True:
+            try:
+                return await self._server.ask(
+                    "POST", "/chat/completions", json=body, timeout_s=deadline - time.monotonic()
+                )
+            except EngineBusy as busy:
+                await pauses.wait(busy)
+
+
+def _read(data: Any) -> tuple[str, str]:
+    """(text, finish reason) of a chat completion."""
+    try:
+        choice = data["choices"][0]
+        text = choice["message"]["content"]
+        reason = choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise EngineMismatch(
+            f"the server's answer is no chat completion ({type(error).__name__}: {error}): is the address the base of "
+            "the API, such as https://host/v1?"
+        ) from None
+    if reason == "content_filter":
+        raise EngineError("the server's content filter withheld the response")
+    if not isinstance(text, str) or not text:
+        raise EngineError(
+            f"the model answered without text (finish_reason {reason!r}): raise max_tokens if it spent them on thinking"
+        )
+    return text, "length" if reason == "length" else "stop"

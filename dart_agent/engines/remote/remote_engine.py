@@ -1,0 +1,139 @@
+"""RemoteEngine: an engine in another process, over a websocket. Needs no torch.
+
+Invariants:
+    - Concurrent calls share one connection; replies find their call by id.
+    - When the connection breaks, every waiting call gets an `EngineError` at once, and the next call connects
+      again: whether to try this replica or another one is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.remote import engine_frames
+from dart_gym.cluster.wire.cluster_address import parse_address
+
+
+class RemoteEngine:
+    """An `Engine` served by `dart_agent.engines.remote.engine_server`. Use it within one event loop."""
+
+    def __init__(self, url: str, *, token: str | None = None, connect_timeout_s: float = 10.0) -> None:
+        """Remember where the engine is; the first call connects.
+
+        Args:
+            url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`.
+            token: bearer token; None takes it from the environment (`DART_ENGINE_TOKEN`).
+            connect_timeout_s: a server that takes longer over the handshake is gone.
+        """
+        self.url = url
+        self._address = parse_address(url)
+        self._token = os.environ.get(engine_frames.TOKEN_ENV, "") if token is None else token
+        self._timeout = connect_timeout_s
+        self._connection: ClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next_id = 0
+        self._closed = False
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Sample one response. Raises `EngineError`."""
+        return engine_frames.read_generation(await self._call(engine_frames.prompt_fields(prompt, sampling)))
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Have the engine load a checkpoint that it can read at `path`. Raises `EngineError`."""
+        await self._call({"op": "update_weights", "path": path, "version": version})
+
+    async def info(self) -> EngineInfo:
+        """Current state. Raises `EngineError`."""
+        return EngineInfo(**await self._call({"op": "info"}))
+
+    async def close(self) -> None:
+        """Close the connection; waiting calls fail. Idempotent. The server goes on."""
+        self._closed = True
+        connection, reader = self._connection, self._reader
+        self._connection = self._reader = None
+        if connection is not None:
+            await connection.close()
+        if reader is not None:
+            await reader
+
+    async def _call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send one request and wait for its reply."""
+        connection = await self._connected()
+        self._next_id += 1
+        request_id = self._next_id
+        reply = self._waiting[request_id] = asyncio.get_running_loop().create_future()
+        try:
+            await connection.send(engine_frames.pack({"id": request_id, **message}))
+            return await reply
+        except ConnectionClosed as error:
+            raise self._gone(error) from error
+        finally:
+            del self._waiting[request_id]
+            if not reply.cancel() and not reply.cancelled():
+                reply.exception()  # seen: the connection may have failed the reply while the request was being sent
+
+    async def _connected(self) -> ClientConnection:
+        """The live connection, made anew where there is none."""
+        if self._closed:
+            raise EngineError(f"the client of the engine at {self.url} is closed")
+        if self._connection is not None:
+            return self._connection
+        async with self._connecting:
+            if self._connection is None:
+                self._connection = await self._connect()
+                self._reader = asyncio.create_task(self._read(self._connection), name=f"engine {self.url}")
+            return self._connection
+
+    async def _connect(self) -> ClientConnection:
+        options: dict[str, Any] = {
+            "compression": None,
+            "max_size": engine_frames.MAX_FRAME,
+            "open_timeout": self._timeout,
+            "additional_headers": {"Authorization": f"Bearer {self._token}"} if self._token else {},
+        }
+        try:
+            if self._address.is_unix:
+                return await unix_connect(self._address.path, "ws://engine/", **options)
+            return await connect(self.url, **options)
+        except InvalidStatus as error:
+            hint = f": set {engine_frames.TOKEN_ENV}" if error.response.status_code == 401 else ""
+            raise EngineError(f"the engine at {self.url} refused the connection ({error}){hint}") from error
+        except (OSError, TimeoutError, WebSocketException) as error:
+            raise EngineError(f"no engine at {self.url} ({type(error).__name__}: {error}); is it running?") from error
+
+    async def _read(self, connection: ClientConnection) -> None:
+        """Hand replies to their calls until the connection ends; then fail those that still wait."""
+        reason: Exception | None = None
+        try:
+            async for frame in connection:
+                self._deliver(engine_frames.unpack(frame))
+        except (ConnectionClosed, engine_frames.FrameError) as error:
+            reason = error
+        finally:
+            if self._connection is connection:
+                self._connection = self._reader = None
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(self._gone(reason))
+        if isinstance(reason, engine_frames.FrameError):
+            await connection.close()
+
+    def _deliver(self, message: dict[str, Any]) -> None:
+        future = self._waiting.get(message["id"])
+        if future is None or future.done():
+            return  # its caller was cancelled
+        if "error" in message:
+            future.set_exception(engine_frames.read_error(message))
+        else:
+            future.set_result(message.get("result") or {})
+
+    def _gone(self, reason: Exception | None) -> EngineError:
+        return EngineError(f"the engine at {self.url} went away ({reason or 'it closed the connection'})")

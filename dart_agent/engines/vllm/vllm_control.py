@@ -1,0 +1,263 @@
+"""VLLMControl: a vLLM server over HTTP: its requests with typed errors, and the routes that steer it.
+
+The control routes exist only on a server that was started with `VLLM_SERVER_DEV_MODE=1`, and are not protected by its
+API key: let such a server listen on loopback or a private network.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+
+from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
+
+KEY_ENV = "VLLM_API_KEY"
+PauseMode = Literal["keep", "wait", "abort"]
+
+
+class RouteMissing(EngineMismatch):
+    """The server has no such route, or will not serve it."""
+
+
+class HTTPServer:
+    """A server that speaks JSON over HTTP; what can go wrong becomes a type of `EngineError`."""
+
+    def __init__(
+        self, url: str, *, key: str = "", key_env: str = KEY_ENV, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """Remember where it is; the first request connects.
+
+        Args:
+            url: such as "http://127.0.0.1:8000".
+            key: sent as a bearer token where not empty.
+            key_env: the environment variable that an error about the key names.
+            transport: another way to send requests, such as a Unix socket (`httpx.AsyncHTTPTransport(uds=...)`).
+        """
+        self.url, self._key_env = url.rstrip("/"), key_env
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Every request says its own timeout; a pool without limit never makes one wait behind others.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._client = httpx.AsyncClient(headers=headers, limits=limits, transport=transport, trust_env=False)
+
+    async def ask(
+        self, method: str, path: str, *, json: Any = None, params: dict[str, str] | None = None, timeout_s: float = 60.0
+    ) -> Any:
+        """Send one request; return the JSON of the answer, None for an empty one.
+
+        Raises:
+            EngineTimeout: no answer within `timeout_s`.
+            EngineBusy: 429 or 503.
+            RouteMissing: there is no such route.
+            RequestRefused: any other 4xx.
+            EngineError: no connection, or 5xx.
+        """
+        try:
+            answer = await self._client.request(
+                method, f"{self.url}{path}", json=json, params=params, timeout=max(0.001, timeout_s)
+            )
+        except httpx.TimeoutException as error:
+            raise EngineTimeout(
+                f"{self.url}{path} did not answer within {timeout_s:.1f} s ({type(error).__name__}): is it overloaded, "
+                "or is the time limit too short for this model?"
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise EngineError(f"no server at {self.url} ({type(error).__name__}: {error}); is it running?") from error
+        if answer.is_success:
+            return _json(answer) if answer.content else None
+        raise self._error(path, answer)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._client.aclose()
+
+    def _error(self, path: str, answer: httpx.Response) -> EngineError:
+        status, reason = answer.status_code, _reason(answer)
+        says = f"{self.url}{path} answered {status}: {reason}"
+        if status in (429, 503):
+            return EngineBusy(says)
+        if status == 401:
+            return RequestRefused(f"{says}; the API key is missing or wrong: set {self._key_env}")
+        if status in (403, 405, 501) or (status == 404 and reason == "Not Found"):
+            return RouteMissing(says)
+        if status == 404:
+            return EngineMismatch(f"{says}; GET /v1/models lists what it serves (--served-model-name)")
+        if status < 500:
+            return RequestRefused(says)
+        return EngineError(says)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLoad:
+    """How loaded a server says that it is.
+
+    Attributes:
+        running: requests that it computes.
+        waiting: requests that it has not begun.
+        kv_use: share of the cache of keys and values that is taken.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+
+
+class VLLMControl(HTTPServer):
+    """The routes of a vLLM server besides generating. Thin: one method is one request."""
+
+    def __init__(self, url: str, *, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Like `HTTPServer`; `key` None takes it from the environment (`VLLM_API_KEY`)."""
+        super().__init__(url, key=os.environ.get(KEY_ENV, "") if key is None else key, transport=transport)
+
+    async def models(self, timeout_s: float = 10.0) -> list[str]:
+        """Names that requests may give as their model."""
+        data = await self.ask("GET", "/v1/models", timeout_s=timeout_s)
+        try:
+            return [str(entry["id"]) for entry in data["data"]]
+        except (KeyError, TypeError):
+            raise EngineMismatch(f"{self.url} does not list its models: is it a vLLM server?") from None
+
+    async def health(self, timeout_s: float = 10.0) -> None:
+        """Raise an `EngineError` if its engine is dead."""
+        await self.ask("GET", "/health", timeout_s=timeout_s)
+
+    async def load(self, timeout_s: float = 10.0) -> ServerLoad:
+        """How loaded it is, of all its engines together; what its metrics do not name is 0."""
+        values = _gauges(str(await self.ask("GET", "/metrics", timeout_s=timeout_s)))
+        return ServerLoad(
+            running=int(sum(values.get("vllm:num_requests_running", ()))),
+            waiting=int(sum(values.get("vllm:num_requests_waiting", ()))),
+            kv_use=max(values.get("vllm:kv_cache_usage_perc", ()), default=0.0),
+        )
+
+    async def pause(self, mode: PauseMode = "keep", timeout_s: float = 60.0) -> None:
+        """Stop generating: freeze running requests ("keep"), finish them ("wait"), or end them ("abort").
+
+        Caches are cleared: what goes on afterwards is computed anew, with the weights of then.
+        """
+        await self._steer("/pause", params={"mode": mode, "clear_cache": "true"}, timeout_s=timeout_s)
+
+    async def resume(self, timeout_s: float = 60.0) -> None:
+        """Go on generating."""
+        await self._steer("/resume", timeout_s=timeout_s)
+
+    async def is_paused(self, timeout_s: float = 10.0) -> bool:
+        """Whether it is paused."""
+        return bool((await self._steer("/is_paused", method="GET", timeout_s=timeout_s))["is_paused"])
+
+    async def abort_requests(self, request_ids: tuple[str, ...] = ()) -> None:
+        """End these requests, all of them without ids; they return what they have."""
+        await self._steer("/abort_requests", json={"request_ids": list(request_ids)})
+
+    async def reload_weights(self, path: str, timeout_s: float = 600.0) -> None:
+        """Read a checkpoint directory into the live model. The server must see it under this path."""
+        await self.collective_rpc("reload_weights", {"weights_path": path}, timeout_s=timeout_s)
+
+    async def collective_rpc(self, method: str, kwargs: dict[str, Any], timeout_s: float = 600.0) -> Any:
+        """Call a method on every worker."""
+        return await self._steer("/collective_rpc", json={"method": method, "kwargs": kwargs}, timeout_s=timeout_s)
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget the keys and values of earlier prompts: they are those of the old weights."""
+        await self._steer("/reset_prefix_cache")
+
+    async def weight_info(self, timeout_s: float = 10.0) -> str:
+        """The label of the weights."""
+        data = await self._steer("/weight_info", method="GET", timeout_s=timeout_s)
+        try:
+            return str(data["weight_version"])
+        except (KeyError, TypeError):
+            raise EngineMismatch(f"{self.url}/weight_info names no version: {data!r}") from None
+
+    async def update_weight_version(self, label: str) -> None:
+        """Give the weights a label; generated tokens carry it."""
+        await self._steer("/update_weight_version", json={"new_version": label})
+
+    async def reset_image_caches(self) -> None:
+        """Forget processed images and what the vision tower made of them: it may be of the old weights."""
+        await self._steer("/reset_mm_cache")
+        await self._steer("/reset_encoder_cache")
+
+    async def world_size(self, timeout_s: float = 10.0) -> int:
+        """Its workers, over all kinds of parallelism."""
+        data = await self._steer("/get_world_size", method="GET", timeout_s=timeout_s)
+        try:
+            return int(data["world_size"])
+        except (KeyError, TypeError, ValueError):
+            raise EngineMismatch(f"{self.url}/get_world_size names none: {data!r}") from None
+
+    async def init_weight_transfer(self, init_info: dict[str, Any], timeout_s: float = 600.0) -> None:
+        """Have its workers meet a sender of weights (`--weight-transfer-config`); returns once they have."""
+        await self._steer("/init_weight_transfer_engine", json={"init_info": init_info}, timeout_s=timeout_s)
+
+    async def shutdown_weight_transfer(self, timeout_s: float = 60.0) -> None:
+        """Have its workers leave the sender."""
+        await self._steer("/shutdown_weight_transfer_engine", timeout_s=timeout_s)
+
+    async def start_weight_update(self) -> None:
+        """Begin an update by stream."""
+        await self._steer("/start_weight_update")
+
+    async def update_weights(self, update_info: dict[str, Any], timeout_s: float = 600.0) -> None:
+        """Receive the tensors that the sender sends now."""
+        await self._steer("/update_weights", json={"update_info": update_info}, timeout_s=timeout_s)
+
+    async def finish_weight_update(self, label: str) -> None:
+        """End an update by stream and label the weights."""
+        await self._steer("/finish_weight_update", json={"weight_version": label})
+
+    async def load_lora(self, name: str, path: str, timeout_s: float = 600.0) -> None:
+        """Serve an adapter under a name: a new one for every version, because caches are kept by name."""
+        body = {"lora_name": name, "lora_path": path}
+        await self.ask("POST", "/v1/load_lora_adapter", json=body, timeout_s=timeout_s)
+
+    async def unload_lora(self, name: str) -> None:
+        """Serve an adapter no longer."""
+        await self.ask("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
+
+    async def _steer(
+        self, path: str, *, method: str = "POST", json: Any = None, params: dict[str, str] | None = None,
+        timeout_s: float = 60.0,
+    ) -> Any:  # fmt: skip
+        try:
+            return await self.ask(method, path, json=json, params=params, timeout_s=timeout_s)
+        except RouteMissing as error:
+            raise RouteMissing(
+                f"{error}; start the server with VLLM_SERVER_DEV_MODE=1 to steer it and to update its weights"
+            ) from error
+
+
+def _gauges(text: str) -> dict[str, list[float]]:
+    """Values by metric in Prometheus's text format, one for each set of labels."""
+    values: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition("{")
+        if rest and not line.startswith("#"):
+            try:
+                values.setdefault(name, []).append(float(rest.rpartition("}")[2].split()[0]))
+            except (ValueError, IndexError):
+                continue  # a line of another make is no gauge of ours
+    return values
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        if answer.headers.get("content-type", "").startswith("application/json"):
+            raise EngineMismatch(f"{answer.url} answered with broken JSON: {answer.text[:200]!r}") from None
+        return answer.text
+
+
+def _reason(answer: httpx.Response) -> str:
+    """What an error says: vLLM's `error.message`, FastAPI's `detail`, or the text."""
+    try:
+        data = answer.json()
+    except ValueError:
+        return answer.text[:300] or answer.reason_phrase
+    if isinstance(data, dict):
+        error = data.get("error")
+        data = error.get("message") if isinstance(error, dict) else error or data.get("detail") or data.get("message")
+    return str(data)[:300]

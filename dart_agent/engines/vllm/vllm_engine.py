@@ -1,0 +1,302 @@
+"""VLLMEngine: an `Engine` behind a vLLM server: token ids in, token ids and log-probabilities out, over HTTP.
+
+Start the server with `--enable-scale-out --logprobs-mode processed_logprobs --generation-config vllm` and, for weight
+updates, `VLLM_SERVER_DEV_MODE=1`; docs/engines.md has the whole command. Needs neither torch nor vLLM here.
+
+Invariants:
+    - What `generate` returns was sampled to exactly the given prompt: ids are compared, numbers looked at. What fails
+      a check is an error, never a Generation.
+    - A response that an update cut off is continued from its sampled ids on the new weights; its version is then the
+      span of both, and every log-probability that of the weights that sampled it.
+    - Before the first response for training, the server shows which log-probabilities it returns.
+    - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from dart_agent.engines.base.engine import (
+    EngineBusy,
+    EngineError,
+    EngineInfo,
+    EngineMismatch,
+    EngineTimeout,
+    Generation,
+    Prompt,
+    RequestRefused,
+    Sampling,
+)
+from dart_agent.engines.base.pauses import Pauses
+from dart_agent.engines.vllm import vllm_wire as wire
+from dart_agent.engines.vllm.vllm_adapters import Adapters, Served, is_adapter
+from dart_agent.engines.vllm.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
+from dart_agent.engines.vllm.vllm_loading import FromFiles, WeightLoading
+from dart_agent.models.model_tokens import ModelTokens
+
+GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+
+
+class VLLMEngine:
+    """An `Engine` served by vLLM. Use it within one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        model_dir: str | Path,
+        *,
+        model: str = "policy",
+        name: str = "",
+        version: int = 0,
+        route: Literal["auto", "generate", "chat"] = "auto",
+        timeout_s: float = 120.0,
+        update_timeout_s: float = 600.0,
+        pause: PauseMode = "keep",
+        loading: WeightLoading | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Remember where the server is; the first call connects.
+
+        Args:
+            url: such as "http://127.0.0.1:8000".
+            model_dir: the model's tokenizer and processor files (no weights are needed here).
+            model: what the server calls it (`--served-model-name`), or the name of an adapter.
+            name: what results carry as `Generation.engine`; "" for the URL.
+            version: of the weights that the server was started with.
+            route: "generate" takes token ids as they are; "chat" has the server tokenise messages, and fails where
+                its ids are others; "auto" takes "generate" where the server offers it.
+            timeout_s: for one response, waiting for a paused or busy server included.
+            update_timeout_s: for one update of the weights.
+            pause: what an update does to running requests; see `VLLMControl.pause`.
+            loading: how a whole model's weights get into the server; None for the server reading their files.
+            key: API key; None takes it from the environment (`VLLM_API_KEY`).
+        """
+        self.control = VLLMControl(url, key=key)
+        self._tokens = ModelTokens.load(model_dir)
+        self._adapters, self._name = Adapters(model), name or self.control.url
+        self._loading = loading or FromFiles()
+        self._first_version = self._version = version
+        self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
+        self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
+        self._probed, self._probing = False, asyncio.Lock()
+        self._in_flight = self._requests = self._generated = 0
+        self._busy_s, self._busy_since = 0.0, 0.0
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Sample one response; a server that is paused or busy is asked again until the time is over.
+
+        Raises:
+            EngineTimeout: it took longer than `timeout_s`.
+            EngineBusy: it was paused or busy all the time.
+            EngineMismatch: it answered about another prompt, model or version, or with numbers that are none.
+            RequestRefused: it will not serve this request.
+            BadResponse: the model wrote what no response can hold.
+            EngineError: it could not be reached, or failed.
+        """
+        if not prompt.token_ids or sampling.max_tokens < 1:
+            raise RequestRefused("a request needs a prompt and max_tokens of at least 1")
+        started = time.monotonic()
+        if self._in_flight == 0:
+            self._busy_since = started
+        self._in_flight += 1
+        try:
+            parts, version = await self._collect(prompt, sampling, started + self._timeout)
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._busy_s += time.monotonic() - self._busy_since
+        token_ids = tuple(token_id for part in parts for token_id in part.token_ids)
+        self._requests += 1
+        self._generated += len(token_ids)
+        return Generation(
+            text=self._tokens.decode(token_ids),
+            token_ids=token_ids,
+            logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
+            version=version,
+            finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
+            engine=self._name,
+            seconds=(0.0, time.monotonic() - started),
+        )
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load a checkpoint that the server can read at `path`. Raises `EngineError`.
+
+        A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause; with a sender
+        (`vllm_loading`) the directory must be readable here, and not for the server. After an error
+        the server may hold a mixture of old and new weights: update it again, or restart it.
+        """
+        try:
+            async with asyncio.timeout(self._update_timeout):
+                if is_adapter(path):
+                    await self._adapters.load(self.control, path, version, self._update_timeout)
+                    self._version = version
+                else:
+                    await self._replace_weights(path, version)
+        except TimeoutError:
+            raise EngineTimeout(f"{self._name} did not load {path} within {self._update_timeout:.0f} s") from None
+
+    async def info(self) -> EngineInfo:
+        """Current state, as the server and this client know it. Raises `EngineError`."""
+        models = await self.control.models()
+        served = self._adapters.current
+        if served.model not in models:
+            raise EngineMismatch(
+                f"{self._name} serves {', '.join(models) or 'nothing'}, not {served.model!r}: give the engine that "
+                f"name, or start the server with --served-model-name {served.model}"
+            )
+        version, load = await asyncio.gather(self._served_version(), self._load())
+        self._version = max(self._version, version)  # another client may have updated it
+        return EngineInfo(
+            name=self._name,
+            model=served.model,
+            version=version,
+            in_flight=self._in_flight,
+            busy_s=self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0),
+            requests=self._requests,
+            tokens=self._generated,
+            waiting=load.waiting,
+            kv_use=load.kv_use,
+        )
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent. The server goes on."""
+        await self.control.close()
+
+    # --- generating ---------------------------------------------------------------------------------------------
+
+    async def _collect(
+        self, prompt: Prompt, sampling: Sampling, deadline: float
+    ) -> tuple[list[wire.Answer], tuple[int, int]]:
+        """The parts of one response (more than one where it was cut off) and the versions that made it."""
+        parts: list[wire.Answer] = []
+        versions: list[int] = []
+        rest, left = prompt, sampling
+        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
+        while True:
+            try:
+                answer, made_by = await self._answer(rest, left, deadline - time.monotonic())
+            except EngineBusy as busy:
+                await pauses.wait(busy)
+                continue
+            versions += made_by
+            parts.append(answer)
+            rest, left = continued(prompt, sampling, parts)
+            if answer.finish_reason != "abort" or left.max_tokens < 1:
+                return parts, (min(versions), max(versions))
+            await pauses.wait(EngineBusy(f"{self._name} aborted the request again and again for {self._timeout:.0f} s"))
+
+    async def _answer(self, prompt: Prompt, sampling: Sampling, timeout_s: float) -> tuple[wire.Answer, list[int]]:
+        """One checked answer and the versions that made it."""
+        if sampling.training:
+            await self._probe(timeout_s)
+        floor = self._version
+        with self._adapters.use() as served:
+            answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, served))
+        wire.check_answer(answer, prompt, sampling, model=served.model)
+        if served.version is not None:
+            return answer, [served.version] if answer.token_ids else []
+        if answer.versions:
+            versions = [wire.version_number(label, self._first_version) for label in answer.versions]
+        elif answer.token_ids:  # the server does not say: some version between the one before and the one now
+            versions = [floor, await self._served_version()]
+        else:
+            versions = []
+        if versions and min(versions) < floor:
+            raise EngineMismatch(
+                f"{self._name} sampled with version {min(versions)}, but serves {floor} since its last update: it was "
+                "restarted with older weights, or another process updates it; update its weights again"
+            )
+        return answer, versions
+
+    async def _probe(self, timeout_s: float) -> None:
+        """Have the server show, once, what its log-probabilities are."""
+        async with self._probing:
+            if self._probed:
+                return
+            prompt, sampling, more = wire.probe(self._tokens)
+            with self._adapters.use() as served:
+                data = await self._post(prompt, sampling, timeout_s, served, more)
+            wire.check_probe(wire.read_answer(data))
+            self._probed = True
+
+    async def _post(
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        timeout_s: float,
+        served: Served,
+        more: dict[str, Any] | None = None,
+    ) -> object:
+        """Send a request over the route that the server offers."""
+        salt = f"v{self._version}"  # keys and values of other versions are not reused
+        if self._route != CHAT_ROUTE:
+            body = wire.generate_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt)
+            body["sampling_params"] |= more or {}
+            try:
+                return await self.control.ask("POST", GENERATE_ROUTE, json=body, timeout_s=timeout_s)
+            except RouteMissing as error:
+                if self._route is not None:
+                    raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
+                self._route = CHAT_ROUTE
+        body = wire.chat_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt) | (more or {})
+        return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    async def _served_version(self) -> int:
+        """The version that the server names; ours where it has no such route (it then cannot be updated either)."""
+        if self._adapters.current.version is not None:
+            return self._adapters.current.version
+        try:
+            return wire.version_number(await self.control.weight_info(), self._first_version)
+        except RouteMissing:
+            return self._version
+
+    async def _load(self) -> ServerLoad:
+        try:
+            return await self.control.load()
+        except (RouteMissing, RequestRefused):  # metrics are switched off or kept from us
+            return ServerLoad()
+
+    async def _replace_weights(self, path: str, version: int) -> None:
+        async with self._loading.ready(self.control, path, self._update_timeout) as load:
+            await self.control.pause(self._pause, timeout_s=self._update_timeout)
+            failure: EngineError | None = None
+            try:
+                await load(str(version))
+                await self.control.reset_prefix_cache()
+            except EngineError as error:
+                failure = error
+            finally:
+                try:
+                    await self.control.resume()
+                except EngineError as error:
+                    failure = failure or error
+            if failure is not None:
+                raise EngineError(
+                    f"{self._name} could not load {path}: {failure}. {self._loading.hint} Restart the server: it may "
+                    "hold a part of the new weights (vLLM 0.32 ends itself after a load that failed)"
+                ) from failure
+        await self._adapters.drop(self.control)
+        served = await self._served_version()
+        if served != version:
+            raise EngineMismatch(f"{self._name} says version {served} after an update to {version}")
+        self._version = version
+
+
+def continued(prompt: Prompt, sampling: Sampling, parts: list[wire.Answer]) -> tuple[Prompt, Sampling]:
+    """The request for what is left of a response that was cut off. Pure.
+
+    The seed moves on with the tokens: with the old one the rest would repeat the draws of the beginning.
+    """
+    sampled = tuple(token_id for part in parts for token_id in part.token_ids)
+    seed = None if sampling.seed is None else (sampling.seed + len(sampled)) % 2**63
+    return (
+        dataclasses.replace(prompt, token_ids=prompt.token_ids + sampled),
+        dataclasses.replace(sampling, max_tokens=sampling.max_tokens - len(sampled), seed=seed),
+    )

@@ -1,0 +1,228 @@
+"""What crosses the wire to a vLLM server: request bodies, answers, and the checks that an answer must pass. Pure.
+
+Two routes say the same thing. `/inference/v1/generate` takes and gives token ids; `/v1/chat/completions` takes
+messages, and gives the ids that it made of them. Field names are those of vLLM 0.32 and 0.33.
+
+Invariants:
+    - Images cross as PNGs that already have the model's size, and every one stands in the ids as ONE pad: given
+      expanded pads the server answers 200 to another prompt. The ids that it reports are compared with the prompt's.
+    - Nothing biases the log-probabilities: no top_p, top_k, penalty; forbidden tokens get the lowest bias there is,
+      which leaves them less than e^-100 / e^(100 / temperature) of the probability.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
+from dart_agent.engines.http.chat_messages import chat_messages, data_url
+from dart_agent.models.model_tokens import ModelTokens
+
+FORBIDDING_BIAS = -100.0
+# Said in full: what a request leaves open, the server takes from the model's generation_config.json.
+UNBIASED = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+FIRST_VERSION = "default"  # what a server calls its weights before it is told a version
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of a server.
+
+    Attributes:
+        prompt_ids: the prompt as the server used it, image pads expanded.
+        token_ids: sampled ids, the stop token included.
+        logprobs: of each.
+        finish_reason: "stop", "length" or "abort".
+        versions: labels of the weights that sampled them; empty where the server does not say.
+        model: the name it answered for; "" where it does not say.
+    """
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    versions: tuple[str, ...] = ()
+    model: str = ""
+
+
+def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:
+    """The ids with one pad for each image instead of one for each of its tokens."""
+    pad = tokens.image_pad_id
+    return [
+        token_id
+        for index, token_id in enumerate(token_ids)
+        if token_id != pad or index == 0 or token_ids[index - 1] != pad
+    ]
+
+
+def generate_body(
+    prompt: Prompt, sampling: Sampling, tokens: ModelTokens, *, model: str, cache_salt: str
+) -> dict[str, Any]:
+    """The body of `POST /inference/v1/generate`."""
+    parts = [{"type": "image_url", "url": data_url(image)} for image in prompt.images]
+    return {
+        "model": model,
+        "token_ids": collapse_pads(prompt.token_ids, tokens),
+        "sampling_params": _sampling(sampling) | {"logprobs": 0, "detokenize": False},
+        "return_token_ids": True,
+        "cache_salt": cache_salt,
+        **({"content_parts": parts} if parts else {}),
+    }
+
+
+def chat_body(
+    prompt: Prompt, sampling: Sampling, tokens: ModelTokens, *, model: str, cache_salt: str
+) -> dict[str, Any]:
+    """The body of `POST /v1/chat/completions`. Raises `RequestRefused` for a prompt that is no chat."""
+    return {
+        "model": model,
+        "messages": chat_messages(prompt, tokens),
+        **_sampling(sampling),
+        "logprobs": True,
+        "top_logprobs": 0,
+        "return_token_ids": True,
+        "return_weight_versions": True,
+        "add_special_tokens": False,
+        "cache_salt": cache_salt,
+    }
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        **UNBIASED,
+        "seed": sampling.seed,
+        "stop_token_ids": list(sampling.stop_ids),
+        "ignore_eos": True,  # the stop ids alone say what ends a response
+        "logit_bias": {str(token_id): FORBIDDING_BIAS for token_id in sampling.suppressed_ids},
+    }
+
+
+def read_answer(data: Any) -> Answer:
+    """The answer in a response of either route.
+
+    Raises:
+        EngineMismatch: it lacks what training needs.
+    """
+    try:
+        [choice] = data["choices"]
+        # The chat route has put the prompt's ids beside the choices, and has had them within.
+        prompt_ids = data.get("prompt_token_ids") or choice.get("prompt_token_ids")
+        token_ids, content = choice["token_ids"], (choice.get("logprobs") or {}).get("content") or []
+        if prompt_ids is None or token_ids is None:
+            raise KeyError("prompt_token_ids" if prompt_ids is None else "token_ids")
+        spans = choice.get("weight_versions") or data.get("weight_versions") or []
+        return Answer(
+            prompt_ids=tuple(prompt_ids),
+            token_ids=tuple(token_ids),
+            logprobs=tuple(_number(entry["logprob"]) for entry in content),
+            finish_reason=str(choice.get("finish_reason")),
+            versions=tuple(str(span["version"]) for span in spans),
+            model=str(data.get("model") or ""),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EngineMismatch(
+            f"the server's answer cannot be read ({type(error).__name__}: {error}); it must return token ids and "
+            "log-probabilities: vLLM 0.32 or newer does (return_token_ids)"
+        ) from None
+
+
+def _number(value: Any) -> float:
+    """JSON has no NaN: servers write null instead."""
+    return math.nan if value is None else float(value)
+
+
+def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: str) -> None:
+    """Look whether an answer is one to this request, and whole.
+
+    Raises:
+        EngineMismatch: it belongs to another prompt or model, or its log-probabilities are none.
+        BadResponse: it holds a token that was forbidden.
+    """
+    if answer.model and answer.model != model:
+        raise EngineMismatch(
+            f"the server answered as model {answer.model!r}, asked was {model!r}: is this the right address?"
+        )
+    if answer.prompt_ids != prompt.token_ids:
+        raise EngineMismatch(_difference(answer.prompt_ids, prompt.token_ids))
+    if answer.finish_reason not in ("stop", "length", "abort"):
+        raise EngineMismatch(f"the server ended the response for the reason {answer.finish_reason!r}")
+    if len(answer.logprobs) != len(answer.token_ids):
+        raise EngineMismatch(
+            f"the server returned {len(answer.token_ids)} tokens and {len(answer.logprobs)} log-probabilities"
+        )
+    if not answer.token_ids and answer.finish_reason != "abort":
+        raise EngineMismatch("the server returned an empty response without having been aborted")
+    for index, logprob in enumerate(answer.logprobs):
+        if not math.isfinite(logprob) or logprob > 1e-3:
+            raise EngineMismatch(
+                f"the log-probability of token {index} is {logprob}: the weights or the server's numeric type are "
+                "broken (try --dtype bfloat16 or float32, and look at the checkpoint for NaN)"
+            )
+    forbidden = next((token for token in answer.token_ids if token in set(sampling.suppressed_ids)), None)
+    if forbidden is not None:
+        raise BadResponse(
+            f"the server sampled token {forbidden}, which was forbidden: it ignores logit_bias, so its "
+            "log-probabilities are not the trainer's either"
+        )
+
+
+def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
+    """Say where two prompts part."""
+    place = next((i for i, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a != b), min(len(theirs), len(ours)))
+    return (
+        f"the server used another prompt: {len(theirs)} tokens instead of {len(ours)}, other ones from place {place}. "
+        "Where the lengths differ by tokens of images, its min_pixels and max_pixels are not the policy's (set "
+        "--mm-processor-kwargs, or serve the directory that the policy reads); else its tokenizer or chat template is "
+        "another one, and only a server started with --enable-scale-out takes the ids as they are"
+    )
+
+
+def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
+    """A request that shows which log-probabilities a server returns: with one token allowed, that one is certain.
+
+    Returns:
+        (prompt, sampling, more sampling parameters).
+    """
+    start, end, newline = [tokens.im_start_id], [tokens.im_end_id], tokens.encode("\n")
+    ids = [*start, *tokens.encode("user\nok"), *end, *newline, *start, *tokens.encode("assistant\n")]
+    return Prompt(tuple(ids)), Sampling(1), {"allowed_token_ids": [tokens.im_end_id]}
+
+
+def check_probe(answer: Answer) -> None:
+    """Look at the answer to `probe`.
+
+    Raises:
+        EngineMismatch: the log-probabilities are those before temperature and forbidden tokens.
+    """
+    if len(answer.logprobs) != 1 or not abs(answer.logprobs[0]) < 1e-3:
+        raise EngineMismatch(
+            f"the only token that the server may sample has the log-probability {answer.logprobs}, not 0: it returns "
+            "them before temperature and forbidden tokens. Start it with --logprobs-mode processed_logprobs"
+        )
+
+
+def version_number(label: str, first: int) -> int:
+    """The version that a label names: "7" and "v7" are 7; what a server starts with is `first`.
+
+    Raises:
+        EngineMismatch: the label names no version.
+    """
+    if label == FIRST_VERSION:
+        return first
+    match = re.fullmatch(r"v?(\d+)", label)
+    if match is None:
+        raise EngineMismatch(f"the server calls its weights {label!r}, which is no version: somebody else updates it")
+    return int(match[1])

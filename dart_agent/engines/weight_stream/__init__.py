@@ -1,0 +1,14 @@
+"""Weights as a stream from a sender to vLLM servers: what runs beside them, in Python environments that are not ours.
+
+The two modules import nothing of this package: `dart_weight_stream.py` is started as a script by any Python with torch
+and safetensors, and `dart_weight_receiver.py` is found by vLLM's own processes, which get this directory as their
+PYTHONPATH. What steers both is `dart_agent.engines.vllm.weight_sender` and `dart_agent.engines.vllm.vllm_loading`.
+"""
+
+from pathlib import Path
+
+DIRECTORY = Path(__file__).parent
+SENDER = DIRECTORY / "dart_weight_stream.py"
+RECEIVER = "dart_weight_receiver.Receiver"
+TCP_BACKEND = "dart_tcp"
+"""What vLLM calls our own way to receive weights; `dart_weight_receiver` registers it."""

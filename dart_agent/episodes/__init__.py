@@ -1,0 +1,1 @@
+"""One episode: the loop that plays it, what it leaves behind, and how that lies on disk."""

@@ -1,0 +1,224 @@
+"""The directory of an evaluation: what was asked for and which episodes are done. A killed run goes on with it.
+
+    evaluation.json         the plan: policy, settings, tasks, seeds
+    episodes/<suite>/<task>/s<seed>/      one recorded episode (`dart_agent.episodes.records`)
+    scores.json             written when all episodes are done
+
+Invariants:
+    - One process writes to a directory at a time (a lock that ends with the process).
+    - Episodes of another policy, other settings or another definition of a task are never mixed in: that is an error.
+    - An episode that was lost is played again by the next run; one that counts never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dart_agent.episodes.records import (
+    PARTIAL,
+    Decoder,
+    EpisodeRecord,
+    EpisodeWriter,
+    RecordError,
+    episode_directory,
+    explained,
+    find_episodes,
+    read_outcome,
+    replace_json,
+)
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.tasks.catalog import registry
+
+MANIFEST = "evaluation.json"
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is evaluated.
+
+    Attributes:
+        policy: as it is named on the command line.
+        tasks: ids.
+        seeds: of the initial states.
+        max_steps: step limit; None for the tasks' own.
+        settings: whatever else changes what the policy does, such as model, prompt and sampling. Plain JSON.
+    """
+
+    policy: str
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    max_steps: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+class EvaluationDirectory:
+    """Episodes of one plan on disk. Use as a context manager to write; reading needs none.
+
+    Args:
+        root: the directory; made if it is not there.
+        plan: what is evaluated.
+        decode: of the model's tokenizer, so that recorded tokens can be shown.
+    """
+
+    def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
+        self.root, self.plan = root, plan
+        self._decode = decode
+        self._hashes: dict[str, str] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> EvaluationDirectory:
+        """Lock the directory, check that the plan is the one that it was begun with, remove what was cut off.
+
+        Raises:
+            ConfigurationError: another process writes there, or it holds the episodes of another plan.
+            RecordError: it cannot be written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            lock = self._stack.enter_context((self.root / ".lock").open("w"))
+        except OSError as error:
+            raise RecordError(f"cannot write {self.root}: {error}; choose another --out") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stack.close()
+            raise ConfigurationError(f"another process evaluates into {self.root}: choose another --out") from error
+        try:
+            self._check_plan()
+            for partial in [path for path in find_episodes(self.root, partial=True) if path.name.endswith(PARTIAL)]:
+                shutil.rmtree(partial)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def known(self) -> dict[tuple[str, int], EpisodeRecord]:
+        """The episodes of the plan that are done and count, by task and seed."""
+        found: dict[tuple[str, int], EpisodeRecord] = {}
+        for task in self.plan.tasks:
+            for seed in self.plan.seeds:
+                path = episode_directory(self.root / "episodes", task, seed)
+                if not path.is_dir():
+                    continue
+                record = read_outcome(path)
+                self._check_hash(record)
+                if not record.lost_by:
+                    found[task, seed] = record
+        return found
+
+    def writer(self, task_id: str, seed: int) -> EpisodeWriter:
+        """The writer of one episode."""
+        return EpisodeWriter(episode_directory(self.root / "episodes", task_id, seed), task_id, seed, self._decode)
+
+    def finish(self, writer: EpisodeWriter, record: EpisodeRecord) -> EpisodeRecord:
+        """Complete an episode.
+
+        Raises:
+            ConfigurationError: the task is no longer what it was in the episodes before.
+        """
+        self._check_hash(record)
+        return writer.finish(record)
+
+    def write_scores(self, scores: Mapping[str, Any]) -> None:
+        """Write `scores.json`, whole or not at all."""
+        write_json(self.root / "scores.json", scores)
+
+    def _check_hash(self, record: EpisodeRecord) -> None:
+        known = self._hashes.setdefault(record.task_id, record.task_hash)
+        if known != record.task_hash:
+            raise ConfigurationError(
+                f"the task {record.task_id} has changed since episodes of {self.root} were played "
+                f"({known} then, {record.task_hash} now): their scores cannot be compared; choose another --out"
+            )
+
+    def _check_plan(self) -> None:
+        asked = json.loads(json.dumps(asdict(self.plan)))
+        path = self.root / MANIFEST
+        if path.exists():
+            begun = read_manifest(self.root)
+            for name in ("policy", "max_steps", "settings"):
+                if begun.get(name) != asked[name]:
+                    raise ConfigurationError(
+                        f"{self.root} was begun with {_difference(name, begun.get(name), asked[name])}: "
+                        "resume with the same settings, or choose another --out"
+                    )
+        write_json(path, asked)
+
+
+def read_manifest(root: Path) -> dict[str, Any]:
+    """The plan that a directory was begun with.
+
+    Raises:
+        RecordError: there is none, or it is damaged.
+    """
+    path = root / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise RecordError(f"{root} is not the directory of an evaluation: it has no {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise RecordError(f"cannot read {path}: {error}") from error
+    if not isinstance(manifest, dict):
+        raise RecordError(f"{path} is damaged: it holds no JSON object")
+    return manifest
+
+
+def read_outcomes(root: Path) -> list[EpisodeRecord]:
+    """Every complete episode of an evaluation, without steps.
+
+    Raises:
+        RecordError: it is no evaluation, or an episode is damaged.
+    """
+    read_manifest(root)
+    return [read_outcome(path) for path in find_episodes(root / "episodes")]
+
+
+def app_of(task_id: str) -> str:
+    """The application of a task, as OSWorld groups them: "multi_apps" for several, its suite where it names none."""
+    task = registry.get_task(task_id)
+    apps: Sequence[str] = task.raw.get("related_apps") or ()
+    return "multi_apps" if len(apps) > 1 else apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
+
+
+def fingerprint(model: Path) -> str:
+    """What tells model directories apart without reading gigabytes: sizes, beginnings and ends of their files."""
+    digest = hashlib.sha256()
+    for path in _model_files(model):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(_SAMPLE)
+            file.seek(max(0, size - _SAMPLE))
+            digest.update(f"{path.name} {size}".encode() + head + file.read(_SAMPLE))
+    return digest.hexdigest()[:16]
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file whole or not at all."""
+    with explained(path):
+        replace_json(path, value)
+
+
+def _model_files(model: Path) -> Iterator[Path]:
+    for path in sorted(model.glob("*")):
+        if path.suffix in (".json", ".safetensors", ".bin"):
+            yield path
+
+
+def _difference(name: str, begun: Any, asked: Any) -> str:
+    if isinstance(begun, dict) and isinstance(asked, dict):
+        for key in sorted({*begun, *asked}):
+            if begun.get(key) != asked.get(key):
+                return f"{key} {begun.get(key)!r}, not {asked.get(key)!r}"
+    return f"{name} {begun!r}, not {asked!r}"

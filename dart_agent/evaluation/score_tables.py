@@ -1,0 +1,120 @@
+"""Scores as people read them, and as plain JSON values. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Column, Table
+
+from dart_agent.evaluation.comparison import MIN_TASKS, Comparison
+from dart_agent.evaluation.scores import GroupScore, TaskScore, total_score
+
+
+def score_table(scores: Sequence[TaskScore]) -> Table:
+    """One row per task."""
+    table = Table(Column("task", no_wrap=True), "episodes", "success", "95 % interval", "mean score", "steps", "lost")
+    for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
+        interval = _interval((score.low, score.high))
+        mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
+        table.add_row(score.task_id, str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost))
+    return table
+
+
+def group_table(groups: Sequence[GroupScore]) -> Table:
+    """One row per application."""
+    k = groups[0].k
+    names = ["tasks", "episodes", "pass@1", "95 % interval"] + ([f"pass@{k}", "95 % interval"] if k > 1 else [])
+    table = Table(Column("app", no_wrap=True), *(Column(name, justify="right") for name in [*names, "lost"]))
+    for group in groups:
+        row = [str(group.tasks), str(group.total.episodes), _percent(group.pass_1)]
+        row.append(_interval(group.pass_1_interval if group.tasks else None))
+        if k > 1:
+            short = f" of {group.pass_k_tasks} tasks" if 0 < group.pass_k_tasks < group.tasks else ""
+            row += [_percent(group.pass_k) + short, _interval(group.pass_k_interval)]
+        table.add_row(group.name, *row, str(group.total.lost))
+    return table
+
+
+def ending_lines(total: TaskScore) -> list[str]:
+    """How episodes ended, and who lost those that do not count."""
+    lines = [f"ended as: {_counted(total.terminals)}"]
+    if total.lost:
+        by = ", ".join(f"{count} by the {name}" for name, count in _by_number(total.lost_by))
+        lines.append(f"lost, and in no rate: {by}; the same command with --out plays them again")
+    return lines
+
+
+def comparison_lines(comparison: Comparison, name_a: str, name_b: str) -> list[str]:
+    """A comparison in words."""
+    c = comparison
+    low, high = c.interval
+    verdict = c.verdict.replace("A ", f"{name_a} ").replace("B ", f"{name_b} ")
+    lines = [
+        f"{verdict}: {name_a} {_percent(c.rate_a, 1)}, {name_b} {_percent(c.rate_b, 1)}",
+        f"difference {100 * c.difference:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}, "
+        f"paired test p = {c.p_value:.3g}",
+        f"{c.pairs} pairs ({c.unit}s): {name_b} better in {c.better_b}, {name_a} in {c.better_a}, "
+        f"alike in {c.pairs - c.better_a - c.better_b}",
+    ]
+    if c.left_out:
+        lines.append(f"{c.left_out} episodes left out: lost, or played by one of the two only")
+    if c.unit == "episode":
+        lines.append(f"fewer than {MIN_TASKS} common tasks: this says something about these tasks, not about others")
+    return lines
+
+
+def score_row(score: TaskScore) -> dict[str, Any]:
+    """The score of a task as JSON."""
+    return {
+        "task_id": score.task_id,
+        "episodes": score.episodes,
+        "successes": score.successes,
+        "rate": finite(score.rate),
+        "low": score.low,
+        "high": score.high,
+        "mean_score": finite(score.mean_score),
+        "mean_steps": finite(score.mean_steps),
+        "lost": score.lost,
+        "terminals": score.terminals,
+        "lost_by": score.lost_by,
+    }
+
+
+def group_row(group: GroupScore) -> dict[str, Any]:
+    """The score of an application as JSON."""
+    return {
+        "app": group.name,
+        "tasks": group.tasks,
+        "episodes": group.total.episodes,
+        "pass_1": finite(group.pass_1),
+        "pass_1_interval": group.pass_1_interval,
+        "k": group.k,
+        "pass_k": finite(group.pass_k),
+        "pass_k_interval": group.pass_k_interval,
+        "pass_k_tasks": group.pass_k_tasks,
+        "terminals": group.total.terminals,
+        "lost_by": group.total.lost_by,
+    }
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON has; None for NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _percent(value: float, digits: int = 0) -> str:
+    return "-" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def _interval(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else f"{100 * interval[0]:.0f} - {100 * interval[1]:.0f} %"
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in _by_number(counts)) or "none"
+
+
+def _by_number(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,1 @@
+"""Recorded episodes in other people's layouts: Hugging Face data sets, OSWorld's results."""

@@ -1,0 +1,117 @@
+"""Recorded episodes as a Hugging Face data set: one row per decision, screenshots in it as images. Needs `datasets`.
+
+Invariants:
+    - Actions, timings and prompts keep their meaning without this package: actions and timings are JSON texts, all else
+      is plain columns.
+    - Rows are made one at a time: the size of an evaluation is bounded by the disk, not by memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dart_agent.episodes.records import EpisodeRecord, RecordError, read_episode
+from dart_gym.core.errors import MissingDependencyError
+
+ROWS_PER_FILE = 500
+
+
+def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
+    """A `datasets.Dataset` of recorded episodes.
+
+    Args:
+        directories: of episodes, as `dart_agent.episodes.records.find_episodes` finds them.
+        cache: where `datasets` keeps what it makes on the way.
+
+    Raises:
+        MissingDependencyError: `datasets` is not installed.
+        RecordError: an episode is damaged, or there is none.
+    """
+    datasets = _datasets()
+    if not directories:
+        raise RecordError("there are no recorded episodes to export: play some with dart-agent eval --out")
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for directory in directories:
+            yield from episode_rows(read_episode(directory))
+
+    return datasets.Dataset.from_generator(rows, features=_features(datasets), cache_dir=str(cache))
+
+
+def write_parquet(dataset: Any, out: Path) -> list[Path]:
+    """Write a data set as Parquet files that `datasets.load_dataset(out)` reads; return them.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    count = max(1, -(-len(dataset) // ROWS_PER_FILE))
+    written = []
+    try:
+        (out / "data").mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            path = out / "data" / f"train-{index:05d}-of-{count:05d}.parquet"
+            dataset.shard(count, index, contiguous=True).to_parquet(str(path))
+            written.append(path)
+    except OSError as error:
+        raise RecordError(f"cannot write {out} ({error}): check space, owner and rights") from error
+    return written
+
+
+def episode_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
+    """One row per decision of an episode."""
+    episode = f"{record.task_id}/s{record.seed}"
+    for index, step in enumerate(record.decisions):
+        path = record.directory / step.screenshot
+        yield {
+            "episode": episode,
+            "step": index,
+            "steps": len(record.decisions),
+            "task_id": record.task_id,
+            "task_hash": record.task_hash,
+            "app": record.app,
+            "seed": record.seed,
+            "instruction": record.instruction,
+            "policy": record.policy,
+            "actor": step.actor,
+            "screenshot": {"path": None, "bytes": path.read_bytes()} if step.screenshot and path.exists() else None,
+            "width": step.screen[0],
+            "height": step.screen[1],
+            "thought": _plain(step.thought),
+            "text": _plain(step.text),
+            "actions": json.dumps(step.actions),
+            "error": _plain(step.error or step.action_error),
+            "token_ids": list(step.token_ids),
+            "logprobs": list(step.logprobs),
+            "timings": json.dumps(step.timings),
+            "terminal": record.terminal,
+            "score": record.score,
+            "lost_by": record.lost_by,
+        }
+
+
+def _plain(text: str) -> str:
+    """A text that UTF-8 can hold: half characters of a broken model become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _features(datasets: Any) -> Any:
+    value, image, many = datasets.Value, datasets.Image, datasets.Sequence
+    text, number, real = value("string"), value("int64"), value("float64")
+    columns: dict[str, Any] = dict.fromkeys(
+        ("episode", "task_id", "task_hash", "app", "instruction", "policy", "actor", "thought", "text", "actions",
+         "error", "timings", "terminal", "lost_by"), text,
+    )  # fmt: skip
+    columns |= dict.fromkeys(("step", "steps", "seed", "width", "height"), number)
+    columns |= {"score": real, "screenshot": image(), "token_ids": many(number), "logprobs": many(real)}
+    return datasets.Features(columns)
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError('a data set needs the package datasets: pip install "dart-gui[export]"') from error
+    return datasets

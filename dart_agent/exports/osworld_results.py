@@ -1,0 +1,130 @@
+"""A recorded evaluation in the layout of OSWorld's results, so that its own scripts sum it up and continue it.
+
+    <out>/<action_space>/<observation_type>/<model>/<domain>/<example id>/
+        traj.jsonl                    one line per action: step_num, action_timestamp, action, reward, done, info, ...
+        step_<n>_<timestamp>.png      what was to be seen after it; step_0 before the first
+        result.txt                    the score
+
+As OSWorld's `run.py` and `show_result.py` read them: an example is finished exactly when its `result.txt` holds a
+number. So an episode that was lost gets none, never a 0. OSWorld knows one run per example: further seeds become models
+of their own (`<model>-s1`).
+
+Differences: actions are typed actions as JSON objects, not Python source; the reward is 0 until the last line; times
+between the end of the episode and its actions are those that were measured, so names of files are in order.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dart_agent.episodes.records import EpisodeRecord, RecordError, StepRecord
+
+ACTION_SPACE = "dart"
+OBSERVATION_TYPE = "screenshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        root: directory of the results.
+        episodes: with a `result.txt`.
+        lost: without one.
+    """
+
+    root: Path
+    episodes: int
+    lost: int
+
+
+def export_osworld(records: Iterable[EpisodeRecord], out: Path) -> Exported:
+    """Write episodes (with their steps) in OSWorld's layout.
+
+    Args:
+        records: as `dart_agent.episodes.records.read_episode` gives them.
+        out: OSWorld's `result_dir`; episodes that lie there already are written anew.
+
+    Raises:
+        RecordError: it cannot be written, or a screenshot is missing.
+    """
+    first: dict[str, int] = {}
+    written = lost = 0
+    for record in sorted(records, key=lambda record: (record.task_id, record.seed)):
+        first.setdefault(record.task_id, record.seed)
+        directory = out / ACTION_SPACE / OBSERVATION_TYPE / example_path(record, first[record.task_id])
+        try:
+            _write(record, directory)
+        except OSError as error:
+            raise RecordError(f"cannot write {directory} ({error}): check space, owner and rights") from error
+        lost, written = lost + bool(record.lost_by), written + (not record.lost_by)
+    return Exported(out, written, lost)
+
+
+def example_path(record: EpisodeRecord, first_seed: int) -> Path:
+    """`<model>/<domain>/<example id>` of an episode. Pure."""
+    model = (record.policy or "policy").replace("/", "_").replace(":", ".")
+    extra = record.seed - first_seed
+    return Path(model + (f"-s{extra}" if extra else ""), record.app or "none", Path(record.task_id).stem)
+
+
+def trajectory_lines(record: EpisodeRecord) -> list[dict[str, Any]]:
+    """The lines of `traj.jsonl`: one for every action that was decided on. Pure."""
+    lines: list[dict[str, Any]] = []
+    for stamp, step in zip(_timestamps(record), record.decisions, strict=True):
+        for action in step.actions or ({"kind": step.terminal or "none"},):
+            number = len(lines) + 1
+            lines.append({
+                "step_num": number,
+                "action_timestamp": stamp,
+                "action": action,
+                "reward": 0.0,
+                "done": False,
+                "info": {"error": step.error or step.action_error} if step.error or step.action_error else {},
+                "response": step.text,
+                "screenshot_file": f"step_{number}_{stamp}.png",
+            })  # fmt: skip
+    if lines:
+        lines[-1] |= {"done": True, "reward": record.score or 0.0}
+    return lines
+
+
+def _timestamps(record: EpisodeRecord) -> list[str]:
+    """When each decision was made, counted back from the end of the episode."""
+    moment, found = record.ended_at, []
+    for step in reversed(record.decisions):
+        moment -= _duration(step)
+        found.append(datetime.fromtimestamp(moment, UTC).strftime("%Y%m%d@%H%M%S%f"))
+    return found[::-1]
+
+
+def _duration(step: StepRecord) -> float:
+    return max(1e-6, step.timings.get("generate", 0.0) + step.timings.get("total", 0.0))
+
+
+def _write(record: EpisodeRecord, directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    lines = trajectory_lines(record)
+    shots = [step.screenshot for step in record.decisions]
+    if shots:
+        shutil.copyfile(record.directory / shots[0], directory / f"step_0_{lines[0]['action_timestamp']}.png")
+    number = 0
+    for index, step in enumerate(record.decisions):
+        # Nothing was captured between the actions of one decision: each shows what came of all of them.
+        after = shots[index + 1] if index + 1 < len(shots) else record.final_screenshot
+        for _ in step.actions or (None,):
+            if after:
+                shutil.copyfile(record.directory / after, directory / lines[number]["screenshot_file"])
+            number += 1
+    with (directory / "traj.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    if not record.lost_by:
+        (directory / "result.txt").write_text(f"{record.score}\n", encoding="utf-8")

@@ -1,0 +1,194 @@
+"""Fields of a JSON object or of a call, read by type; what is left over is an error."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from dart_agent.formats.grammar.action_format import HALF_PAIR, MAX_ACTIONS, UnreadableError
+from dart_agent.formats.grammar.key_chords import read_chord, read_keys
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core.actions import Button
+
+_DECODER = json.JSONDecoder()
+_START = re.compile(r"\{")
+_TRIES = 64
+_MISSING = object()
+Point = tuple[int, int]
+
+
+class Fields:
+    """The fields of one action. Names are tried in order; null counts as not given."""
+
+    def __init__(self, given: Mapping[Any, Any], what: str, space: CoordinateSpace) -> None:
+        self.what, self.space = what[:60], space
+        self._given = {key: value for key, value in given.items() if value is not None}
+
+    def take(self, *names: str) -> Any:
+        """The value of the first of some names that is given, whatever its type; None where none is."""
+        for name in names:
+            if (value := self._given.pop(name, _MISSING)) is not _MISSING:
+                return value
+        return None
+
+    def has(self, *names: str) -> bool:
+        """Whether one of some names is given and not yet taken."""
+        return any(name in self._given for name in names)
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        """A text. Raises `UnreadableError` where it is none, or not given and there is no default."""
+        value = self.take(*names)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, str):
+            raise self._wrong(names[0], "text", value)
+        if not value.isascii() and HALF_PAIR.search(value):
+            raise UnreadableError(f"{self.what}: {names[0]} holds half of a surrogate pair, which is no character")
+        return value
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        """A finite number, also one that is written as text."""
+        value = self.take(*names)
+        if value is None and default is not None:
+            return default
+        if not isinstance(number := _number(value), (int, float)):
+            raise self._wrong(names[0], "a number", value)
+        return number
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        """A whole number."""
+        number = self.number(*names, default=default)
+        if number != int(number):
+            raise self._wrong(names[0], "a whole number", number)
+        return int(number)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.take(*names)
+        if value is not None and not isinstance(value, bool):
+            raise self._wrong(names[0], "true or false", value)
+        return default if value is None else value
+
+    def button(self, *names: str, default: str = "left") -> Button:
+        """A mouse button that the desktops have."""
+        value = self.text(*names, default=default).lower()
+        if value not in ("left", "middle", "right"):
+            raise self._wrong(names[0], "left, middle or right", value)
+        return cast(Button, value)
+
+    def keys(self, *names: str) -> tuple[str, ...]:
+        """Keys in a list or as one text; empty where not given."""
+        value = self.take(*names)
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            return read_chord(value)
+        if not isinstance(value, Sequence):
+            raise self._wrong(names[0], "a list of keys", value)
+        return read_keys(value)
+
+    def pair(self, *names: str) -> Point | None:
+        """A point `[x, y]`; None where not given."""
+        value = self.take(*names)
+        return None if value is None else self.point_of(value, names[0])
+
+    def xy(self) -> Point | None:
+        """A point in the fields `x` and `y`; None where neither is given."""
+        if not self.has("x", "y"):
+            return None
+        x, y = self.take("x"), self.take("y")
+        return self.point_of((x, y), "x and y")
+
+    def point_of(self, value: Any, name: str) -> Point:
+        """A point of two numbers; of four the centre of their box."""
+        values = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else []
+        numbers = [_number(item) for item in values[:5]]
+        if len(numbers) not in (2, 4) or not all(isinstance(number, (int, float)) for number in numbers):
+            raise self._wrong(name, "two numbers", value)
+        found = [float(number) for number in numbers]  # type: ignore[arg-type]  # the line above looked
+        return self.space.pixel((found[0] + found[-2]) / 2, (found[1] + found[-1]) / 2)
+
+    def need(self, point: Point | None, name: str) -> Point:
+        """A point that must be given."""
+        if point is None:
+            raise UnreadableError(f"{self.what} needs {name}")
+        return point
+
+    def check_all_used(self) -> None:
+        """Raise `UnreadableError` for fields that the action does not have."""
+        if self._given:
+            names = ", ".join(sorted(str(name)[:40] for name in list(self._given)[:5]))
+            raise UnreadableError(f"{self.what} has no argument {names}")
+
+    def _wrong(self, name: str, expected: str, value: Any) -> UnreadableError:
+        if value is None:
+            return UnreadableError(f"{self.what} needs {name}: {expected}")
+        return UnreadableError(f"{self.what}: {name} must be {expected}, got {shown(value)}")
+
+
+def _number(value: Any) -> float | int | None:
+    """A finite number within bounds, or None."""
+    if isinstance(value, str) and len(value) <= 40:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if abs(value) <= 1e15 and math.isfinite(value) else None
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: short, whatever it is."""
+    if isinstance(value, (str, bytes)):
+        return repr(value[:40])
+    if isinstance(value, (bool, float, type(None))) or (isinstance(value, int) and abs(value) < 1 << 64):
+        return repr(value)
+    if isinstance(value, (list, tuple)) and len(value) <= 4:
+        return f"[{', '.join(shown(item) if not isinstance(item, (list, tuple, dict)) else '...' for item in value)}]"
+    return f"a {type(value).__name__}" if not isinstance(value, int) else "a huge number"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A JSON object in a text, and its place."""
+
+    value: dict[str, Any]
+    span: tuple[int, int]
+
+
+def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[Found]:
+    """The outermost JSON objects in a text, in order; other text between them is passed over.
+
+    Raises:
+        UnreadableError: JSON that is nested too deeply, or too much of it.
+    """
+    end = len(text) if end is None else end
+    text = text[:end]
+    tries = count = 0
+    while (mark := _START.search(text, start)) and tries < _TRIES:
+        try:
+            value, start = _DECODER.raw_decode(text, mark.start())
+        except RecursionError:
+            raise UnreadableError("JSON is nested too deeply", (mark.start(), end)) from None
+        except ValueError:  # also a number of too many digits
+            tries, start = tries + 1, mark.end()
+            continue
+        count += 1
+        if count > MAX_ACTIONS:
+            raise UnreadableError(f"more than {MAX_ACTIONS} JSON objects in one response", (mark.start(), end))
+        yield Found(value, (mark.start(), start))
+
+
+def read_json(text: str, span: tuple[int, int] = (0, 0)) -> Any:
+    """The value of a JSON text. Raises `UnreadableError`."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise UnreadableError("JSON is nested too deeply", span) from None
+    except ValueError as error:
+        raise UnreadableError(f"no valid JSON: {str(error)[:120]}", span) from None

@@ -1,0 +1,49 @@
+"""Calls in the tags of Doubao-Seed's newer models: the same names and arguments as UI-TARS, in another dress.
+
+    <seed:tool_call><function=click><parameter=point><point>1 2</point></parameter></function></seed:tool_call>
+    <seed:tool_call><function name="wait"><parameter name="time" string="true">2</parameter></function></seed:tool_call>
+
+Both spellings are read. Values are taken as they are: there are no quotes, and nothing is escaped.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableError
+from dart_agent.formats.grammar.calls import MAX_ARGUMENTS, Call
+
+OPENING = "<seed:tool_call>"
+_FUNCTION = re.compile(r'<function(?:=|\s{1,4}name=")([A-Za-z_]\w{0,40})"?>')
+_PARAMETER = re.compile(r'<parameter(?:=|\s{1,4}name=")([A-Za-z_]\w{0,40})"?(?:\s{1,4}string="(?:true|false)")?>')
+_THINK = re.compile(r"</?\w{0,20}think\w{0,60}>")
+
+
+def read_seed_calls(text: str) -> tuple[str, list[Call]]:
+    """Thought and calls of a text that has the opening tag. Raises `UnreadableError`."""
+    start = text.index(OPENING)
+    calls: list[Call] = []
+    position = start
+    while function := _FUNCTION.search(text, position):
+        end = text.find("</function>", function.end())
+        if end < 0:
+            raise UnreadableError(f"{function[1]}: </function> is missing", (function.start(), len(text)))
+        if len(calls) == MAX_ACTIONS:
+            raise UnreadableError(f"more than {MAX_ACTIONS} actions in one response", (function.start(), len(text)))
+        position = end + len("</function>")
+        span = (function.start(), position)
+        calls.append(Call(function[1], _arguments(text, function.end(), end, span), span))
+    if not calls:
+        raise UnreadableError(f"there is no <function=...> after {OPENING}", (start, len(text)))
+    return _THINK.sub("", text[:start]).strip(), calls
+
+
+def _arguments(text: str, position: int, stop: int, span: tuple[int, int]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    while parameter := _PARAMETER.search(text, position, stop):
+        end = text.find("</parameter>", parameter.end(), stop)
+        if end < 0 or parameter[1] in found or len(found) == MAX_ARGUMENTS:
+            raise UnreadableError(f"{parameter[1]}: </parameter> is missing, or it is given twice", span)
+        found[parameter[1]] = text[parameter.end() : end]
+        position = end + len("</parameter>")
+    return found

@@ -1,0 +1,151 @@
+"""A model's tokens without torch and transformers: text <-> ids, and the ids that have a meaning.
+
+Invariants:
+    - `encode` reads all text as plain text: an instruction that spells `<|im_end|>` cannot end a turn.
+    - `suppressed_ids` are the special tokens that a response can never hold. Engine and trainer leave them out of
+      the softmax alike, so log-probabilities agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from tokenizers import Tokenizer
+
+from dart_agent.engines.base.engine import BadResponse
+from dart_gym.core.errors import ConfigurationError
+
+# Special tokens that belong into responses: UI-TARS and Qwen-VL write boxes with them.
+_WRITABLE = frozenset(
+    {"<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|quad_start|>", "<|quad_end|>"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTokens:
+    """The tokens of one model.
+
+    Attributes:
+        im_start_id: opens a message.
+        im_end_id: closes a message.
+        vision_start_id: precedes the pads of an image.
+        vision_end_id: follows them.
+        image_pad_id: one for every merged patch.
+        pad_id: fills batches.
+        stop_ids: end a response.
+        suppressed_ids: never sampled, left out of the softmax; sorted.
+        vocab_size: number of tokens of the tokenizer.
+    """
+
+    im_start_id: int
+    im_end_id: int
+    vision_start_id: int
+    vision_end_id: int
+    image_pad_id: int
+    pad_id: int
+    stop_ids: tuple[int, ...]
+    suppressed_ids: tuple[int, ...]
+    vocab_size: int
+    _tokenizer: Tokenizer = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, model_dir: str | Path) -> ModelTokens:
+        """Read `tokenizer.json` and `generation_config.json` of a model directory.
+
+        Raises:
+            ConfigurationError: a file or a token of the Qwen chat layout is missing.
+        """
+        path = Path(model_dir) / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
+        return cls._of(Tokenizer.from_file(str(path)), _stop_ids(Path(model_dir)), str(path))
+
+    @classmethod
+    def plain(cls) -> ModelTokens:
+        """Tokens for a model whose own are unknown: every text can be encoded, and reads back exactly."""
+        from dart_agent.models.tiny_model import TinyModelConfig, build_tokenizer
+
+        return cls._of(build_tokenizer(TinyModelConfig()), (), "the plain tokenizer")
+
+    @classmethod
+    def _of(cls, tokenizer: Tokenizer, stop_ids: tuple[int, ...], where: str) -> ModelTokens:
+        tokenizer.encode_special_tokens = True
+
+        def need(token: str) -> int:
+            token_id = tokenizer.token_to_id(token)
+            if token_id is None:
+                raise ConfigurationError(f"{where} has no token {token}: not a tokenizer of the Qwen-VL family")
+            return token_id
+
+        special = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        stop = stop_ids or (need("<|im_end|>"),)
+        pad = tokenizer.token_to_id("<|endoftext|>")
+        return cls(
+            im_start_id=need("<|im_start|>"),
+            im_end_id=need("<|im_end|>"),
+            vision_start_id=need("<|vision_start|>"),
+            vision_end_id=need("<|vision_end|>"),
+            image_pad_id=need("<|image_pad|>"),
+            pad_id=need("<|im_end|>") if pad is None else pad,
+            stop_ids=stop,
+            suppressed_ids=tuple(sorted(i for i, token in special.items() if i not in stop and token not in _WRITABLE)),
+            vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+            _tokenizer=tokenizer,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a plain text; special tokens that it spells are read as ordinary characters."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_markup(self, text: str) -> list[int]:
+        """Ids of a text of our own, in which special tokens count as such: for prompt templates only."""
+        ids: list[int] = []
+        for part in re.split(r"(<\|[a-z_]+\|>)", text):
+            special = self._tokenizer.token_to_id(part) if part.startswith("<|") else None
+            ids += self.encode(part) if special is None else [special]
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *, special: bool = False) -> str:
+        """Text of ids; special tokens are left out, or with `special` spelled out."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=not special)
+
+    def check_response(self, token_ids: Sequence[int]) -> None:
+        """Look whether ids can stand in a history as a response.
+
+        Raises:
+            BadResponse: there is an id among them that opens a message or stands for an image, or no token at all.
+        """
+        forbidden = set(self.suppressed_ids)
+        for index, token_id in enumerate(token_ids):
+            if token_id in forbidden or not 0 <= token_id < self.vocab_size:
+                token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+                raise BadResponse(
+                    f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
+                    f"{len(token_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
+                )
+
+    def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:
+        """What transformers calls `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.
+
+        A model that is called without it does not fail: it silently takes positions of text for those of images.
+        """
+        return (np.asarray(token_ids) == self.image_pad_id).astype(np.int64)
+
+    def response(self, text: str) -> list[int]:
+        """Ids of a response as a model would sample it, end token included: what demonstrations train on."""
+        return [*self.encode(text), self.im_end_id]
+
+
+def _stop_ids(model_dir: Path) -> tuple[int, ...]:
+    """`eos_token_id` of the generation config; empty where there is none."""
+    path = model_dir / "generation_config.json"
+    if not path.is_file():
+        return ()
+    eos = json.loads(path.read_text()).get("eos_token_id")
+    return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)

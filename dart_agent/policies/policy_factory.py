@@ -1,0 +1,202 @@
+"""Policies by name, for the command line: "random", "oracle", "human", a model, or anybody's `module:Class`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.episodes.records import Decoder
+from dart_agent.evaluation.evaluate import PlayableSession, PolicyFactory
+from dart_agent.evaluation.evaluation_directory import fingerprint
+from dart_agent.formats import get_format
+from dart_agent.formats.ui_tars_prompts import Style
+from dart_agent.policies.oracle_policy import OraclePolicy
+from dart_agent.policies.policy import Policy
+from dart_agent.policies.random_policy import RandomPolicy
+from dart_agent.prompting.conversation import ConversationConfig, style_for
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.plugins import import_object
+
+BUILT_IN = ("random", "oracle", "human", "vlm", "anthropic", "openai")
+HOSTED = ("anthropic", "openai")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions:
+    """A policy as the command line names it.
+
+    Attributes:
+        spec: one of `BUILT_IN`, or `module:Class`.
+        model: "vlm": its directory; hosted models: their name.
+        url: "vlm": of an engine server, None to load the model here; hosted models: another base URL.
+        prompt: a style of `ConversationConfig`; in the words of the format if None ("vlm" only).
+        screenshots: newest screenshots in the prompt.
+        texts: newest responses in the prompt ("vlm" only).
+        max_tokens: longest response.
+        temperature: 0 for greedy ("vlm" only).
+        format: how the model writes actions, a name of `dart_agent.formats` ("vlm" only).
+    """
+
+    spec: str
+    model: str | None = None
+    url: str | None = None
+    prompt: str | None = None
+    screenshots: int = 5
+    texts: int = 35
+    max_tokens: int = 500
+    temperature: float = 1.0
+    format: str = "ui_tars"
+
+    def settings(self) -> dict[str, Any]:
+        """What of it changes what the policy does, as JSON; not where a server listens."""
+        if self.spec == "vlm":
+            return {
+                "model": fingerprint(Path(self.model or "")),
+                "format": self.format,
+                "prompt": self.prompt_style(),
+                "screenshots": self.screenshots,
+                "texts": self.texts,
+                "max_tokens": self.max_tokens,
+                "temperature": self.temperature,
+            }
+        if self.spec in HOSTED:
+            return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
+        return {}
+
+    def prompt_style(self) -> Style:
+        """The style of prompts.
+
+        Raises:
+            ConfigurationError: there is no such style, or no such format.
+        """
+        if self.prompt is None:
+            return style_for(get_format(self.format))
+        if self.prompt not in get_args(Style):
+            raise ConfigurationError(f"unknown prompt style {self.prompt!r}; known: {', '.join(get_args(Style))}")
+        return cast(Style, self.prompt)
+
+    def decoder(self) -> Decoder | None:
+        """Of the model's tokenizer; None where it has none here."""
+        return token_decoder(Path(self.model)) if self.spec == "vlm" and self.model else None
+
+
+@contextlib.asynccontextmanager
+async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+    """The factory of a policy, with what its policies share (an engine, a connection) around it.
+
+    Raises:
+        ConfigurationError: no such policy, or it lacks a setting.
+    """
+    if options.spec == "vlm":
+        async with _vlm_policies(options) as factory:
+            yield factory
+    elif options.spec in HOSTED:
+        from dart_agent.policies.hosted_models import open_hosted
+
+        async with open_hosted(
+            options.spec,
+            options.model,
+            base_url=options.url,
+            screenshots=options.screenshots,
+            max_tokens=options.max_tokens,
+        ) as factory:
+            yield factory
+    elif options.spec == "human":
+        from dart_agent.policies.human_policy import open_human
+
+        async with open_human() as factory:
+            yield factory
+    else:
+        yield policy_factory(options.spec)
+
+
+@contextlib.asynccontextmanager
+async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
+    style = options.prompt_style()
+    if options.model is None:
+        raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
+    conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
+    sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
+    engine = _engine(options.model, options.url)
+    try:
+        yield model_factory(engine, options.model, conversation, sampling, options.format)
+    finally:
+        await engine.close()
+
+
+def _engine(model: str, url: str | None) -> Engine:
+    if url is not None:
+        from dart_agent.engines.engine_factory import connect_engine
+
+        return connect_engine(url, model)
+    from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+
+    return TransformersEngine(Path(model))
+
+
+def token_decoder(model: Path) -> Decoder:
+    """Token ids -> the text of each, special tokens spelled out.
+
+    Raises:
+        ConfigurationError: the directory has no readable `tokenizer.json`.
+    """
+    from tokenizers import Tokenizer
+
+    path = model / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigurationError(f"{path} does not exist: is {model} a directory of a model?")
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+
+
+def policy_factory(spec: str) -> PolicyFactory:
+    """The factory behind "random", "oracle" or "module:Class".
+
+    A class (or function) of one's own is called without arguments, once per session; the current directory is
+    searched for its module, too.
+
+    Raises:
+        ConfigurationError: no such policy.
+    """
+    if spec == "random":
+        return lambda session: RandomPolicy()
+    if spec == "oracle":
+        return lambda session: OraclePolicy(session.oracle)
+    make = _imported(spec)
+
+    def build(session: PlayableSession) -> Policy:
+        policy = make()
+        if not callable(getattr(policy, "act", None)) or not callable(getattr(policy, "reset", None)):
+            raise ConfigurationError(f"{spec} makes a {type(policy).__name__} without the methods reset and act")
+        return policy
+
+    return build
+
+
+def model_factory(
+    engine: Engine, model_dir: str, conversation: ConversationConfig, sampling: Sampling, action_format: str
+) -> PolicyFactory:
+    """Policies of one model that share its tokenizer and image processing."""
+    from dart_agent.models.image_patches import VisionSpec
+    from dart_agent.models.model_tokens import ModelTokens
+    from dart_agent.policies.vlm_policy import VLMPolicy
+
+    tokens, vision, chosen = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), get_format(action_format)
+    return lambda session: VLMPolicy(
+        engine, tokens=tokens, vision=vision, action_format=chosen, conversation=conversation, sampling=sampling
+    )
+
+
+def _imported(spec: str) -> Any:
+    """What `module:name` stands for."""
+    module_name, colon, name = spec.partition(":")
+    if not colon or not module_name or not name:
+        raise ConfigurationError(f"unknown policy {spec!r}: use {', '.join(BUILT_IN)}, or module:Class for your own")
+    found = import_object(f"policy {spec!r}", module_name, name)
+    if not callable(found):
+        raise ConfigurationError(f"policy {spec!r} is not a class or function")
+    return found

@@ -1,0 +1,114 @@
+"""VLMPolicy: a vision-language model behind an engine.
+
+Invariants:
+    - The decision holds the prompt and the generation exactly as the engine had them, parsable or not.
+    - A response without a valid action ends the episode as PARSE_ERROR, an engine without an answer as MODEL_ERROR.
+    - Every step of an episode samples with a seed of its own, derived from the episode's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from dart_agent.engines.base.engine import Engine, EngineError, Sampling
+from dart_agent.formats import get_format
+from dart_agent.formats.grammar.action_format import ActionFormat
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.policies.policy import Decision, Episode
+from dart_agent.prompting.conversation import Conversation, ConversationConfig, style_for
+from dart_gym.core.outcomes import Observation, TerminalState
+
+
+class VLMPolicy:
+    """A `Policy` that asks an engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        action_format: ActionFormat,
+        conversation: ConversationConfig | None = None,
+        sampling: Sampling | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            engine: who generates.
+            tokens: of the engine's model.
+            vision: of the engine's model.
+            action_format: how the model writes actions.
+            conversation: how prompts are made; in the words of the action format by default.
+            sampling: its seed is replaced at every step; empty stop and suppressed ids are taken from `tokens`.
+        """
+        self._engine, self._vision, self._format = engine, vision, action_format
+        sampling = sampling or Sampling()
+        self._sampling = dataclasses.replace(
+            sampling,
+            stop_ids=sampling.stop_ids or tokens.stop_ids,
+            suppressed_ids=sampling.suppressed_ids or tokens.suppressed_ids,
+        )
+        if conversation is None:
+            conversation = ConversationConfig(style=style_for(action_format))
+        self._conversation = Conversation(tokens, vision, conversation, action_format)
+        self._seed = 0
+        self._step = 0
+
+    @classmethod
+    def from_dir(
+        cls,
+        engine: Engine,
+        model_dir: str | Path,
+        *,
+        action_format: str = "ui_tars",
+        conversation: ConversationConfig | None = None,
+        sampling: Sampling | None = None,
+    ) -> VLMPolicy:
+        """With tokenizer and image processing read from a model directory."""
+        return cls(
+            engine,
+            tokens=ModelTokens.load(model_dir),
+            vision=VisionSpec.from_dir(model_dir),
+            action_format=get_format(action_format),
+            conversation=conversation,
+            sampling=sampling,
+        )
+
+    def reset(self, episode: Episode) -> None:
+        """Forget the last episode."""
+        self._conversation.begin(episode.instruction)
+        self._seed, self._step = episode.seed, 0
+
+    async def act(self, observation: Observation) -> Decision:
+        """Sample a response to the newest screenshot and read its actions."""
+        self._conversation.observe(observation.screenshot, observation.action_error)
+        prompt = self._conversation.prompt()
+        sampling = dataclasses.replace(self._sampling, seed=step_seed(self._seed, self._step))
+        self._step += 1
+        try:
+            generation = await self._engine.generate(prompt, sampling)
+            self._conversation.respond(generation.token_ids)
+        except EngineError as error:
+            return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
+        response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        if response.errors:
+            return Decision(
+                text=generation.text,
+                thought=response.thought,
+                error=response.problem,
+                terminal=TerminalState.PARSE_ERROR,
+                prompt=prompt,
+                generation=generation,
+            )
+        return Decision(response.actions, generation.text, response.thought, prompt=prompt, generation=generation)
+
+
+def step_seed(episode_seed: int, step: int) -> int:
+    """The sampling seed of one step: unrelated for neighbouring episodes and steps, equal for equal ones."""
+    state = np.random.SeedSequence([episode_seed & (2**64 - 1), step]).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))

@@ -1,0 +1,1 @@
+"""The history of an episode -> the prompt of its next step."""

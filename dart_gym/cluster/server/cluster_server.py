@@ -1,0 +1,368 @@
+"""The cluster's server: each websocket is a session, which holds a lease on one desktop from its first reset on.
+
+Invariants:
+    - A session executes one request at a time and keeps its last reply, so a request that is sent again after a
+      reconnect executes nothing twice.
+    - A dropped connection leaves its session alive for `grace_s`; whoever knows the session's token, and shows a bearer
+      token of the same name, may go on with it. A connection that is alive is not replaced, unless asked to.
+    - A session that the server ends (idle, expired, revoked) is told why, now or when it comes back.
+    - Bytes that are not the protocol end that connection with an error frame, and nothing else.
+    - Without a token only this machine can connect, and browsers' pages (an Origin header) never can.
+    - `drain` lends no more desktops and lets episodes end; `stop` leaves no desktop, socket or task behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import websockets
+from websockets.asyncio.server import Server, ServerConnection
+from websockets.http11 import Request as HttpRequest
+from websockets.http11 import Response
+
+from dart_gym.cluster.pool.boot_admission import Admission
+from dart_gym.cluster.pool.desktop_pool import Pool
+from dart_gym.cluster.server import openenv
+from dart_gym.cluster.server.access_tokens import Headers, Principal, TokenBook, TokenFile
+from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade, names_this_machine
+from dart_gym.cluster.server.listener import listen, load_certificate, tls_context
+from dart_gym.cluster.server.live_view import Gallery
+from dart_gym.cluster.server.operations import ClientGoneError, Operations, describe
+from dart_gym.cluster.server.server_metrics import Metrics
+from dart_gym.cluster.server.server_settings import ServerSettings
+from dart_gym.cluster.server.session_registry import ConnectedLease, Lifetimes, Sessions
+from dart_gym.cluster.wire import frames, image_codecs
+from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
+from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
+from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+
+log = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S = 10.0
+FAREWELL_S = 2.0  # how long a client may take to read why it is sent away
+OPERATIONS_S = 5.0  # how long `stop` waits for operations under way, unless `drain_s` is shorter
+STOPPED = "the server stops: connect to another one, or again when it is back"
+
+__all__ = ["ClusterServer", "ServerSettings"]
+
+
+class ClusterServer:
+    """Serves desktops. Use as an async context manager, or `start` and `stop`.
+
+    Args:
+        settings: see `ServerSettings`.
+        desktop_factory: makes desktops that are not started yet.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
+    ) -> None:
+        self.settings = settings
+        self._token_file = TokenFile(settings.tokens) if settings.tokens else None
+        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.token)
+        self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
+        self.pool = Pool(
+            settings.desktops,
+            self._make,
+            settings.faces,
+            warm=settings.warm,
+            admission=Admission(settings.limits),
+            quota=lambda name: self._tokens.quota(name),
+        )
+        self._desktop_factory = desktop_factory
+        self._address = parse_address(settings.listen)
+        self._handlers: set[asyncio.Task[Any]] = set()
+        self._server: Server | None = None
+        self._janitor: asyncio.Task[None] | None = None
+        self._counters: Counter[str] = Counter()
+        self._started = time.monotonic()
+        self._version = installed_version("dart-gui")
+        self.metrics, self.gallery = Metrics(), Gallery()
+        self._operations = Operations(
+            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.gallery
+        )
+        lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
+        self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
+        self._http = HttpRoutes(self)
+
+    def _make(self, spec: DesktopSpec) -> Desktop:
+        self._counters["boots"] += 1
+        return self._desktop_factory(spec)
+
+    # --- life
+
+    async def __aenter__(self) -> ClusterServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where clients reach it (with the port that the system chose, if it was 0)."""
+        if self._address.is_unix or self._server is None:
+            return self.settings.listen
+        host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
+        return f"{'wss' if self._tls else 'ws'}://{host}:{next(iter(self._server.sockets)).getsockname()[1]}"
+
+    @property
+    def draining(self) -> bool:
+        """Whether it lends no more desktops, because it is about to stop."""
+        return self._operations.closing.is_set()
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            AddressError: the address is in use or cannot be had.
+        """
+        options: dict[str, Any] = {
+            "process_request": self._route,
+            "origins": [None],
+            "compression": None,
+            "max_size": frames.MAX_REQUEST_BYTES,
+            "ping_interval": self.settings.heartbeat_s,
+            "ping_timeout": 3 * self.settings.heartbeat_s,
+            "close_timeout": 2.0,
+        }
+        self._server = await listen(self._address, self._serve, self._tls, options)
+        if not self._address.is_local and self._tls is None:
+            log.warning("tokens and screens cross the network in clear text: give --tls-cert, or use a tunnel")
+        self._janitor = asyncio.create_task(self._keep_house(), name="janitor")
+
+    def reload(self) -> None:
+        """Read the tokens and the certificate again: who lost the token is sent away.
+
+        Files that are wrong are logged and change nothing.
+        """
+        try:
+            if self._tls and self.settings.tls_cert and self.settings.tls_key:
+                load_certificate(self._tls, self.settings.tls_cert, self.settings.tls_key)
+            if self._token_file:
+                self._tokens = self._token_file.read()
+        except ConfigurationError as error:
+            log.error("the old tokens and certificate stay in use: %s", error)
+            return
+        log.info("read the tokens and the certificate again")
+        revoked = ClusterError("the token was revoked: ask whoever runs the cluster for another", ErrorCode.AUTH)
+        for lease in self._sessions:
+            if lease.connection is None or lease.connection.request is None:
+                continue  # whoever comes back to it must show a token
+            principal = self.authenticate(lease.connection.request.headers)
+            if principal is None or principal.name != lease.owner:
+                self._sessions.expel(lease, revoked)
+            else:
+                lease.principal = principal
+        self.pool.serve_waiters()  # quotas may have grown
+
+    async def drain(self) -> None:
+        """Lend no more desktops, and return when the episodes that run have ended, at the latest after `drain_s`."""
+        self._operations.closing.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.drain_s):
+                await self._sessions.until_quiet()
+
+    async def stop(self, patience_s: float = OPERATIONS_S) -> None:
+        """End all sessions and stop all desktops; operations under way get some time. Idempotent.
+
+        Args:
+            patience_s: for operations under way, if `drain_s` is not shorter.
+        """
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        server.close(close_connections=False)
+        if self._janitor:
+            self._janitor.cancel()
+        self._operations.closing.set()
+        busy = [asyncio.ensure_future(lease.lock.acquire()) for lease in self._sessions if lease.lock.locked()]
+        if busy:
+            await asyncio.wait(busy, timeout=min(patience_s, self.settings.drain_s))
+            for waiter in busy:
+                waiter.cancel()
+        for handler in self._handlers:
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await server.wait_closed()
+        await self._sessions.clear()
+        self.gallery.close()
+        await self.pool.close()
+        if self._address.is_unix:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._address.path)
+
+    async def _keep_house(self) -> None:
+        """End leases whose time is over; stop desktops that nobody used for long; look for changed tokens."""
+        idle_desktop_s = self.settings.idle_desktop_s
+        period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
+        while True:
+            await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
+            try:
+                self._sessions.check()
+                await self.pool.keep_house(idle_desktop_s)
+                if self._token_file and self._token_file.changed():
+                    self.reload()
+            except Exception:  # a defect in it must not leave every lease without an end from now on
+                log.exception("house-keeping failed")
+                self._counters["internal_errors"] += 1
+
+    # --- connections
+
+    def authenticate(self, headers: Headers) -> Principal | None:
+        """Who a request comes from; None: nobody who may use this server."""
+        principal = self._tokens.authenticate(headers)
+        self._counters["refused"] += principal is None
+        return principal
+
+    async def _route(self, connection: ServerConnection, request: HttpRequest) -> Response | None:
+        """None lets a websocket begin; anything else is the answer."""
+        if not is_upgrade(request.headers):
+            return await self._http.answer(request)
+        if self.authenticate(request.headers) is not None:
+            return None
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
+
+    def trusts_host(self, headers: Headers) -> bool:
+        """Whether a request names this server as its own clients do; where a token is needed, that is enough."""
+        if not self._tokens.open or self._address.is_unix:
+            return True
+        return names_this_machine("".join(headers.get_all("Host")))
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine that websockets runs as a task
+        self._handlers.add(task)
+        connection = openenv.adapt(connection)
+        lease: ConnectedLease | None = None
+        try:
+            lease = await self._greet(connection, task)
+            await self._converse(connection, lease)
+        except ProtocolError as error:
+            self._counters["protocol_errors"] += 1
+            await _farewell(connection, ErrorCode.PROTOCOL, str(error))
+        except ClusterError as error:
+            await _farewell(connection, ErrorCode(error.code), str(error))
+        except (websockets.ConnectionClosed, ClientGoneError):
+            pass  # `finally` starts the grace period
+        except asyncio.CancelledError:  # by `_expel`, or `stop`
+            reason = lease.reason if lease is not None else None
+            await _farewell(
+                connection, ErrorCode(reason.code) if reason else ErrorCode.SHUTDOWN, str(reason or STOPPED)
+            )
+            raise
+        finally:
+            self._handlers.discard(task)
+            if lease is not None and lease.connection is connection:
+                self._sessions.detach(lease)
+
+    async def _greet(self, connection: ServerConnection, handler: asyncio.Task[Any]) -> ConnectedLease:
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                hello = frames.decode_hello(await connection.recv())
+        except TimeoutError:
+            raise ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s") from None
+        if hello.version != frames.VERSION:
+            raise ProtocolError(f"the server speaks version {frames.VERSION}, the client {hello.version}: update one")
+        assert connection.request is not None  # the handshake is done
+        principal = self.authenticate(connection.request.headers)
+        if principal is None:
+            raise ClusterError("the token was revoked", ErrorCode.AUTH)
+        sessions = self._sessions
+        lease = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
+        sessions.attach(lease, connection, handler)
+        welcome = Welcome(
+            lease.token, lease.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
+        )
+        await connection.send(frames.encode_welcome(welcome))
+        return lease
+
+    async def _converse(self, connection: ServerConnection, lease: ConnectedLease) -> None:
+        async for frame in connection:
+            request = frames.decode_request(frame)
+            if request.op == "close" and lease.worker is not None:
+                lease.worker.cancel()  # of an earlier connection, busy with what nobody waits for any more
+            async with lease.lock:
+                if lease.connection is not connection:
+                    return  # the client has another one, on which it asks again for what it still wants
+                if self._sessions.lifetimes.is_expired(lease, time.monotonic()):
+                    self._sessions.check()
+                if lease.reason is not None:
+                    raise lease.reason
+                lease.worker = asyncio.current_task()
+                try:
+                    reply = await self._answer(connection, lease, request)
+                finally:
+                    lease.worker = None
+                    self._sessions.progressed()
+            lease.last_used = time.monotonic()
+            self.metrics.traffic["received"] += len(frame)
+            self.metrics.traffic["sent"] += len(reply)
+            with contextlib.suppress(websockets.ConnectionClosed):  # what came before the end is read: maybe a `close`
+                await connection.send(frames.fragments(reply))
+            if lease.ended:
+                self._sessions.forget(lease)
+                return
+
+    async def _answer(self, connection: ServerConnection, lease: ConnectedLease, request: Request) -> bytes:
+        if request.id == lease.last_id:
+            self._counters["resent"] += 1
+            return lease.last_reply
+        if request.id < lease.last_id:
+            raise ProtocolError(f"request {request.id} comes after request {lease.last_id}")
+        self._counters["requests"] += 1
+        if request.op == "status":
+            reply = Reply(request.id, self.status())
+        else:
+            reply = await self._operations.execute(request, lease, connection.wait_closed)
+        encoded = await _encode(reply, lease.codec)
+        lease.last_id, lease.last_reply = request.id, encoded
+        return encoded
+
+    def status(self) -> dict[str, Any]:
+        """What every desktop does, and how much was done: plain values."""
+        return {
+            **describe(self.pool),
+            "counters": dict(self._counters),
+            "draining": self.draining,
+            "sessions": len(self._sessions),
+            "uptime_s": time.monotonic() - self._started,
+            "version": self._version,
+        }
+
+
+async def _encode(reply: Reply, codec: str) -> bytes:
+    """Bytes of a reply, made in a thread where it takes long."""
+    try:
+        if reply.image is not None and image_codecs.is_slow(reply.image, codec):
+            return await asyncio.to_thread(frames.encode_reply, reply, codec)
+        return frames.encode_reply(reply, codec)
+    except ProtocolError as error:
+        log.exception("reply %d cannot be sent", reply.id)
+        return frames.encode_reply(Reply(reply.id, code=ErrorCode.INTERNAL, message=f"the reply {error}"))
+
+
+def _welcome_limits(settings: ServerSettings) -> dict[str, float]:
+    limits: dict[str, float] = {"request_bytes": frames.MAX_REQUEST_BYTES, "idle_s": settings.idle_timeout_s}
+    return limits if settings.lifetime_s is None else limits | {"lifetime_s": settings.lifetime_s}
+
+
+async def _farewell(connection: ServerConnection, code: ErrorCode, message: str) -> None:
+    """Say why, and close. Who is gone already, does not read, or has got half of a reply, is cut off instead."""
+    try:
+        async with asyncio.timeout(FAREWELL_S):
+            await connection.send(frames.encode_reply(Reply(-1, code=code, message=message)))
+            await connection.close(frames.CLOSE_CODES.get(code, 1011), code)
+    except (websockets.WebSocketException, TimeoutError):
+        connection.transport.abort()

@@ -1,0 +1,200 @@
+"""What the cluster's port answers to plain HTTP: health, metrics, and the page that shows the desktops. Read-only.
+
+    /healthz                       200 "ok", or 503 "draining": for load balancers; needs no token
+    /metrics                       Prometheus
+    /watch                         the page; it holds no secrets, so it needs no token
+    /watch/state                   JSON: every desktop, its task, phase, last actions
+    /watch/frame/<slot>?size=...   JPEG of the last frame, "small" or "large", with an ETag
+
+Invariants:
+    - Nothing here changes anything, and nothing here captures a screen or blocks the event loop.
+    - The token is taken from the Authorization header only: never from a URL, which logs and histories keep.
+    - With several tokens each sees its own desktops, or all with `watch: all`.
+    - Without a token only names of this machine are answered, so that no page of the web can reach a server by a
+      name of its own that leads here.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any, Protocol
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+
+from dart_gym.cluster.pool.desktop_pool import Pool
+from dart_gym.cluster.server.access_tokens import Principal
+from dart_gym.cluster.server.live_view import WIDTHS, Gallery
+from dart_gym.cluster.server.server_metrics import Metrics
+
+FRAME_PATH = "/watch/frame/"
+ROUTES = "/healthz, /metrics and /watch"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+TEXT = "text/plain; charset=utf-8"
+
+
+class Served(Protocol):
+    """What the routes need of a server."""
+
+    metrics: Metrics
+    gallery: Gallery
+    pool: Pool
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new sessions."""
+
+    def status(self) -> dict[str, Any]:
+        """Plain values about every desktop."""
+
+    def authenticate(self, headers: Headers) -> Principal | None:
+        """Who a request comes from; None: nobody who may use this server."""
+
+    def trusts_host(self, headers: Headers) -> bool:
+        """Whether a request was meant for this server."""
+
+
+class HttpRoutes:
+    """Answers plain requests for a server."""
+
+    def __init__(self, server: Served) -> None:
+        self._server = server
+        self._routes: dict[str, Callable[[Principal], Response]] = {
+            "/metrics": self._metrics,
+            "/watch/state": self._state,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """The response to a request that asks for no websocket."""
+        method = getattr(request, "method", "GET")  # before websockets 17 others never come this far
+        if method not in ("GET", "HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD\n", Allow="GET, HEAD")
+        response = await self._find(request)
+        if method == "HEAD":
+            response.body = b""  # its Content-Length stays
+        return response
+
+    async def _find(self, request: Request) -> Response:
+        path, _, query = request.path.partition("?")
+        if path == "/healthz":
+            return self._health()
+        if not self._server.trusts_host(request.headers):
+            return _plain(HTTPStatus.FORBIDDEN, "this server has no token: ask for it by a name of its machine\n")
+        if path == "/watch":
+            html, policy = page()
+            return response(HTTPStatus.OK, html, "text/html; charset=utf-8", **{"Content-Security-Policy": policy})
+        if path not in self._routes and not path.startswith(FRAME_PATH):
+            return _plain(HTTPStatus.NOT_FOUND, f"here are {ROUTES}; sessions are websockets\n")
+        principal = self._server.authenticate(request.headers)
+        if principal is None:
+            challenge = {"WWW-Authenticate": "Bearer"}
+            return _plain(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n", **challenge)
+        if path in self._routes:
+            return self._routes[path](principal)
+        slot, size = path.removeprefix(FRAME_PATH), parse_qs(query).get("size", ["small"])[-1]
+        if slot in self._hidden(principal):
+            return _plain(HTTPStatus.FORBIDDEN, "this desktop is another token's\n")
+        return await self._frame(slot, size, request.headers)
+
+    def _hidden(self, principal: Principal) -> set[str]:
+        """Names of the desktops that are none of somebody's business."""
+        if principal.watches_all:
+            return set()
+        return {slot.seat.name for slot in self._server.pool.slots if slot.owner != principal.name}
+
+    def _health(self) -> Response:
+        if self._server.draining:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "draining\n")
+        return _plain(HTTPStatus.OK, "ok\n")
+
+    def _metrics(self, principal: Principal) -> Response:
+        body = self._server.metrics.text(self._server.status())
+        return response(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
+
+    def _state(self, principal: Principal) -> Response:
+        status, gallery, hidden = self._server.status(), self._server.gallery, self._hidden(principal)
+        for desktop in status["desktops"]:
+            desktop["private"] = desktop["slot"] in hidden
+            desktop.update(gallery.describe("" if desktop["private"] else desktop["slot"]))
+        return response(HTTPStatus.OK, json.dumps(status).encode(), "application/json")
+
+    async def _frame(self, slot: str, size: str, headers: Headers) -> Response:
+        if size not in WIDTHS:
+            return _plain(HTTPStatus.BAD_REQUEST, f"size is one of {', '.join(WIDTHS)}\n")
+        gallery = self._server.gallery
+        tag = gallery.tag(slot, size)
+        caching = {"ETag": tag, "Cache-Control": "private, no-cache"}
+        if tag and tag in headers.get("If-None-Match", ""):
+            return response(HTTPStatus.NOT_MODIFIED, b"", "image/jpeg", **caching)
+        data = await gallery.jpeg(slot, size)
+        if data is None:
+            return _plain(HTTPStatus.NOT_FOUND, f"desktop {slot[:20]!r} shows nothing now\n")
+        return response(HTTPStatus.OK, data, "image/jpeg", **caching)
+
+
+def is_upgrade(headers: Headers) -> bool:
+    """Whether a request asks for a websocket. Pure."""
+    return any(value.strip().lower() == "websocket" for value in headers.get_all("Upgrade"))
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether the Host of a request is a loopback name or address. Pure."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def response(status: HTTPStatus, body: bytes, content_type: str, **headers: str) -> Response:
+    """A whole response; the connection closes after it."""
+    fields = {
+        "Date": formatdate(usegmt=True),
+        "Connection": "close",
+        "Content-Length": str(len(body)),
+        "Content-Type": content_type,
+        **HEADERS,
+        **headers,
+    }
+    return Response(status.value, status.phrase, Headers(fields), body)
+
+
+def _plain(status: HTTPStatus, text: str, **headers: str) -> Response:
+    return response(status, text.encode(), TEXT, **headers)
+
+
+@functools.cache
+def page() -> tuple[bytes, str]:
+    """The page, and the policy under which it may run its own script and style and nothing else."""
+    html = files(__package__).joinpath("assets/watch.html").read_text(encoding="utf-8")
+    return html.encode(), content_policy(html)
+
+
+def content_policy(html: str) -> str:
+    """The Content-Security-Policy of a page: hashes of its inline script and style. Pure."""
+    script, style = (_hashes(html, element) for element in ("script", "style"))
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; img-src blob:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+def _hashes(html: str, element: str) -> str:
+    contents = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in contents)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -1,0 +1,291 @@
+"""OpenEnv's websocket messages on the cluster's port: its clients get an ordinary session, translated frame by frame.
+
+OpenEnv (TRL, SkyRL, verifiers) sends JSON text, `{"type": "reset" | "step" | "state" | "close", "data": {...}}`, to
+the path `/ws`. An `OpenEnvConnection` stands between such a client and the server, which sees the cluster's own
+protocol: a hello, then requests. So leases, quotas, limits and counters are the same for both.
+
+Invariants:
+    - Every message gets exactly one answer, in the order of the messages. One that is wrong is answered with an error
+      of OpenEnv's codes, and the session goes on.
+    - Such a client cannot resume its session: when its connection is gone, its desktop is given back at once.
+    - A fault of the environment ends the episode with reward null and `env_fault`, never with 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+import uuid
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, cast
+
+import msgpack
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from dart_gym.cluster.wire import frames
+from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
+from dart_gym.core.errors import DartGymError
+from dart_gym.core.outcomes import TerminalState
+from dart_gym.sessions.episode_info import DEFAULT_TASK, MAX_SEED
+
+PATHS = ("/ws", "/openenv/ws")
+DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another
+OPERATIONS = ("reset", "step", "state", "close")
+_CODES = {
+    ErrorCode.BAD_ACTION: "VALIDATION_ERROR",
+    ErrorCode.UNKNOWN_TASK: "VALIDATION_ERROR",
+    ErrorCode.TASK: "VALIDATION_ERROR",
+    ErrorCode.CONFIGURATION: "VALIDATION_ERROR",
+    ErrorCode.PROTOCOL: "VALIDATION_ERROR",
+    ErrorCode.CAPACITY: "CAPACITY_REACHED",
+    ErrorCode.DEPENDENCY: "FACTORY_ERROR",
+    ErrorCode.STATE: "SESSION_ERROR",
+    ErrorCode.AUTH: "SESSION_ERROR",
+    ErrorCode.SESSION_LOST: "SESSION_ERROR",
+    ErrorCode.IDLE: "SESSION_ERROR",
+    ErrorCode.EXPIRED: "SESSION_ERROR",
+    ErrorCode.SHUTDOWN: "SESSION_ERROR",
+}  # all others are EXECUTION_ERROR
+
+
+class ResetData(BaseModel):
+    """The data of a reset: OpenEnv's own two, and what an episode of ours takes.
+
+    Attributes:
+        seed: drawn by the server, if there is none.
+        episode_id: what the state says; made up by default.
+        task_id: a task's name.
+        task: an OSWorld JSON instead.
+        max_steps, time_limit_s, pacing, accessibility: as in `dart_gym.envs.env_settings.EnvSettings`.
+        width, height: of the screen, instead of the task's.
+        deadline_s: of this and the following operations.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] | None = None
+    episode_id: Annotated[StrictStr, Field(max_length=255)] | None = None
+    task_id: StrictStr | None = None
+    task: dict[str, Any] | None = None
+    max_steps: Annotated[StrictInt, Field(ge=1)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0)] | None = None
+    pacing: StrictStr | None = None
+    accessibility: StrictBool = False
+    width: StrictInt | None = None
+    height: StrictInt | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=frames.MAX_DEADLINE_MS / 1000)] = DEADLINE_S
+
+    def arguments(self) -> dict[str, Any]:
+        """Of the cluster's request."""
+        size = {key: value for key, value in (("width", self.width), ("height", self.height)) if value is not None}
+        return {
+            "task": self.task or self.task_id or DEFAULT_TASK,
+            "seed": secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
+            "max_steps": self.max_steps,
+            "time_limit_s": self.time_limit_s,
+            "desktop": size or None,
+            "pacing": self.pacing,
+            "accessibility": self.accessibility,
+        }
+
+
+class MessageError(Exception):
+    """A message that cannot be understood, with one of OpenEnv's codes."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Translation:
+    """The state between OpenEnv's messages and the cluster's frames. Knows no sockets."""
+
+    def __init__(self) -> None:
+        self._next_id = 0
+        self._deadline_s = DEADLINE_S
+        self._state: dict[str, Any] = {"episode_id": None, "step_count": 0}
+        self._starting: dict[str, Any] = {}
+
+    def request(self, text: str | bytes) -> bytes | str:
+        """The frame that a message becomes; or at once its answer, a text.
+
+        Raises:
+            MessageError: a message that is none of OpenEnv's.
+        """
+        kind, data = _parse(text)
+        match kind:
+            case "state":
+                return _dump("state", self._state)
+            case "reset":
+                reset = _reset_data(data)
+                self._deadline_s = reset.deadline_s
+                self._starting = {"episode_id": reset.episode_id or str(uuid.uuid4())}
+                return self._frame("reset", reset.arguments())
+            case "step":
+                action = {key: value for key, value in data.items() if key != "metadata"}  # of OpenEnv's base class
+                return self._frame("step", {"action": action})
+        return self.close()
+
+    def close(self) -> bytes:
+        """The frame that gives the desktop back."""
+        return self._frame("close", {})
+
+    def _frame(self, op: str, args: dict[str, Any]) -> bytes:
+        self._next_id += 1
+        return frames.encode_request(Request(self._next_id, op, self._deadline_s * 1000, args))
+
+    def answer(self, frame: bytes) -> str | None:
+        """The message that a frame of the server becomes; None for the welcome and the last one, which have none."""
+        header, body = _unpack(frame)
+        if "error" in header:
+            code, message = header["error"]["code"], header["error"]["message"]
+            return error_text(_CODES.get(ErrorCode(code), "EXECUTION_ERROR"), message)
+        result = header.get("result", {})
+        if "image" not in header:
+            return None
+        if self._starting and result["step_index"] == 0:
+            self._state, self._starting = self._starting, {}
+        self._state = {**self._state, **_state(result)}
+        return _dump("observation", observation(result, header["image"], body))
+
+
+def _unpack(frame: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Header and image of a frame that this server made; the image stays as it is."""
+    view = memoryview(frame)
+    end = 4 + int.from_bytes(view[:4], "big")
+    return msgpack.unpackb(view[4:end], unicode_errors="surrogatepass"), view[end:]
+
+
+def observation(result: dict[str, Any], image: list[Any], png: bytes | memoryview) -> dict[str, Any]:
+    """What OpenEnv calls an observation: the screen and texts, a reward, and whether the episode is over."""
+    status, score, _, detail = result["evaluation"] or (None, None, None, "")
+    values: dict[str, Any] = {
+        "screenshot": base64.b64encode(png).decode(),
+        "height": image[1],
+        "width": image[2],
+        "instruction": result["instruction"],
+        "action_error": result["action_error"],
+        "terminal": result["terminal"],
+        "env_fault": result["terminal"] == TerminalState.ENV_ERROR,
+        "score": score,
+        "evaluation_status": status,
+        "evaluation_detail": detail,
+    }
+    if result["tree"] is not None:
+        values["accessibility_tree"] = result["tree"]
+    return {
+        "observation": values,
+        "reward": 0.0 if result["evaluation"] is None else score,
+        "done": result["terminal"] is not None,
+        "metadata": {**result["info"], "timings": result["timings"]},
+    }
+
+
+def _state(result: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "step_count": result["step_index"],
+        "task_id": result["info"].get("task_id"),
+        "seed": result["info"].get("seed"),
+        "instruction": result["instruction"],
+        "terminal": result["terminal"],
+    }
+
+
+def _parse(text: str | bytes) -> tuple[str, dict[str, Any]]:
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError("INVALID_JSON", f"not JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise MessageError("VALIDATION_ERROR", 'a message is an object with "type" and "data"')
+    kind, data = message.get("type"), message.get("data", {})
+    if kind not in OPERATIONS:
+        raise MessageError("UNKNOWN_TYPE", f"unknown message type {kind!r:.60}; known: {', '.join(OPERATIONS)}")
+    if not isinstance(data, dict):
+        raise MessageError("VALIDATION_ERROR", f"the data of {kind} must be an object")
+    return kind, data
+
+
+def _reset_data(data: dict[str, Any]) -> ResetData:
+    try:
+        reset = ResetData.model_validate(data)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        known = f"; known: {', '.join(ResetData.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        where = ".".join(str(part) for part in first["loc"])
+        raise MessageError("VALIDATION_ERROR", f"reset: {where}: {first['msg']}{known}") from None
+    if reset.task is not None and reset.task_id is not None:
+        raise MessageError("VALIDATION_ERROR", "reset: give one of task_id and task, not both")
+    return reset
+
+
+def error_text(code: str, message: str) -> str:
+    """An error as OpenEnv has it."""
+    return _dump("error", {"message": message, "code": code})
+
+
+def _dump(kind: str, data: dict[str, Any]) -> str:
+    return json.dumps({"type": kind, "data": data})
+
+
+class OpenEnvConnection:
+    """A connection as the server sees it, with an OpenEnv client at its other end."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._translation = Translation()
+        self._greeted = False
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the connection's own."""
+        return getattr(self._connection, name)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self.recv()
+
+    async def recv(self) -> bytes:
+        """The next frame of the client: a hello, then requests; when it has gone, the one that ends the session."""
+        if not self._greeted:
+            self._greeted = True
+            return frames.encode_hello(Hello(("png",), client="OpenEnv"))
+        while True:
+            try:
+                text = await self._connection.recv()
+            except ConnectionClosed:
+                return self._translation.close()
+            try:
+                frame = self._translation.request(text)
+            except MessageError as error:
+                frame = error_text(error.code, str(error))
+            except DartGymError as error:  # values that no frame can hold
+                frame = error_text("VALIDATION_ERROR", str(error))
+            if isinstance(frame, bytes):
+                return frame
+            await self._send(frame)
+
+    async def send(self, message: bytes | list[memoryview]) -> None:
+        """Send what a frame of the server becomes. Who has gone needs no answer: `recv` says so next."""
+        if isinstance(message, list):  # a large one, in fragments
+            text = await asyncio.to_thread(lambda: self._translation.answer(b"".join(message)))
+        else:
+            text = self._translation.answer(message)
+        if text is not None:
+            await self._send(text)
+
+    async def _send(self, text: str) -> None:
+        try:
+            await self._connection.send(text)
+        except ConnectionClosed:
+            return
+
+
+def adapt(connection: ServerConnection) -> ServerConnection:
+    """The connection, seen through `OpenEnvConnection` if its client asked for one of `PATHS`."""
+    if connection.request is None or connection.request.path.partition("?")[0] not in PATHS:
+        return connection
+    return cast(ServerConnection, OpenEnvConnection(connection))  # it has all that the server uses

@@ -1,0 +1,400 @@
+"""What the server's requests do: sessions get seats of the pool, and episodes run on them. Knows no sockets.
+
+Invariants:
+    - A lease gets its seat with its first reset (or `lease`), and keeps it until `end`.
+    - An operation's error becomes a reply with a code; only broken requests (`ProtocolError`) and a client that went
+      away while it waited for a seat (`ClientGoneError`, nothing was executed) are raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from dart_gym.cluster.pool.desktop_pool import Pool, Slot
+from dart_gym.cluster.server.live_view import Gallery
+from dart_gym.cluster.server.server_metrics import Metrics
+from dart_gym.cluster.wire import frames
+from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
+from dart_gym.core.actions import action_from_dict, action_to_dict
+from dart_gym.core.errors import (
+    ClusterError,
+    ConfigurationError,
+    DartGymError,
+    EpisodeStateError,
+    ProtocolError,
+    UnknownTaskError,
+)
+from dart_gym.core.outcomes import EvaluationStatus, StepResult, TerminalState
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.sessions.session import Session, resolve_task
+from dart_gym.tasks.catalog.task import Task
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Gone = Callable[[], Coroutine[Any, Any, None]]
+"""Waits until the client has gone."""
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A session as the server sees it, over all its connections.
+
+    Attributes:
+        token: resumes the session.
+        codec: of its images.
+        owner: name of who it belongs to, for fairness and quotas; "" where there are no tokens.
+        slot: the seat that it holds, with the session that runs on it.
+        last_id: of the last request that was executed; `last_reply` is its encoded reply.
+        lock: held while a request is executed.
+        worker: the task that executes it.
+        last_used: monotonic time of the last request, or of the loss of the connection.
+        leased_at: monotonic time at which it got its seat.
+        ended: nothing can be asked of it any more.
+    """
+
+    token: str
+    codec: str
+    owner: str = ""
+    slot: Slot | None = None
+    session: Session | None = None
+    last_id: int = 0
+    last_reply: bytes = b""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    worker: asyncio.Task[Any] | None = None
+    last_used: float = field(default_factory=time.monotonic)
+    leased_at: float = 0.0
+    ended: bool = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether an episode or an operation is under way."""
+        return self.lock.locked() or (self.session is not None and self.session.running)
+
+
+class ClientGoneError(Exception):
+    """The client went away while it waited for a desktop: nothing was executed."""
+
+
+class Operations:
+    """Executes requests.
+
+    Args:
+        pool: the seats.
+        sandbox: replaces the tasks' choice if given.
+        counters: what is counted, for the status.
+        osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
+        metrics: times and counts every operation.
+        gallery: shows what the desktops do.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        sandbox: str | None,
+        counters: Counter[str],
+        osworld_urls: tuple[str, ...],
+        metrics: Metrics,
+        gallery: Gallery,
+    ) -> None:
+        self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self._metrics, self._gallery = metrics, gallery
+        self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
+        self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
+            "lease": self._lease,
+            "reset": self._reset,
+            "step": self._step,
+            "finish": self._finish,
+            "oracle": self._oracle,
+        }
+
+    async def execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        """Execute a request of a lease and return its reply.
+
+        Raises:
+            ProtocolError: the request's arguments do not follow the protocol.
+            ClientGoneError: see there.
+        """
+        started = time.perf_counter()
+        reply = await self._execute(request, lease, gone)
+        self._metrics.record(request.op, time.perf_counter() - started, reply)
+        if lease.slot is not None:
+            self._gallery.record(lease.slot.seat.name, request, reply)
+        return reply
+
+    async def _execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        if request.op == "close":
+            self.end(lease)
+            return Reply(request.id)
+        try:
+            return await self._table[request.op](request, lease, gone)
+        except (ProtocolError, ClientGoneError):
+            raise
+        except (DartGymError, TimeoutError) as error:
+            return Reply(request.id, code=frames.code_of(error), message=str(error) or "the deadline has passed")
+        except Exception as error:
+            # The boundary of the process: a defect of one task must not end the other sessions.
+            log.exception("%s of %s failed", request.op, lease.slot.task if lease.slot else "a new session")
+            self._counters["internal_errors"] += 1
+            return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {error}")
+
+    def end(self, lease: Lease) -> None:
+        """Take the seat back; whatever episode ran has no score."""
+        lease.ended = True
+        self._vacate(lease)
+
+    def _vacate(self, lease: Lease) -> None:
+        if lease.slot is not None:
+            slot, lease.slot, lease.session = lease.slot, None, None
+            self._gallery.forget(slot.seat.name)
+            self._pool.release(slot)
+
+    # --- seats
+
+    async def _lend(
+        self, lease: Lease, spec: DesktopSpec | None, timeout: float, gone: Gone
+    ) -> tuple[Session, Slot, float]:
+        """The session and slot of a lease, waiting for a seat if it has none; and the seconds waited."""
+        if lease.session is not None and lease.slot is not None:
+            return lease.session, lease.slot, 0.0
+        started = time.monotonic()
+        why = functools.partial(self._pool.why_waiting, lease.owner)
+        slot = await self._patiently(self._pool.acquire(spec, lease.owner), timeout, gone, why, self._pool.release)
+        lease.slot, lease.session, lease.leased_at = slot, Session(slot.seat), time.monotonic()
+        waited = lease.leased_at - started
+        self._counters["queue_ms"] += round(waited * 1000)
+        return lease.session, slot, waited
+
+    @contextlib.asynccontextmanager
+    async def _prepared(
+        self, lease: Lease, slot: Slot, spec: DesktopSpec, timeout: float, gone: Gone
+    ) -> AsyncIterator[float]:
+        """Have the desktop ready, or may boot one: the seconds waited. A lease that gets neither loses its seat."""
+        if slot.seat.fits(spec):
+            yield 0.0
+            return
+        started = time.monotonic()
+        async with contextlib.AsyncExitStack() as stack:
+            entering = stack.enter_async_context(self._pool.prepared(slot, spec))
+            why = functools.partial(_why_not_booted, self._pool)
+            try:
+                with slot.working("wait"):
+                    await self._patiently(entering, timeout, gone, why)
+            except BaseException:
+                self._vacate(lease)
+                raise
+            yield time.monotonic() - started
+
+    async def _patiently(
+        self,
+        waiting: Coroutine[Any, Any, T],
+        timeout: float,
+        gone: Gone,
+        why: Callable[[], str],
+        give_back: Callable[[T], None] = lambda _: None,
+    ) -> T:
+        """Wait for something that others must free, as long as the client is there and the server is not closing.
+
+        Args:
+            waiting: for what; it is cancelled if it takes longer than `timeout`.
+            timeout: in seconds.
+            gone: see there.
+            why: tells why it takes so long.
+            give_back: takes back what came at the very moment at which we were cancelled.
+
+        Raises:
+            ClusterError: it took too long; the message says why. Or the server is about to stop.
+            ClientGoneError: the client has gone.
+        """
+        task = asyncio.ensure_future(waiting)
+        leaving, closing = asyncio.ensure_future(gone()), asyncio.ensure_future(self.closing.wait())
+        taken = False
+        try:
+            await asyncio.wait({task, leaving, closing}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                taken = True
+                return task.result()
+            if leaving.done():
+                raise ClientGoneError
+            self._refuse_when_closing()
+            raise ClusterError(f"no desktop within {timeout:.1f} s: {why()}", ErrorCode.CAPACITY)
+        finally:
+            leaving.cancel()
+            closing.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+            if not taken and not task.cancelled() and task.exception() is None:
+                give_back(task.result())
+
+    def _refuse_when_closing(self) -> None:
+        if self.closing.is_set():
+            raise ClusterError(
+                "the server is about to stop and lends no more desktops: use another one, or wait until it is back",
+                ErrorCode.SHUTDOWN,
+            )
+
+    async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        self._refuse_when_closing()
+        _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
+        return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
+
+    # --- episodes
+
+    async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        deadline = time.monotonic() + request.deadline_ms / 1000
+        arguments = _ResetArguments.parse(request.args)
+        self._refuse_when_closing()
+        task = self._resolve(arguments)
+        session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
+        slot.task = task.id
+        left = max(0.0, deadline - time.monotonic())
+        async with self._prepared(lease, slot, task.desktop, left, gone) as prepared_s:
+            waited += prepared_s
+            with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
+                result = await session.reset(
+                    task,
+                    seed=arguments.seed,
+                    max_steps=arguments.max_steps,
+                    time_limit_s=arguments.time_limit_s,
+                    pacing=arguments.pacing,
+                    accessibility=arguments.accessibility,
+                    deadline_s=max(0.0, deadline - time.monotonic()),
+                )
+        result.timings["queue"] = waited
+        result.timings["total"] += waited
+        slot.episodes += result.terminal is None
+        return self._step_reply(request, result)
+
+    def _resolve(self, arguments: _ResetArguments) -> Task:
+        name = arguments.task
+        if isinstance(name, str) and name.endswith(".json"):
+            raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
+        task = resolve_task(name, arguments.desktop)
+        url = task.desktop.url
+        if url and "*" not in self._osworld_urls and url not in self._osworld_urls:
+            raise ConfigurationError(f"this cluster may not use {url}: start it with --osworld-url {url}")
+        if self._sandbox is not None:
+            task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self._sandbox))
+        return task
+
+    async def _step(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        try:
+            action = action_from_dict(request.args.get("action"))  # type: ignore[arg-type]  # it checks
+        except (ValueError, TypeError) as error:
+            return Reply(request.id, code=ErrorCode.BAD_ACTION, message=str(error))
+        with slot.working("step"):
+            result = await session.step(action, deadline_s=request.deadline_ms / 1000)
+        return self._step_reply(request, result)
+
+    async def _finish(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        try:
+            terminal = TerminalState(str(request.args.get("terminal")))
+        except ValueError as error:
+            raise ProtocolError(str(error)) from None
+        with slot.working("evaluate"):
+            result = await session.finish(terminal, deadline_s=request.deadline_ms / 1000)
+        return self._step_reply(request, result)
+
+    async def _oracle(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+        session, slot = _episode_of(lease)
+        with slot.working("oracle"):
+            action = await session.oracle(deadline_s=request.deadline_ms / 1000)
+        return Reply(request.id, {"action": action_to_dict(action)})
+
+    def _step_reply(self, request: Request, result: StepResult) -> Reply:
+        self._counters[request.op] += 1
+        if result.evaluation is not None:
+            self._counters["episodes_ended"] += 1
+            if result.evaluation.status is not EvaluationStatus.OK:
+                self._counters[result.evaluation.status] += 1
+        return frames.step_reply(request.id, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _ResetArguments:
+    task: str | dict[str, Any]
+    seed: int
+    max_steps: int | None
+    time_limit_s: float | None
+    desktop: dict[str, Any] | None
+    pacing: str | None
+    accessibility: bool
+
+    @classmethod
+    def parse(cls, args: dict[str, Any]) -> _ResetArguments:
+        """Check the types of what came over the wire; raises `ProtocolError`."""
+        match {"pacing": None, "accessibility": False, **args}:
+            case {
+                "task": str() | dict() as task,
+                "seed": int(seed),
+                "max_steps": int() | None as max_steps,
+                "time_limit_s": float() | int() | None as time_limit_s,
+                "desktop": dict() | None as desktop,
+                "pacing": str() | None as pacing,
+                "accessibility": bool(accessibility),
+            }:
+                return cls(task, seed, max_steps, time_limit_s, desktop, pacing, accessibility)
+        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop, pacing and accessibility")
+
+
+def _why_not_booted(pool: Pool) -> str:
+    reason = pool.admission.reason or "others boot first, or the spare desktop did not boot in time"
+    return f"{reason}; next step: use fewer desktops or smaller screens, or wait until others have ended"
+
+
+def _episode_of(lease: Lease) -> tuple[Session, Slot]:
+    if lease.session is None or lease.slot is None:
+        raise EpisodeStateError("this session has no desktop yet: call reset first")
+    return lease.session, lease.slot
+
+
+def describe(pool: Pool) -> dict[str, Any]:
+    """What every desktop of a pool does: plain values, for the status."""
+    now = time.monotonic()
+    return {
+        "desktops": [_describe(slot, now) for slot in pool.slots],
+        "spares": [
+            {"spec": _spec_text(spare.spec), "ready": spare.booting.done() and spare.seat.alive}
+            for spare in pool.stock.spares
+        ],
+        "spares_taken": pool.stock.taken,
+        "spares_missed": pool.stock.missed,
+        "waiting": pool.waiting,
+        "waiting_to_boot": pool.admission.waiting,
+        "waiting_because": pool.admission.reason,
+        "pid": os.getpid(),
+    }
+
+
+def _spec_text(spec: DesktopSpec | None) -> str:
+    return f"{spec.kind} {spec.width}x{spec.height} {spec.profile}" if spec else ""
+
+
+def _describe(slot: Slot, now: float) -> dict[str, Any]:
+    busy: dict[str, float] = dict(slot.busy_s)
+    if slot.phase not in ("idle", "leased"):
+        busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
+    return {
+        "slot": slot.seat.name,
+        "spec": _spec_text(slot.seat.spec),
+        "task": slot.task,
+        "phase": slot.phase,
+        "phase_s": now - slot.phase_since,
+        "episodes": slot.episodes,
+        "alive": slot.seat.alive,
+        "busy_s": busy,
+    }

@@ -1,0 +1,1 @@
+"""The command line `dart-gym`: serve desktops, list and check tasks, look at the machine. Imported by nobody."""

@@ -1,0 +1,29 @@
+"""`dart-gym evaluator`: install OSWorld's evaluator in an environment of its own, or say how it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dart_gym.tasks.evaluation import evaluator_environment
+
+app = typer.Typer(help="OSWorld's own metrics and getters, in an environment of their own.", no_args_is_help=True)
+
+
+@app.command()
+def install(
+    location: Annotated[
+        Path | None, typer.Option(help="The directory; by default DART_GYM_EVALUATOR, or one of this user.")
+    ] = None,
+) -> None:
+    """Install the evaluator (about 1.3 GB, once); returns at once when it is there."""
+    found = evaluator_environment.install(location)
+    print(f"{evaluator_environment.EVALUATOR} is installed in {found.root}")
+
+
+@app.command()
+def status() -> None:
+    """Say where the evaluator is."""
+    print(f"{evaluator_environment.EVALUATOR} is installed in {evaluator_environment.find().root}")

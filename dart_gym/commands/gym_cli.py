@@ -1,0 +1,293 @@
+"""The command `dart-gym`: serve desktops, list tasks, look at the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from dart_gym.cluster.pool.boot_admission import MIB, Limits
+from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.cluster.server.janitor import clean_up
+from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.evaluator_commands import app as evaluator_app
+from dart_gym.commands.task_commands import app as tasks_app
+from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.desktops.osworld_api.api_address import FacePolicy
+from dart_gym.providers.provider import Provider, opened
+from dart_gym.providers.provider_registry import PROVIDERS, make_provider
+from dart_gym.utils.processes import exit_status, follow_parent
+
+log = logging.getLogger("dart_gym")
+
+
+class _Group(typer.core.TyperGroup):
+    """Shows a user's error as one line instead of a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DartGymError as error:
+            print(f"dart-gym: {error}", file=sys.stderr)
+            raise SystemExit(exit_status(hopeless=error.hopeless)) from error
+
+
+app = typer.Typer(
+    name="dart-gym",
+    cls=_Group,
+    help="Desktops as environments: serve them, list tasks, check the machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(tasks_app, name="tasks")
+mount_benchmarks(app, "benchmarks.gym.gym_commands")
+app.add_typer(evaluator_app, name="evaluator")
+
+
+@app.command()
+def serve(
+    listen: Annotated[
+        str, typer.Option(help="ws+unix:///path.sock (this machine), or ws://host:port.")
+    ] = "ws://127.0.0.1:8765",
+    desktops: Annotated[int, typer.Option(help="How many desktops may be lent at once.")] = 4,
+    token_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the token that clients must show.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="File of several tokens with names and quotas. Read again when it changes.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM) for --listen wss://host:port.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    sandbox: Annotated[
+        str | None, typer.Option(help="bwrap, or none where there are no user namespaces; by default as tasks say.")
+    ] = None,
+    grace: Annotated[float, typer.Option(help="Seconds that a session outlives its connection.")] = 30.0,
+    idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
+    lifetime: Annotated[
+        float | None, typer.Option(help="A lease ends after so many seconds, whatever it does; never by default.")
+    ] = None,
+    drain: Annotated[float, typer.Option(help="Seconds for which episodes go on after a SIGTERM.")] = 5.0,
+    idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
+    heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
+    osworld_url: Annotated[
+        list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
+    ] = None,
+    osworld_face: Annotated[
+        Path | None,
+        typer.Option(
+            help="Give each desktop OSWorld's HTTP face on a Unix socket in this directory (see reset's info)."
+        ),
+    ] = None,
+    osworld_face_tcp: Annotated[
+        bool, typer.Option("--osworld-face-tcp", help="The same on a loopback port, with a token for each desktop.")
+    ] = False,
+    osworld_face_open: Annotated[
+        bool,
+        typer.Option(
+            "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
+        ),
+    ] = False,
+    provider: Annotated[str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS) + ".")] = "xvfb",
+    provider_option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, an option of the provider. May be repeated.")
+    ] = None,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
+    parent: Annotated[
+        int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
+    ] = None,
+    warm: Annotated[
+        int | None,
+        typer.Option(
+            help="Spare desktops to hold booted, beside --desktops, for the specs asked for last. "
+            "By default 1, or 0 where a provider has no desktops to spare."
+        ),
+    ] = None,
+    reserve_mb: Annotated[
+        int | None, typer.Option(help="Memory that desktops leave to others; by default a twentieth, at most 512.")
+    ] = None,
+    max_load: Annotated[
+        float | None, typer.Option(help="Delay boots at more runnable threads per core than this; by default never.")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="At the end remove the socket's directory.")] = False,
+) -> None:
+    """Serve desktops until a signal ends it: SIGTERM lets episodes end, a second one and Ctrl-C do not wait.
+
+    SIGHUP reads the tokens and the certificate again.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("websockets", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    if die_with_parent:
+        follow_parent(parent)
+    maker = make_provider(provider, provider_option or ())
+    reserve = None if reserve_mb is None else reserve_mb * MIB
+    settings = ServerSettings(
+        listen=listen,
+        desktops=_desktops(desktops, maker),
+        warm=maker.spares if warm is None else warm,
+        limits=Limits(reserve=reserve, max_load=max_load, memory=maker.local),
+        token=_token(token_env),
+        tokens=tokens,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        sandbox=sandbox,
+        grace_s=grace,
+        idle_timeout_s=idle_timeout,
+        lifetime_s=lifetime,
+        drain_s=drain,
+        idle_desktop_s=idle_desktop,
+        heartbeat_s=heartbeat,
+        faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
+        osworld_urls=("*",) if private else tuple(osworld_url or ()),
+    )
+    for found in clean_up([osworld_face] if osworld_face else []):
+        log.info("removed %s, left behind by a process that is dead", found)
+    try:
+        asyncio.run(_serve(settings, maker, patient=not private))
+    finally:
+        if private and parse_address(listen).is_unix:
+            shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+
+
+def _desktops(asked: int, provider: Provider) -> int:
+    if provider.capacity is None or asked <= provider.capacity:
+        return asked
+    log.info("the provider %s has %d desktops: serving as many", provider.name, provider.capacity)
+    return provider.capacity
+
+
+def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
+    chosen = (directory is not None) + tcp + open_to_all
+    if chosen > 1:
+        raise ConfigurationError("choose one of --osworld-face, --osworld-face-tcp and --osworld-face-open")
+    return FacePolicy(directory, open_to_all) if chosen else None
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "")
+    if not token:
+        raise ConfigurationError(f"the environment variable {variable} named by --token-env is not set: export a token")
+    return token
+
+
+async def _serve(settings: ServerSettings, provider: Provider, patient: bool) -> None:
+    """Serve until a signal; `patient`: after the first SIGTERM the episodes may go on for a while."""
+    ending, at_once = asyncio.Event(), asyncio.Event()
+
+    def interrupt() -> None:
+        ending.set()
+        at_once.set()
+
+    def terminate() -> None:
+        if ending.is_set() or not patient:
+            at_once.set()
+        ending.set()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    async with opened(provider), ClusterServer(settings, provider.desktop) as server:
+        if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
+            loop.add_signal_handler(signal.SIGHUP, server.reload)
+        print(f"listening on {server.url}", flush=True)  # who started it waits for this line
+        await ending.wait()
+        if not at_once.is_set():
+            log.info("draining: no more desktops are lent, episodes may go on for %g s", settings.drain_s)
+            waiting = [asyncio.create_task(server.drain()), asyncio.create_task(at_once.wait())]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+        log.info("stopping")
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Who it is for.")],
+    desktops: Annotated[int | None, typer.Option(help="How many desktops its sessions may hold together.")] = None,
+    sessions: Annotated[int | None, typer.Option(help="How many sessions it may have open.")] = None,
+) -> None:
+    """Make a token: it is shown once, with the line for the file of `serve --tokens`."""
+    from dart_gym.cluster.server.access_tokens import new_token, token_line
+
+    made = new_token()
+    line = token_line(name, made, desktops, sessions)
+    print(made)
+    print(f"give it to {name}; the tokens file gets the line", file=sys.stderr)
+    print(line, file=sys.stderr)
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
+) -> None:
+    """Show what each desktop of a running cluster does."""
+    from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+
+    client = ClusterClient(url, _token(token_env), ClientSettings(reconnect_s=0.0))
+    found = asyncio.run(client.status())
+    for desktop in found["desktops"]:
+        busy = sum(desktop["busy_s"].values())
+        print(
+            f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
+            f"{desktop['spec']:<28} {desktop['task']}"
+        )
+    for spare in found["spares"]:
+        print(f"  +  {'ready' if spare['ready'] else 'boots':<8} {spare['spec']}")
+    print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")
+    if found["waiting_because"]:
+        print(f"{found['waiting_to_boot']} wait to boot: {found['waiting_because']}")
+
+
+@app.command()
+def watch(
+    url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
+    port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
+) -> None:
+    """Print the address of the page that shows the desktops of a running cluster, and serve it if need be."""
+    import webbrowser
+
+    from dart_gym.cluster.server.watch_proxy import serve_page
+
+    def announce(address: str) -> None:
+        print(address, flush=True)
+        if browser and not webbrowser.open(address):
+            print("no browser was found: open the address yourself", file=sys.stderr)
+
+    async def run() -> None:
+        ending = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, ending.set)
+        await serve_page(url, _token(token_env), port, announce, ending)
+
+    asyncio.run(run())
+
+
+@app.command()
+def doctor(
+    task_set: Annotated[
+        Path | None, typer.Option("--task-set", help="Directory of OSWorld task files: which wait for which package.")
+    ] = None,
+) -> None:
+    """Look at the machine and say what is missing."""
+    from dart_gym.commands.doctor import main as examine
+
+    raise typer.Exit(examine(task_set=task_set))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,118 @@
+"""The commands `dart-gym tasks ...`: list, show, check, mirror."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_gym.core.errors import TaskError
+from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.requirements.mirror import mirror as fill
+from dart_gym.tasks.requirements.mirror import wanted
+from dart_gym.tasks.requirements.skip_reasons import machine_has, skip_reasons
+from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
+from dart_gym.tasks.setup.download_cache import DownloadCache
+
+app = typer.Typer(help="List tasks, look at them, check whether they run here, fetch their files.")
+
+CacheOption = Annotated[
+    Path | None, typer.Option("--cache", help="Download cache; by default DART_GYM_CACHE or the user's own.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def tasks(
+    context: typer.Context,
+    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
+) -> None:
+    """Without a command: list the tasks."""
+    if context.invoked_subcommand is None:
+        list_tasks(suite)
+
+
+@app.command("list")
+def list_tasks(
+    suite: Annotated[str | None, typer.Argument(help="A suite's name, or a directory of OSWorld tasks.")] = None,
+) -> None:
+    """Print the ids of tasks, one a line; of a directory also domain and instruction."""
+    if suite is None or not Path(suite).is_dir():
+        for task_id in registry.task_ids(suite):
+            print(task_id)
+        return
+    for path, task in registry.read_suite(Path(suite)).items():
+        print(f"{path.parent.name}/{task.raw['id']}\t{' '.join(task.instruction.split())}")
+
+
+@app.command()
+def show(
+    task: Annotated[str, typer.Argument(help="An id, or the file of an OSWorld task.")],
+    cache: CacheOption = None,
+) -> None:
+    """Print a task's JSON; what keeps it from running here goes to the error output."""
+    found = registry.get_task(task)
+    print(json.dumps(found.raw or {"id": found.id, "instruction": found.instruction}, indent=2, ensure_ascii=False))
+    if found.suite == "osworld":
+        for reason in skip_reasons(found, _cache(cache), machine_has):
+            print(f"skipped: {reason}", file=sys.stderr)
+
+
+@app.command()
+def check(
+    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
+    cache: CacheOption = None,
+    parts: Annotated[bool, typer.Option("--parts", help="Also list every step, getter and metric.")] = False,
+    reasons: Annotated[bool, typer.Option("--reasons", help="Also print each skipped task's reasons.")] = False,
+) -> None:
+    """Parse all tasks and say which run here, and why the others do not."""
+    checked = check_suite(directory, _cache(cache), machine_has)
+    unnamed = unnamed_parts(checked)
+    if unnamed:
+        raise TaskError(f"neither supported nor named in a reason to skip: {', '.join(unnamed)}")
+    print_check(checked, Console(width=None if sys.stdout.isatty() else 160), parts=parts)
+    if reasons:
+        for item in checked:
+            if item.reasons:
+                print(f"{item.domain}/{item.task.raw['id']}: {'; '.join(item.reasons)}")
+
+
+@app.command()
+def mirror(
+    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
+    cache: CacheOption = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A copy of the hub's data set, or a cache directory of OSWorld, to import from."),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Import only, download nothing.")] = False,
+) -> None:
+    """Fetch all files that the tasks need, so that they run offline from the cache. May be repeated."""
+    if source is not None and not source.is_dir():
+        raise TaskError(f"--from {source} is no directory")
+    tasks = registry.read_suite(directory).values()
+    target = DownloadCache(_cache(cache).directory, offline=offline)
+    total, seen = len(wanted(tasks)), 0
+
+    def report(url: str, outcome: str) -> None:
+        nonlocal seen
+        seen += 1
+        if outcome != "present":
+            print(f"[{seen}/{total}] {url}: {outcome}", file=sys.stderr)
+
+    done = asyncio.run(fill(tasks, target, source, report))
+    print(
+        f"{total} files: {len(done.present)} present, {len(done.imported)} imported, "
+        f"{len(done.downloaded)} downloaded, {len(done.failed)} missing; cache {target.directory}"
+    )
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _cache(directory: Path | None) -> DownloadCache:
+    default = DownloadCache.default()
+    return default if directory is None else DownloadCache(directory, default.offline)

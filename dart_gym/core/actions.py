@@ -1,0 +1,273 @@
+"""The typed actions: everything a policy can do to a desktop. Only these cross the wire, never code.
+
+Invariants:
+    - Coordinates are pixels of the real screen, origin top left; floats from a model are rounded by its format.
+    - Every action is a frozen dataclass with plain fields; `action_to_dict` and `action_from_dict` are inverse.
+    - An action that cannot be carried out (off-screen, unknown key) is reported in the next observation;
+      constructing one with fields of the wrong type raises `ValueError`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+from dart_gym.core.keys import canonical_key
+
+Button = Literal["left", "middle", "right"]
+MAX_TEXT = 20_000
+MAX_WAIT_S = 60.0
+MAX_DRAG_POINTS = 256
+MAX_COORDINATE = 1 << 20
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
+
+
+def _check_int(name: str, value: object, low: int = -MAX_COORDINATE, high: int = MAX_COORDINATE) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+
+
+def _check_button(value: object) -> None:
+    if value not in get_args(Button):
+        raise ValueError(f"button must be one of {', '.join(get_args(Button))}, got {value!r}")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"{name} must be text of at most {MAX_TEXT} characters")
+    if not value.isascii() and _HALF_PAIR.search(value):
+        raise ValueError(f"{name} holds half of a surrogate pair, which is no character and cannot be sent")
+
+
+def _canonical_keys(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"keys must be a sequence of key names, got {value!r}")
+    return tuple(canonical_key(key) for key in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Base of all actions. `kind` is the name on the wire."""
+
+    kind: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Click(Action):
+    """Press and release a button `count` times at a point; None as a coordinate means where the pointer is."""
+
+    kind: ClassVar[str] = "click"
+    x: int | None = None
+    y: int | None = None
+    button: Button = "left"
+    count: int = 1
+    modifiers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.x is None) != (self.y is None):
+            raise ValueError("x and y must be given together")
+        if self.x is not None:
+            _check_int("x", self.x)
+            _check_int("y", self.y)
+        _check_button(self.button)
+        _check_int("count", self.count, 1, 3)
+        object.__setattr__(self, "modifiers", _canonical_keys(self.modifiers))
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Action):
+    """Move the pointer."""
+
+    kind: ClassVar[str] = "move"
+    x: int
+    y: int
+
+    def __post_init__(self) -> None:
+        _check_int("x", self.x)
+        _check_int("y", self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Drag(Action):
+    """Press at the first point of a path, move through the others, release at the last."""
+
+    kind: ClassVar[str] = "drag"
+    path: tuple[tuple[int, int], ...]
+    button: Button = "left"
+
+    def __post_init__(self) -> None:
+        path = tuple(tuple(point) for point in self.path)
+        if not 2 <= len(path) <= MAX_DRAG_POINTS or any(len(point) != 2 for point in path):
+            raise ValueError(f"path must hold 2 to {MAX_DRAG_POINTS} points (x, y)")
+        for x, y in path:
+            _check_int("x", x)
+            _check_int("y", y)
+        _check_button(self.button)
+        object.__setattr__(self, "path", path)
+
+
+@dataclass(frozen=True, slots=True)
+class Scroll(Action):
+    """Turn the wheel at a point: `dy` notches down (negative: up), `dx` to the right (negative: left)."""
+
+    kind: ClassVar[str] = "scroll"
+    x: int | None = None
+    y: int | None = None
+    dx: int = 0
+    dy: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.x is None) != (self.y is None):
+            raise ValueError("x and y must be given together")
+        if self.x is not None:
+            _check_int("x", self.x)
+            _check_int("y", self.y)
+        _check_int("dx", self.dx, -100, 100)
+        _check_int("dy", self.dy, -100, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Type(Action):
+    """Type a text, any Unicode; a newline is Enter and a tab is Tab."""
+
+    kind: ClassVar[str] = "type"
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_text("text", self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Press(Action):
+    """Press keys together as a chord and release them in reverse order: `Press(("ctrl", "s"))`."""
+
+    kind: ClassVar[str] = "press"
+    keys: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keys", _canonical_keys(self.keys))
+        if not 1 <= len(self.keys) <= 8:
+            raise ValueError("a chord holds 1 to 8 keys")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDown(Action):
+    """Press a key and hold it."""
+
+    kind: ClassVar[str] = "key_down"
+    key: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", canonical_key(self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyUp(Action):
+    """Release a key."""
+
+    kind: ClassVar[str] = "key_up"
+    key: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", canonical_key(self.key))
+
+
+@dataclass(frozen=True, slots=True)
+class MouseDown(Action):
+    """Press a button where the pointer is and hold it."""
+
+    kind: ClassVar[str] = "mouse_down"
+    button: Button = "left"
+
+    def __post_init__(self) -> None:
+        _check_button(self.button)
+
+
+@dataclass(frozen=True, slots=True)
+class MouseUp(Action):
+    """Release a button."""
+
+    kind: ClassVar[str] = "mouse_up"
+    button: Button = "left"
+
+    def __post_init__(self) -> None:
+        _check_button(self.button)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Action):
+    """Let time pass."""
+
+    kind: ClassVar[str] = "wait"
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seconds, bool) or not isinstance(self.seconds, (int, float)):
+            raise ValueError(f"seconds must be a number, got {self.seconds!r}")
+        if not 0 <= self.seconds <= MAX_WAIT_S:
+            raise ValueError(f"seconds must be in [0, {MAX_WAIT_S}], got {self.seconds!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Action):
+    """End the episode: the task is accomplished. `answer` is for tasks that ask a question."""
+
+    kind: ClassVar[str] = "done"
+    answer: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("answer", self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Fail(Action):
+    """End the episode: the task cannot be accomplished."""
+
+    kind: ClassVar[str] = "fail"
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("reason", self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class AskUser(Action):
+    """Ask the user; environments without one take it as no action."""
+
+    kind: ClassVar[str] = "ask_user"
+    question: str = ""
+
+    def __post_init__(self) -> None:
+        _check_text("question", self.question)
+
+
+ACTION_TYPES: dict[str, type[Action]] = {
+    cls.kind: cls
+    for cls in (
+        Click, Move, Drag, Scroll, Type, Press, KeyDown, KeyUp, MouseDown, MouseUp, Wait, Done, Fail, AskUser,
+    )
+}  # fmt: skip
+
+
+def action_to_dict(action: Action) -> dict[str, Any]:
+    """Return an action as a flat dict of plain values, `kind` first: what crosses the wire and is stored."""
+    return {"kind": action.kind, **{f.name: getattr(action, f.name) for f in dataclasses.fields(action)}}
+
+
+def action_from_dict(data: dict[str, Any]) -> Action:
+    """Return the action that a dict stands for.
+
+    Raises:
+        ValueError: unknown kind or field, or a field of the wrong type.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise ValueError("an action is a dict with a 'kind'")
+    cls = ACTION_TYPES.get(data["kind"])
+    if cls is None:
+        raise ValueError(f"unknown action {data['kind']!r}; known: {', '.join(ACTION_TYPES)}")
+    try:
+        return cls(**{key: value for key, value in data.items() if key != "kind"})
+    except TypeError as error:
+        raise ValueError(f"bad fields for action {data['kind']!r}: {error}") from None

@@ -1,0 +1,82 @@
+"""Errors that a person must act on. Each message names the cause and the next step.
+
+What a policy or a trainer must go on with is a value instead: see `dart_gym.core.outcomes`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class DartGymError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        hopeless: the same call fails again until a person has mended something, so that nobody need try.
+    """
+
+    hopeless: ClassVar[bool] = False
+
+
+class ConfigurationError(DartGymError):
+    """A setting is wrong: unknown key, wrong type, impossible combination."""
+
+    hopeless = True
+
+
+class AddressError(ConfigurationError):
+    """A server cannot listen where it was told to; a server that is just ending may still be there."""
+
+    hopeless = False
+
+
+class MissingDependencyError(DartGymError):
+    """A program or a right that the machine lacks. `dart-gym doctor` lists them all."""
+
+    hopeless = True
+
+
+class MissingProgramError(MissingDependencyError, FileNotFoundError):
+    """A program that a desktop was to start is not there; the message names the package that has it."""
+
+
+class DesktopError(DartGymError):
+    """A desktop did not start, died, or stopped answering. The episode is lost, the next reset gets a fresh one."""
+
+
+class DesktopTimeoutError(DesktopError):
+    """A desktop did not do something within its deadline."""
+
+
+class TaskError(DartGymError):
+    """A task is malformed, unknown, or its set-up failed."""
+
+
+class UnknownTaskError(TaskError):
+    """No such task; the message suggests near names."""
+
+    hopeless = True
+
+
+class EvaluationFailure(DartGymError):
+    """The evaluator itself failed: there is no score. Becomes `Evaluation(status=EVALUATION_ERROR)`, never a 0."""
+
+
+class EpisodeStateError(DartGymError):
+    """An operation that needs a running episode, without one."""
+
+
+class ProtocolError(DartGymError):
+    """A frame that does not follow the protocol."""
+
+
+class ClusterError(DartGymError):
+    """The cluster answered with an error, or cannot be reached.
+
+    Attributes:
+        code: one of the closed set `dart_gym.cluster.wire.frames.ErrorCode`.
+    """
+
+    def __init__(self, message: str, code: str = "internal") -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,195 @@
+"""The protocol of a desktop: a screen, a pointer, a keyboard, files, commands and ports, and nothing about tasks.
+
+Invariants:
+    - `start` boots a fresh desktop, `stop` leaves nothing behind and may be called at any time, twice as well.
+    - A desktop is used by one session at a time. `stop` may run at any time; `perform`, `settle` and
+      `release_inputs` never beside another call; the others (screenshots, programs, files, ports) beside each other.
+    - Methods raise `DesktopError` when the desktop is broken, `ActionError` when only the action is wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.actions import Action
+
+
+class ActionError(Exception):
+    """The action cannot be carried out on this screen; the desktop is fine. Becomes part of the observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesktopSpec:
+    """What kind of desktop a task needs. Equal specs are interchangeable, so they key the warm pool.
+
+    Attributes:
+        kind: "xvfb", "fake" (drawn, for tests), or "osworld" (a machine that runs OSWorld's server, at `url`).
+        width: screen width in pixels.
+        height: screen height in pixels.
+        profile: what it is: "bare" (window manager only), "browser" (one Chromium kiosk with DevTools, kept over
+            episodes), or "osworld" (the machine that OSWorld's tasks expect).
+        sandbox: "bwrap", or "none" on machines without user namespaces (an explicit choice of the user).
+        reusable: whether a later episode may run on the same desktop, because tasks of this profile reset
+            everything that they touch. Otherwise a reset throws the desktop away.
+        env: extra environment variables of the programs on it.
+        url: of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
+        margin: rows of pixels below the screen, on which programs draw and which no screenshot shows; for the signs
+            of a scenario (see `Desktop.read_margin`). Kind "xvfb" only.
+    """
+
+    kind: str = "xvfb"
+    width: int = 1920
+    height: int = 1080
+    profile: str = "bare"
+    sandbox: str = "bwrap"
+    reusable: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    url: str = ""
+    margin: int = 0
+
+    @property
+    def drawn_height(self) -> int:
+        """Rows of pixels that programs draw on: the screen's and the margin's."""
+        return self.height + self.margin
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a finished program left behind."""
+
+    returncode: int
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessibilityTree:
+    """What the programs on the screen tell about their windows and widgets.
+
+    Attributes:
+        xml: tags, namespaces and attributes as OSWorld's server gives them.
+        complete: False when a program did not answer, or the time was over, so that parts are missing.
+        nodes: how many elements were read.
+    """
+
+    xml: str
+    complete: bool
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettleResult:
+    """How the wait for a stable screen went.
+
+    Attributes:
+        stable: whether the screen stood still for the asked time; False when the cap was hit.
+        waited_s: seconds waited.
+        frames: how many frames were looked at.
+    """
+
+    stable: bool
+    waited_s: float
+    frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SettlePolicy:
+    """When a screen counts as settled.
+
+    Attributes:
+        quiet_ms: no change for so long.
+        max_ms: the cap on the whole wait.
+        min_ms: at least so long (gives slow programs time to react).
+        reply_quiet_ms: no change for so long is enough once the focused program says that it has handled all input;
+            a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
+            does where a program cannot say.
+    """
+
+    quiet_ms: float = 60.0
+    max_ms: float = 2000.0
+    min_ms: float = 0.0
+    reply_quiet_ms: float | None = None
+
+
+@runtime_checkable
+class Desktop(Protocol):
+    """One desktop. All methods are coroutines; seconds in floats; pixels in ints."""
+
+    spec: DesktopSpec
+
+    async def start(self, *, timeout: float = 60.0) -> None:
+        """Boot, and return when the screen and the profile's programs are ready."""
+
+    async def stop(self) -> None:
+        """End every program of the desktop and remove its files, sockets and mounts. Idempotent."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the desktop is started and its processes still run. Cheap."""
+
+    async def screenshot(self) -> NDArray[np.uint8]:
+        """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """The rows below the screen, as (margin, W, 3) uint8 RGB without the cursor. Cheap: may be called often."""
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action with pointer and keyboard; Wait waits; Done, Fail and AskUser do nothing."""
+
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+
+    async def settle(self, policy: SettlePolicy) -> SettleResult:
+        """Wait until the screen stands still."""
+
+    async def execute(
+        self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> CommandResult:
+        """Run a program inside the desktop to its end. Raises `DesktopTimeoutError` (and kills it) when late."""
+
+    async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
+        """Start a program inside the desktop and leave it running.
+
+        Raises `MissingProgramError` (a `FileNotFoundError` too) when there is none of that name.
+        """
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a file as the desktop's user sees it. Raises `FileNotFoundError`."""
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making its parent directories."""
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; what they do not tell within the time is left out."""
+
+    async def open_port(self, port: int) -> Path:
+        """Path of a Unix socket on this side that leads to a TCP port on the desktop's own loopback."""
+
+
+@dataclass(slots=True)
+class PhaseTimer:
+    """Collects seconds by phase. Use `with timer.phase("settle"): ...`; phases add up."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def phase(self, name: str) -> _Phase:
+        """A context manager that adds the time spent inside to `name`."""
+        return _Phase(self, name)
+
+
+class _Phase:
+    def __init__(self, timer: PhaseTimer, name: str) -> None:
+        self._timer, self._name, self._start = timer, name, 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *exc: object) -> None:
+        seconds = self._timer.seconds
+        seconds[self._name] = seconds.get(self._name, 0.0) + time.perf_counter() - self._start

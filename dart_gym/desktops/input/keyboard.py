@@ -1,0 +1,129 @@
+"""Which X keycodes make a character: those of the current map, or spare ones mapped to it on demand.
+
+Invariants:
+    - A program looks a keycode up when it handles the key event, some time after the event was sent. So a spare
+      keycode keeps its meaning until it has to be given to another character, least recently used first, and
+      `Batch.overwrites` tells where programs must catch up before.
+    - Only keycodes without a meaning are spare. (Those of multimedia keys look so too, but Chromium goes by the keycode
+      where it does not know the keysym: typing Chinese on them navigates back.)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from Xlib import XK
+
+from dart_gym.core.keys import keysym_name
+
+XK.load_keysym_group("xf86")
+
+_CONTROL = {"\n": "Return", "\r": "Return", "\t": "Tab", "\b": "BackSpace", "\x1b": "Escape", "\x7f": "Delete"}
+_UNICODE = 0x01000000
+_FIRST_SPARE = 9  # programs take keycode 8 for "no key"
+
+
+def keysym_of(key: str) -> int:
+    """X keysym of a canonical key name or of a single character.
+
+    Raises:
+        ValueError: a control character or half of a surrogate pair, which no keyboard can type.
+    """
+    name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
+    if name is not None:
+        return XK.string_to_keysym(name.replace("XF86", "XF86_"))
+    code = ord(key)
+    if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
+        raise ValueError(f"no key types the character U+{code:04X}")
+    return code if code < 0x100 else _UNICODE | code
+
+
+@dataclass(frozen=True, slots=True)
+class Stroke:
+    """One key to press: its keycode, and whether Shift must be held."""
+
+    keycode: int
+    shift: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """Strokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
+
+    Attributes:
+        remap: new meanings of spare keycodes.
+        overwrites: whether one of them had another meaning, that programs may still need for earlier strokes.
+        strokes: the keys to press, one after the other.
+    """
+
+    remap: dict[int, int] = field(default_factory=dict)
+    overwrites: bool = False
+    strokes: list[Stroke] = field(default_factory=list)
+
+
+class Keyboard:
+    """The map of one X server, as this process knows and changes it.
+
+    Args:
+        mapping: keysyms of each keycode, as GetKeyboardMapping returns them.
+        first_keycode: keycode of its first row.
+        modifiers: keycodes that act as modifiers, whatever their keysyms are.
+    """
+
+    def __init__(self, mapping: Sequence[Sequence[int]], first_keycode: int, modifiers: Collection[int] = ()) -> None:
+        self._strokes: dict[int, Stroke] = {}
+        self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
+        for keycode, keysyms in enumerate(mapping, first_keycode):
+            if any(keysyms) or keycode in modifiers or keycode < _FIRST_SPARE:
+                self._learn(keycode, keysyms)
+            else:
+                self._spare[keycode] = 0
+
+    def _learn(self, keycode: int, keysyms: Sequence[int]) -> None:
+        for level, keysym in enumerate(keysyms[:2]):
+            if keysym:
+                self._strokes.setdefault(keysym, Stroke(keycode, level == 1))
+
+    @property
+    def spare_count(self) -> int:
+        """How many different foreign characters can be typed without a pause."""
+        return len(self._spare)
+
+    def plan(self, keysyms: list[int]) -> list[Batch]:
+        """Cut a sequence of keysyms into batches, each of which needs no keycode in two meanings."""
+        batches = [Batch()]
+        used: set[int] = set()  # spare keycodes that the current batch relies on
+        for keysym in keysyms:
+            stroke = self._strokes.get(keysym)
+            if stroke is None:
+                keycode = next(iter(self._spare))
+                if keycode in used:
+                    batches.append(Batch())
+                    used.clear()
+                stroke = self._assign(keycode, keysym, batches[-1])
+            if stroke.keycode in self._spare:
+                self._spare.move_to_end(stroke.keycode)
+                used.add(stroke.keycode)
+            batches[-1].strokes.append(stroke)
+        return batches
+
+    def _assign(self, keycode: int, keysym: int, batch: Batch) -> Stroke:
+        if self._spare[keycode]:
+            del self._strokes[self._spare[keycode]]
+            batch.overwrites = True
+        self._spare[keycode] = keysym
+        self._strokes[keysym] = Stroke(keycode)
+        batch.remap[keycode] = keysym
+        return self._strokes[keysym]
+
+
+def runs(remap: dict[int, int]) -> list[tuple[int, list[int]]]:
+    """Group new meanings by adjoining keycodes: (first keycode, keysyms); programs re-read the map once for each."""
+    grouped: list[tuple[int, list[int]]] = []
+    for keycode in sorted(remap):
+        if not grouped or keycode != grouped[-1][0] + len(grouped[-1][1]):
+            grouped.append((keycode, []))
+        grouped[-1][1].append(remap[keycode])
+    return grouped

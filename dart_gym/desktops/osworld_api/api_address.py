@@ -1,0 +1,77 @@
+"""Where OSWorld's HTTP face of a desktop listens, and which desktops get one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.desktops.base.desktop import Desktop
+
+if TYPE_CHECKING:
+    from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+
+CHROMIUM_PORT, VLC_PORT = 9222, 8080  # of the desktop, where OSWorld's getters expect DevTools and VLC's web interface
+_MAX_SOCKET_PATH = 107
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class FaceAddress:
+    """Where a face listens.
+
+    Attributes:
+        url: "http://127.0.0.1:<port>", or "http+unix://<path>".
+        token: what a client must show: as a bearer token, or as the password of basic authentication (so that stock
+            clients, which take a host name, can be given "any:<token>@127.0.0.1"). "" where none is asked for.
+        server_port: TCP port; 0 on a Unix socket.
+        chromium_port: TCP port on this side that leads to port 9222 of the desktop; 0 unless open.
+        vlc_port: likewise for port 8080.
+    """
+
+    url: str
+    token: str = ""
+    server_port: int = 0
+    chromium_port: int = 0
+    vlc_port: int = 0
+
+    def describe(self) -> dict[str, object]:
+        """The same as a dict for `info`, without what does not apply."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {name: value for name, value in fields.items() if value}
+
+
+@dataclass(frozen=True, slots=True)
+class FacePolicy:
+    """Which faces a server gives its desktops.
+
+    Attributes:
+        directory: where their Unix sockets lie; None for TCP on loopback.
+        open_to_all: on TCP, without a token: for stock clients, on a machine whose users are all trusted.
+    """
+
+    directory: Path | None = None
+    open_to_all: bool = False
+
+    async def open(self, desktop: Desktop) -> OSWorldFace:
+        """A face of a started desktop; the caller closes it.
+
+        Raises:
+            ConfigurationError: the directory cannot be used.
+        """
+        path = None
+        if self.directory is not None:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = self.directory / f"{os.getpid()}-{next(_numbers)}.sock"
+            if len(str(path)) > _MAX_SOCKET_PATH:
+                raise ConfigurationError(f"the path {path} is too long for a socket; choose a shorter directory")
+        from dart_gym.desktops.osworld_api.api_server import (
+            OSWorldFace,  # its web server costs 0.1 s to import, and most need none
+        )
+
+        face = OSWorldFace(desktop, path=path, open_to_all=self.open_to_all)
+        await face.start()
+        return face

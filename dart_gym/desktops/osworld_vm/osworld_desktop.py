@@ -1,0 +1,359 @@
+"""A desktop elsewhere: any machine that runs OSWorld's in-VM server (port 5000), used through its HTTP routes.
+
+Invariants:
+    - An action is one `POST /execute`, sent at most once: after a failure nobody knows whether it was carried out, so
+      the desktop counts as broken and is not used again.
+    - Every request has a deadline; what goes wrong is a `DesktopError` that names address, route and cause.
+    - Nothing that a model wrote is run: a fixed program gets numbers (`osworld_strokes.py`).
+    - Two sessions of one process never use a machine at the same time.
+
+The machine is used as it is: setting it back between episodes is up to who provides it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+import tempfile
+import time
+import uuid
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from dart_gym.core.actions import Action, KeyDown, KeyUp, MouseDown, MouseUp, Wait
+from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
+from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base.settling import Settling, differs
+from dart_gym.desktops.input.input_events import strokes_of
+from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_machine_url
+
+CONNECT_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
+UPLOAD_TIMEOUT_S = 300.0
+LONGEST_COMMAND_S = 115.0  # OSWorld's server ends commands after 120 s
+_MARGIN_S = 5.0
+_POLL_S = 0.5
+_FREE_POLL_S = 0.02
+_TIMED_OUT = 124  # what coreutils' `timeout` says
+_CHUNK = 1 << 16
+
+
+class OSWorldDesktop:
+    """See `dart_gym.desktops.base.desktop.Desktop`.
+
+    Args:
+        spec: of kind "osworld", with the `url` of the machine (see `parse_machine_url`).
+        address: where the machine is, in the place of the spec's `url`.
+
+    Raises:
+        ConfigurationError: no such address is possible.
+    """
+
+    _in_use: ClassVar[set[str]] = set()
+
+    def __init__(self, spec: DesktopSpec, address: MachineAddress | None = None) -> None:
+        self.spec = spec
+        self._address = address or parse_machine_url(spec.url)
+        self._client: httpx.AsyncClient | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._relays: dict[int, tuple[asyncio.Server, Path]] = {}
+        self._program = resources.files(__package__).joinpath("remote_input.py").read_text(encoding="utf-8")
+        self._held: list[Action] = []
+        self._frame: NDArray[np.uint8] | None = None
+
+    @property
+    def _shown(self) -> str:
+        return self._address.shown
+
+    # --- life
+
+    async def start(self, *, timeout: float = 60.0) -> None:
+        """Wait until the server answers, and look whether its screen is as asked."""
+        if self._client is not None:
+            raise DesktopError("the desktop is started already; stop it first")
+        deadline = time.monotonic() + timeout
+        while self._shown in self._in_use:  # perhaps by the episode before, which is just being stopped
+            if time.monotonic() > deadline:
+                raise DesktopTimeoutError(f"the machine {self._shown} is in use by another session of this process")
+            await asyncio.sleep(_FREE_POLL_S)
+        self._in_use.add(self._shown)
+        self._client = self._address.client()
+        try:
+            await self._wait_until_it_answers(deadline)
+            await self._check_screen()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _wait_until_it_answers(self, deadline: float) -> None:
+        while True:
+            try:
+                await self._request("GET", "/platform", timeout=CONNECT_TIMEOUT_S, fatal=False)
+                return
+            except DesktopError as error:
+                if time.monotonic() + _POLL_S > deadline:
+                    raise DesktopTimeoutError(
+                        f"no OSWorld server answers ({error}); next step: start the machine, or correct the address"
+                    ) from error
+            await asyncio.sleep(_POLL_S)
+
+    async def _check_screen(self) -> None:
+        answer = await self._json("POST", "/screen_size")
+        found = (answer.get("width"), answer.get("height"))
+        if found != (self.spec.width, self.spec.height):
+            raise ConfigurationError(
+                f"the screen of {self._shown} is {found[0]}x{found[1]} pixels, the task's is "
+                f"{self.spec.width}x{self.spec.height}: give width and height, or set the machine's"
+            )
+
+    async def stop(self) -> None:
+        """Let go of the machine; what runs there goes on. Idempotent."""
+        client, self._client = self._client, None
+        relays, self._relays = self._relays, {}
+        for server, _ in relays.values():
+            server.close()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+        self._held, self._frame = [], None
+        if client is not None:
+            self._in_use.discard(self._shown)
+            await client.aclose()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is started and every request so far went well."""
+        return self._client is not None
+
+    # --- requests
+
+    async def _request(
+        self, method: str, path: str, *, timeout: float = REQUEST_TIMEOUT_S, fatal: bool = True, **content: Any
+    ) -> httpx.Response:
+        """One request, never repeated. Its failure makes the desktop unusable, unless it is not `fatal`.
+
+        Raises:
+            DesktopError: no answer, or one that says that the request is refused.
+        """
+        client = self._client
+        if client is None:
+            raise DesktopError("the desktop is not started, was stopped, or broke")
+        limits = httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(timeout + CONNECT_TIMEOUT_S):
+                response = await client.request(method, path, timeout=limits, **content)
+        except (httpx.TimeoutException, TimeoutError) as error:
+            problem: DesktopError = DesktopTimeoutError(f"{self._shown} did not answer {path} within {timeout:g} s")
+            cause: Exception = error
+        except httpx.HTTPError as error:
+            problem = DesktopError(f"{self._shown} cannot be reached for {path}: {type(error).__name__}: {error}")
+            cause = error
+        else:
+            if response.status_code in (401, 403):
+                raise DesktopError(
+                    f"{self._shown} refuses {path} ({response.status_code}): the address needs its token"
+                )
+            return response
+        if fatal:
+            await self.stop()
+        raise problem from cause
+
+    async def _json(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+        response = await self._request(method, path, **content)
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if response.status_code != 200 or not isinstance(answer, dict):
+            said = response.text.strip()[:300]
+            raise DesktopError(f"{self._shown} answered {path} with status {response.status_code}: {said!r}")
+        return answer
+
+    # --- screen and input
+
+    async def screenshot(self) -> NDArray[np.uint8]:
+        """A fresh frame; the server draws the cursor in."""
+        response = await self._request("GET", "/screenshot")
+        if response.status_code != 200:
+            raise DesktopError(f"{self._shown} gave no screenshot: status {response.status_code}")
+        try:
+            frame = await asyncio.to_thread(_decoded, response.content)
+        except (UnidentifiedImageError, OSError) as error:
+            raise DesktopError(f"{self._shown} gave a screenshot that is no image: {error}") from error
+        if frame.shape[:2] != (self.spec.height, self.spec.width):
+            raise DesktopError(f"the screen of {self._shown} became {frame.shape[1]}x{frame.shape[0]} pixels large")
+        return frame
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """Nothing: such a machine's screen has no margin."""
+        return np.empty((0, self.spec.width, 3), np.uint8)
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action by one request, at most once."""
+        if isinstance(action, Wait):
+            await asyncio.sleep(action.seconds)
+            return
+        strokes = strokes_of(action, self.spec.width, self.spec.height)
+        if strokes:
+            await self._carry_out(strokes)
+            self._remember(action)
+
+    async def _carry_out(self, strokes: list[list[Any]]) -> None:
+        answer = await self._json(
+            "POST",
+            "/execute",
+            json={"command": ["python", "-c", self._program, json.dumps(strokes)], "shell": False},
+            timeout=LONGEST_COMMAND_S,
+        )
+        if answer.get("returncode") != 0:
+            reason = str(answer.get("error") or answer.get("output") or answer)[-500:].strip()
+            raise DesktopError(f"{self._shown} could not carry out an action: {reason}")
+
+    def _remember(self, action: Action) -> None:
+        if isinstance(action, (KeyDown, MouseDown)):
+            self._held.append(action)
+        elif isinstance(action, KeyUp):
+            self._held = [held for held in self._held if held != KeyDown(action.key)]
+        elif isinstance(action, MouseUp):
+            self._held = [held for held in self._held if held != MouseDown(action.button)]
+
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+        held, self._held = self._held, []
+        for action in reversed(held):
+            release: Action = KeyUp(action.key) if isinstance(action, KeyDown) else MouseUp(action.button)  # type: ignore[attr-defined]
+            await self._carry_out(strokes_of(release, self.spec.width, self.spec.height))
+
+    async def settle(self, policy: SettlePolicy) -> SettleResult:
+        """Wait until screenshots stop to differ. A screenshot takes its time: two equal ones are often enough."""
+        state, started = Settling(policy), time.perf_counter()
+        previous, frames = await self.screenshot(), 1
+        while True:
+            frame = await self.screenshot()
+            frames += 1
+            now = 1e3 * (time.perf_counter() - started)
+            verdict = state.observe(now, differs(frame, previous))
+            if verdict is not None:
+                return SettleResult(verdict, time.perf_counter() - started, frames)
+            await asyncio.sleep(1e-3 * state.next_look_ms(now))
+
+    # --- programs and files
+
+    async def execute(
+        self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> CommandResult:
+        """Run a program to its end, at most 115 s: OSWorld's server allows no more."""
+        limit = min(timeout, LONGEST_COMMAND_S)
+        line = ["timeout", "-k", "1", f"{limit:g}", *_environment(env), *command]
+        fed = f"/tmp/dart-stdin-{uuid.uuid4().hex}" if stdin else ""
+        if fed:
+            await self.write_file(fed, stdin)
+            line = ["sh", "-c", 'file=$1; shift; "$@" < "$file"; code=$?; rm -f "$file"; exit $code', "sh", fed, *line]
+        started = time.monotonic()
+        content = {"command": line, "shell": False}
+        answer = await self._json("POST", "/execute", json=content, timeout=limit + _MARGIN_S)
+        try:
+            result = CommandResult(
+                int(answer["returncode"]), *(str(answer[key]).encode() for key in ("output", "error"))
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DesktopError(f"{self._shown} answered /execute with {str(answer)[:300]!r}") from error
+        if result.returncode == _TIMED_OUT and time.monotonic() - started >= limit:
+            raise DesktopTimeoutError(f"{command[0]!r} did not end within {limit:g} s and was killed")
+        return result
+
+    async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
+        """Start a program and leave it running. Raises `MissingProgramError` when there is none of that name."""
+        content = {"command": [*_environment(env), *command], "shell": False}
+        response = await self._request("POST", "/setup/launch", json=content)
+        if response.status_code != 200:
+            said = response.text.strip()[:300]
+            look = await self.execute(["sh", "-c", 'command -v -- "$1"', "sh", command[0]])
+            if look.returncode:
+                raise MissingProgramError(f"{self._shown} has no program {command[0]!r}; next step: install it there")
+            raise DesktopError(f"{self._shown} could not launch {command[0]!r}: {said}")
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a file; relative paths start at the home directory."""
+        response = await self._request("POST", "/file", data={"file_path": _absolute(path)}, timeout=UPLOAD_TIMEOUT_S)
+        if response.status_code == 404:
+            raise FileNotFoundError(f"there is no {path} on {self._shown}")
+        if response.status_code != 200:
+            raise DesktopError(f"{self._shown} did not give {path}: {response.text.strip()[:300]}")
+        return response.content
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making its parent directories."""
+        response = await self._request(
+            "POST",
+            "/setup/upload",
+            data={"file_path": _absolute(path)},
+            files={"file_data": (path.rsplit("/", 1)[-1], data)},
+            timeout=UPLOAD_TIMEOUT_S,
+        )
+        if response.status_code != 200:
+            raise DesktopError(f"{self._shown} did not take {path}: {response.text.strip()[:300]}")
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """The tree, or an empty one that says that it is incomplete when the server needs longer."""
+        try:
+            response = await self._request("GET", "/accessibility", timeout=timeout, fatal=False)
+        except DesktopTimeoutError:
+            return AccessibilityTree("<desktop-frame/>", complete=False, nodes=0)
+        try:
+            xml = str(response.json()["AT"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DesktopError(f"{self._shown} gave no accessibility tree: {response.text.strip()[:300]}") from error
+        return AccessibilityTree(xml, complete=True, nodes=len(re.findall(r"<[^/!?]", xml)))
+
+    async def open_port(self, port: int) -> Path:
+        """Path of a Unix socket that leads to a port which the machine shows to the outside."""
+        if self._client is None:
+            raise DesktopError("the desktop is not started, was stopped, or broke")
+        if port not in self._relays:
+            if self._directory is None:
+                self._directory = tempfile.TemporaryDirectory(prefix="dart-osworld-")
+            path = Path(self._directory.name) / f"{port}.sock"
+            self._relays[port] = (await asyncio.start_unix_server(self._relay(port), path), path)
+        return self._relays[port][1]
+
+    def _relay(self, port: int) -> Any:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, TimeoutError):  # the one side sees that the other one has gone
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    there = await self._address.connect(port)
+                await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
+            writer.close()
+
+        return connected
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def _decoded(data: bytes) -> NDArray[np.uint8]:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB")).copy()
+
+
+def _environment(env: dict[str, str] | None) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in env.items())] if env else []
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith(("/", "~")) else f"~/{path}"

@@ -1,0 +1,302 @@
+"""The first program inside a sandbox: starts the display, runs commands, reads and writes files, relays ports.
+
+It is run by the system's Python (`/usr/bin/python3 -I -S guest.py PLAN`), so it uses the standard library only and
+imports nothing of this package. The other side is `dart_gym.desktops.sandbox.guest_client`.
+
+Invariants:
+    - It lives exactly as long as the desktop: when it ends, everything that it started ends too (the sandbox's pid
+      namespace does that; without a sandbox, it kills its descendants itself).
+    - The sockets that it listens on were bound by the host and came as file descriptors, so that no program inside
+      can make the host open another path.
+    - No program inside can use its sockets or its memory (`protect`).
+    - One connection is one request: a line of JSON and `body` bytes each way. A command whose connection closes is
+      killed, so that deadlines and cancellation need no messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+MAX_HEADER = 1 << 20
+CHUNK = 1 << 16
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
+
+
+class Guest:
+    """The programs of one desktop, and the requests about them."""
+
+    def __init__(self, plan):
+        self.plan = plan
+        self.env = dict(os.environ)
+        self.home = self.env["HOME"]
+        self.display = None
+        self.ending = threading.Lock()
+
+    def boot(self):
+        """Start display server and message bus, then the window manager; return the display number.
+
+        The bus starts programs too, so it must know the display: where the number is given, both start together.
+        """
+        display_fd, self.display = self._start_announcing("xvfb", self.plan["display_server"])
+        if "DISPLAY" in self.env:
+            bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
+        number = _read_line(display_fd)
+        if not number:
+            raise RuntimeError("Xvfb ended before it was ready")
+        if not self.plan["isolated"]:  # whoever cleans up after us tells our display from others' by it
+            with open(os.path.join(self.plan["log_dir"], "display"), "w") as file:
+                file.write(number)
+        if "DISPLAY" not in self.env:
+            self.env["DISPLAY"] = ":" + number
+            bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
+        address = _read_line(bus_fd)
+        if not address:
+            raise RuntimeError("dbus-daemon ended before it was ready")
+        self.env["DBUS_SESSION_BUS_ADDRESS"] = address
+        self.spawn("openbox", self.plan["window_manager"], essential=True)
+        return int(number)
+
+    def _start_announcing(self, name, command):
+        """Start a program that writes one line to the descriptor in its last argument as soon as it is ready."""
+        read_end, write_end = os.pipe()
+        process = self.spawn(name, [*command, str(write_end)], essential=True, pass_fds=[write_end])
+        os.close(write_end)
+        return read_end, process
+
+    def spawn(self, name, command, essential=False, env=None, pass_fds=()):
+        """Start a program in the background with its output in a log; the desktop ends when an essential one does."""
+        with open(os.path.join(self.plan["log_dir"], name + ".log"), "ab") as log:
+            process = self._popen(command, env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds)
+        threading.Thread(target=self._watch, args=(name, process, essential), daemon=True).start()
+        return process
+
+    def _popen(self, command, env, **options):
+        with self.ending:  # nothing starts any more once the end has begun
+            env = {**self.env, **(env or {})}
+            return subprocess.Popen(command, cwd=self.home, env=env, start_new_session=True, **options)
+
+    def _watch(self, name, process, essential):
+        code = process.wait()
+        if essential:
+            print(f"{name} ended with status {code}, which ends the desktop", file=sys.stderr, flush=True)
+            self.end(70)
+
+    def end(self, code):
+        """End this program and with it the desktop."""
+        with self.ending:  # whoever comes second finds the program gone
+            if not self.plan["isolated"]:
+                self._end_display()
+                kill_descendants(os.getpid())
+            os._exit(code)
+
+    def _end_display(self):
+        """Let Xvfb remove its socket and lock, which are in the `/tmp` of the host."""
+        if self.display is not None and self.display.poll() is None:
+            self.display.terminate()
+            deadline = time.monotonic() + 2
+            while self.display.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def serve(self, listener):
+        """Answer requests, one thread each, until killed."""
+        while True:
+            connection, _ = listener.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection):
+        with connection:
+            try:
+                request, body, fds = receive(connection)
+                reply, content = getattr(self, "do_" + request["op"])(connection, request, body, fds)
+            except OSError as error:
+                reply, content = {"error": type(error).__name__, "message": str(error), "errno": error.errno}, b""
+            except Exception as error:
+                reply, content = {"error": "Failure", "message": f"{type(error).__name__}: {error}"}, b""
+            try:
+                connection.sendall(json.dumps({**reply, "body": len(content)}).encode() + b"\n" + content)
+            except OSError:
+                pass  # the host no longer wants the answer
+
+    def do_boot(self, connection, request, body, fds):
+        """Start the display; the answer comes when it is ready."""
+        return {"display": self.boot()}, b""
+
+    def do_launch(self, connection, request, body, fds):
+        """Start a program in the background."""
+        self.spawn(request["name"], request["command"], request["essential"], request["env"])
+        return {}, b""
+
+    def do_run(self, connection, request, body, fds):
+        """Run a program to its end; the answer is its output."""
+        try:
+            pipe = subprocess.PIPE
+            process = self._popen(request["command"], request["env"], stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:  # as a shell reports it
+            return {"returncode": 127, "stdout": 0}, str(error).encode()
+        threading.Thread(target=_kill_when_closed, args=(connection, process), daemon=True).start()
+        stdout, stderr = process.communicate(body)
+        return {"returncode": process.returncode, "stdout": len(stdout)}, stdout + stderr
+
+    def do_read(self, connection, request, body, fds):
+        """Send a file."""
+        with open(self._path(request["path"]), "rb") as file:
+            return {}, file.read()
+
+    def do_write(self, connection, request, body, fds):
+        """Create or replace a file."""
+        path = self._path(request["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(body)
+        return {}, b""
+
+    def _path(self, path):
+        """The path as programs here see it; `/home/user` stands for the home directory also without a sandbox."""
+        if path == "/home/user" or path.startswith("/home/user/"):
+            path = self.home + path[len("/home/user") :]
+        return os.path.join(self.home, os.path.expanduser(path))
+
+    def do_listen(self, connection, request, body, fds):
+        """Lead the clients of the socket that came along to a port."""
+        listener = socket.socket(fileno=fds[0])
+        threading.Thread(target=_relay, args=(listener, request["port"]), daemon=True).start()
+        return {}, b""
+
+
+def _read_line(fd):
+    with os.fdopen(fd, "r") as file:
+        return file.readline().strip()
+
+
+def receive(connection):
+    """Read a request: its header, its body, and the file descriptors that came with it."""
+    data, fds, _, _ = socket.recv_fds(connection, CHUNK, 1)
+    while b"\n" not in data:
+        chunk = connection.recv(CHUNK)
+        if not chunk or len(data) > MAX_HEADER:
+            raise ConnectionError("incomplete request")
+        data += chunk
+    head, _, rest = data.partition(b"\n")
+    header = json.loads(head)
+    body = bytearray(rest)
+    while len(body) < header["body"]:
+        chunk = connection.recv(CHUNK)
+        if not chunk:
+            raise ConnectionError("incomplete request")
+        body += chunk
+    return header, bytes(body), fds
+
+
+def _kill_when_closed(connection, process):
+    """Kill a command and its process group when the host closes its connection before the end."""
+    try:
+        gone = connection.recv(1) == b""
+    except OSError:
+        return  # closed on this side: the command has ended and was answered
+    if gone and process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _relay(listener, port):
+    """Connect each client of a Unix socket to a TCP port of this loopback."""
+    while True:
+        client, _ = listener.accept()
+        try:
+            server = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            client.close()  # the host sees a closed connection: nothing listens on that port
+            continue
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        threading.Thread(target=_pump, args=(client, server), daemon=True).start()
+        threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+
+
+def _pump(source, sink):
+    try:
+        while data := source.recv(CHUNK):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread that reads from it
+            except OSError:
+                pass  # it is closed already
+
+
+def protect():
+    """Keep programs of the same user from reading this one's memory and descriptors, and `pkill python` from ending it.
+
+    Whoever held the socket of this program could answer in its place.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_DUMPABLE, 0)
+    libc.prctl(PR_SET_NAME, b"desktop-guest")
+
+
+def die_with_parent():
+    """Have the kernel end this program when the host process dies, and adopt what its children leave behind."""
+    libc = ctypes.CDLL(None)
+    parent = os.getppid()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if os.getppid() != parent:
+        sys.exit(71)
+
+
+def kill_descendants(pid):
+    """Kill all processes below one, also those that detached themselves but were adopted by it."""
+    while found := descendants(pid):
+        for child in found:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.002)  # until the kernel has ended them, and those that they leave behind have a new parent
+
+
+def descendants(pid):
+    """Living processes below one."""
+    found = set()
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                for child in map(int, file.read().split()):
+                    found |= {child} | descendants(child)
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it has ended in between
+    return {child for child in found if not _is_zombie(child)}
+
+
+def _is_zombie(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def main():
+    """Serve until killed."""
+    plan = json.loads(sys.argv[1])
+    guest = Guest(plan)
+    protect()
+    if plan["isolated"]:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)  # of a program inside; the host kills the whole sandbox
+    else:
+        die_with_parent()
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=guest.end, args=(0,)).start())
+    guest.serve(socket.socket(fileno=plan["listen_fd"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The host's side of `guest.py`: requests over a Unix socket, one connection each, without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import errno
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.desktops.base.desktop import CommandResult
+
+_CHUNK = 1 << 16
+
+
+class GuestClient:
+    """Talks to the guest of one sandbox.
+
+    Args:
+        path: the socket that the guest listens on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def boot(self, timeout: float) -> int:
+        """Start display, bus and window manager; return the display's number."""
+        reply, _ = await self._request({"op": "boot"}, timeout=timeout)
+        return int(reply["display"])
+
+    async def launch(self, name: str, command: list[str], env: dict[str, str], *, essential: bool = False) -> None:
+        """Start a program in the background, its output in `<name>.log`."""
+        header = {"op": "launch", "name": name, "command": command, "env": env, "essential": essential}
+        await self._request(header)
+
+    async def run(self, command: list[str], env: dict[str, str], stdin: bytes, timeout: float) -> CommandResult:
+        """Run a program to its end; it is killed when it is late or when the caller is cancelled."""
+        try:
+            reply, body = await self._request({"op": "run", "command": command, "env": env}, stdin, timeout=timeout)
+        except DesktopTimeoutError:
+            message = f"{command[0]!r} did not end within {timeout:g} s and was killed; give it a longer timeout"
+            raise DesktopTimeoutError(message) from None
+        return CommandResult(reply["returncode"], body[: reply["stdout"]], body[reply["stdout"] :])
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a file inside."""
+        return (await self._request({"op": "read", "path": path}))[1]
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file inside."""
+        await self._request({"op": "write", "path": path}, data)
+
+    async def listen(self, listener: socket.socket, port: int) -> None:
+        """Have the guest lead the clients of a listening socket to a port of its loopback."""
+        await self._request({"op": "listen", "port": port}, fd=listener.fileno())
+
+    async def _request(
+        self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0
+    ) -> tuple[dict[str, Any], bytes]:
+        try:
+            async with asyncio.timeout(timeout):
+                reply, content = await self._exchange({**header, "body": len(body)}, body, fd)
+        except TimeoutError:
+            raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
+        except (ConnectionError, FileNotFoundError) as error:
+            raise DesktopError(f"the desktop has ended ({error or type(error).__name__})") from error
+        if reply.get("errno") in (errno.ENOSPC, errno.EDQUOT):
+            raise DesktopError(f"the disk of the desktop is full: {reply['message']}")
+        if "error" in reply:
+            kind = getattr(builtins, reply["error"], None)
+            if isinstance(kind, type) and issubclass(kind, OSError):
+                raise kind(reply["message"])
+            raise DesktopError(f"the desktop could not do '{header['op']}': {reply['message']}")
+        return reply, content
+
+    async def _exchange(self, header: dict[str, Any], body: bytes, fd: int | None) -> tuple[dict[str, Any], bytes]:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.setblocking(False)
+            await loop.sock_connect(connection, str(self._path))
+            line = json.dumps(header).encode() + b"\n"
+            if fd is not None:
+                socket.send_fds(connection, [line], [fd])
+            else:
+                await loop.sock_sendall(connection, line + body)
+            data = bytearray()
+            while (end := data.find(b"\n")) < 0:
+                data += await self._receive(loop, connection)
+            reply = json.loads(data[:end])
+            del data[: end + 1]
+            while len(data) < reply["body"]:
+                data += await self._receive(loop, connection)
+            return reply, bytes(data)
+
+    @staticmethod
+    async def _receive(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes:
+        chunk = await loop.sock_recv(connection, _CHUNK)
+        if not chunk:
+            raise ConnectionResetError("its socket closed")
+        return chunk

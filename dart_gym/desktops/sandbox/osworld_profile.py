@@ -1,0 +1,279 @@
+"""The profile "osworld": the machine that OSWorld's tasks expect, laid out as files, mounts and environment variables.
+
+User `user` with the usual folders, `python` with pyautogui, Chromium under the name of Google Chrome, `sudo`, `apt`,
+a D-Bus session at its usual place, dconf, accessibility, sound into nowhere.
+
+Invariants:
+    - Nothing is started here. Each service starts when it is first asked for (accessibility and dconf by D-Bus,
+      pulseaudio by its own clients), so that booting costs no more than the bare profile does.
+    - Programs of `/usr/local` of the host are not seen inside; its place is taken by what is laid out here.
+    - Without a sandbox these are missing: `/home/user` in the commands of tasks, ports of its own, the bus at
+      /run/user/1000/bus, and a browser whose processes are all named chrome.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dart_gym.core.errors import MissingDependencyError
+from dart_gym.desktops.applications.browser import browser_program
+
+PASSWORD = "password"
+PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
+_SHIMS = Path(__file__).with_name("shims")
+_LINKS = {"google-chrome-stable": "google-chrome", "apt-get": "apt"}
+_LOCAL = "/usr/local"
+_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
+_USER_DIRS = "".join(
+    f'XDG_{ {"Public": "PUBLICSHARE", "Downloads": "DOWNLOAD"}.get(name, name.upper()) }_DIR="$HOME/{name}"\n'
+    for name in _FOLDERS
+)
+
+# As on a machine on which each application was started once: no welcome, no tip, no question. LibreOffice is told its
+# icons, since it would take those for dark windows, which can hardly be seen.
+_HOME_FILES = {
+    ".config/user-dirs.dirs": _USER_DIRS,
+    ".config/user-dirs.locale": "en_US",
+    ".config/google-chrome/Default/Preferences": "{}",  # tasks edit it before the first start
+    ".config/vlc/vlcrc": "[qt]\nqt-privacy-ask=0\n\n[core]\nmetadata-network-access=0\n",
+    ".config/libreoffice/4/user/registrymodifications.xcu": """<?xml version="1.0" encoding="UTF-8"?>
+<oor:items xmlns:oor="http://openoffice.org/2001/registry" xmlns:xs="http://www.w3.org/2001/XMLSchema" \
+xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance">
+<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="FirstRun" oor:op="fuse"><value>false</value>\
+</prop></item>
+<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="ShowTipOfTheDay" oor:op="fuse">\
+<value>false</value></prop></item>
+<item oor:path="/org.openoffice.Office.Common/Misc"><prop oor:name="SymbolStyle" oor:op="fuse">\
+<value>colibre</value></prop></item>
+<item oor:path="/org.openoffice.Office.Impress/Misc/NewDoc"><prop oor:name="AutoPilot" oor:op="fuse">\
+<value>false</value></prop></item>
+<item oor:path="/org.openoffice.Setup/Product"><prop oor:name="ooSetupLastVersion" oor:op="fuse"><value>99.9</value>\
+</prop></item>
+</oor:items>
+""",
+}
+
+_CHROME_ENTRY = """[Desktop Entry]
+Version=1.0
+Type=Application
+Name=Google Chrome
+Exec=google-chrome %U
+Icon=chromium
+StartupWMClass=google-chrome
+Categories=Network;WebBrowser;
+MimeType=text/html;application/xhtml+xml;x-scheme-handler/http;x-scheme-handler/https;
+"""
+# GNOME's player is the default, as on OSWorld's machine: one of its tasks is to make VLC that.
+_VIDEO_TYPES = (
+    *("3gp", "3gpp", "3gpp2", "avi", "divx", "dv", "fli", "flv", "mp2t", "mp4", "mp4v-es", "mpeg", "msvideo", "ogg"),
+    *("quicktime", "vnd.divx", "vnd.mpegurl", "vnd.rn-realvideo", "webm", "x-anim", "x-avi", "x-flc", "x-fli", "x-flv"),
+    *("x-m4v", "x-matroska", "x-mpeg", "x-mpeg2", "x-ms-asf", "x-ms-wm", "x-ms-wmv", "x-msvideo", "x-nsv", "x-ogm+ogg"),
+    *("x-theora", "x-theora+ogg"),
+)
+_DEFAULT_APPLICATIONS = """[Default Applications]
+text/html=google-chrome.desktop
+application/xhtml+xml=google-chrome.desktop
+x-scheme-handler/http=google-chrome.desktop
+x-scheme-handler/https=google-chrome.desktop
+application/pdf=org.gnome.Evince.desktop
+inode/directory=org.gnome.Nautilus.desktop
+text/plain=org.xfce.mousepad.desktop
+application/x-shellscript=org.xfce.mousepad.desktop
+image/png=org.gnome.eog.desktop
+image/jpeg=org.gnome.eog.desktop
+image/gif=org.gnome.eog.desktop
+image/bmp=org.gnome.eog.desktop
+image/svg+xml=org.gnome.eog.desktop
+""" + "".join(f"video/{kind}=org.gnome.Totem.desktop\n" for kind in _VIDEO_TYPES)
+
+_PULSE_CLIENT = "autospawn = yes\ndaemon-binary = /usr/bin/pulseaudio\nextra-arguments = {arguments}\n"
+_PULSE_SCRIPT = """load-module module-null-sink sink_name=auto_null sink_properties=device.description=Speakers
+load-module module-native-protocol-unix
+set-default-sink auto_null
+set-sink-volume auto_null 0x8000
+"""
+_DCONF_DEFAULTS = """[org/gnome/desktop/interface]
+toolkit-accessibility=true
+
+[org/gnome/desktop/screensaver]
+lock-enabled=false
+"""
+
+
+# Started by D-Bus for whoever asks; refused here, because they index the disk, or look for devices that are not there.
+_REFUSED_SERVICES = (
+    "org.freedesktop.Tracker3.Miner.Extract",
+    "org.freedesktop.Tracker3.Miner.Files",
+    "org.freedesktop.Tracker3.Miner.Files.Control",
+    "org.freedesktop.Tracker3.Writeback",
+    "org.freedesktop.portal.Tracker",
+    "org.gnome.Nautilus.Tracker3.Miner.Extract",
+    "org.gnome.Nautilus.Tracker3.Miner.Files",
+    "org.gtk.vfs.UDisks2VolumeMonitor",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a profile adds to the bare sandbox.
+
+    Attributes:
+        mounts: further arguments of bubblewrap.
+        env: environment variables.
+        terminal_key: whether ctrl+alt+t opens a terminal.
+    """
+
+    mounts: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    terminal_key: bool = False
+
+
+def desktop_python() -> Path:
+    """The directory of the Python packages for programs on the desktop (pyautogui), made by `make apps`."""
+    named = os.environ.get(PYTHON_VARIABLE)
+    base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return Path(named) if named else Path(base) / "dart-gym" / "desktop-python"
+
+
+def osworld_machine(directory: Path, home: Path, *, isolated: bool) -> Machine:
+    """Lay out the files of the profile.
+
+    Args:
+        directory: a directory of the desktop's own on this side, to be made here.
+        home: the user's home directory, seen from this side.
+        isolated: whether programs see it as `/usr/local` in a sandbox, or where it is.
+
+    Raises:
+        MissingDependencyError: a part without which no task of OSWorld works is missing.
+    """
+    packages = desktop_python()
+    if not (packages / "pyautogui").is_dir():
+        raise MissingDependencyError(
+            f"the profile osworld needs pyautogui for the desktop in {packages}; next step: make apps "
+            f"(or set {PYTHON_VARIABLE} to where it is)"
+        )
+    _make_home(home)
+    place = _LOCAL if isolated else str(directory)
+    _make_programs(directory / "bin")
+    _make_settings(directory / "etc", f"{place}/etc")
+    _write(directory / "share/applications/google-chrome.desktop", _CHROME_ENTRY)
+    _write(directory / "share/applications/mimeapps.list", _DEFAULT_APPLICATIONS)
+    for name in _REFUSED_SERVICES:
+        _write(directory / f"share/dbus-1/services/{name}.service", f"[D-BUS Service]\nName={name}\nExec=/bin/false\n")
+    chrome = _browser_program()
+    env = _environment(place, isolated)
+    if not isolated:
+        (directory / "lib/chrome").mkdir(parents=True)
+        if chrome is not None:
+            (directory / "lib/chrome/chrome").symlink_to(chrome)
+        env["PATH"] = f"{place}/bin:/usr/local/bin:/usr/bin:/bin:/usr/games"
+        env["PYTHONPATH"] = str(packages)
+        return Machine(env=env, terminal_key=True)
+    return Machine(_mounts(directory, packages, chrome), env, terminal_key=True)
+
+
+def _make_home(home: Path) -> None:
+    for name in _FOLDERS:
+        (home / name).mkdir(parents=True)
+    for name, text in _HOME_FILES.items():
+        _write(home / name, text)
+
+
+def _make_programs(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    for shim in _SHIMS.iterdir():
+        shutil.copyfile(shim, directory / shim.name)
+        (directory / shim.name).chmod(0o755)  # an installed package need not have kept the bit
+    for name, target in _LINKS.items():
+        (directory / name).symlink_to(target)
+    for name in ("python", "python3"):
+        (directory / name).symlink_to("/usr/bin/python3")
+
+
+def _make_settings(directory: Path, place: str) -> None:
+    _write(directory / "pulse.pa", _PULSE_SCRIPT)
+    arguments = f"-n -F {place}/pulse.pa --exit-idle-time=-1 --use-pid-file=yes --log-target=stderr --disable-shm=yes"
+    _write(directory / "pulse-client.conf", _PULSE_CLIENT.format(arguments=arguments))
+    _write(directory / "dconf-profile", f"user-db:user\nfile-db:{place}/dconf.db\n")
+    (directory / "dconf.db").write_bytes(_compiled_defaults())
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+@functools.cache
+def _compiled_defaults() -> bytes:
+    """The machine's dconf defaults in dconf's own format."""
+    dconf = shutil.which("dconf")
+    if dconf is None:
+        raise MissingDependencyError("the profile osworld needs dconf; next step: apt-get install dconf-cli")
+    with tempfile.TemporaryDirectory() as directory:
+        keys, database = Path(directory, "keys"), Path(directory, "database")
+        _write(keys / "defaults", _DCONF_DEFAULTS)
+        subprocess.run([dconf, "compile", str(database), str(keys)], check=True, capture_output=True, timeout=30)
+        return database.read_bytes()
+
+
+def _browser_program() -> Path | None:
+    """The real browser, which has its resources beside it; None when there is none."""
+    if (debian := Path("/usr/lib/chromium/chromium")).exists():
+        return debian
+    try:
+        return Path(browser_program()).resolve()
+    except MissingDependencyError:
+        return None  # `google-chrome` will say that it is missing, other programs do without
+
+
+def _mounts(directory: Path, packages: Path, chrome: Path | None) -> list[str]:
+    """Arguments of bubblewrap that put the laid out files in the place of `/usr/local`."""
+    version = os.path.basename(os.path.realpath("/usr/bin/python3"))
+    args = ["--tmpfs", _LOCAL]
+    for name in ("bin", "etc", "share"):
+        args += ["--ro-bind", str(directory / name), f"{_LOCAL}/{name}"]
+    args += ["--ro-bind", str(packages), f"{_LOCAL}/lib/{version}/dist-packages"]
+    if chrome is not None:  # a program of the name that `pkill chrome` looks for, beside what it needs
+        args += ["--ro-bind", str(chrome), f"{_LOCAL}/lib/chrome/chrome"]
+        for path in sorted(chrome.parent.iterdir()):
+            if path != chrome:
+                args += ["--symlink", str(path), f"{_LOCAL}/lib/chrome/{path.name}"]
+    args += ["--remount-ro", _LOCAL]
+    for name in ("/var/lib/dpkg", "/var/lib/apt"):  # what is installed may be asked
+        args += ["--ro-bind-try", name, name]
+    return args
+
+
+def _environment(place: str, isolated: bool) -> dict[str, str]:
+    locale = _locale()
+    return {
+        "LANG": locale,
+        "LANGUAGE": "en_US:en",
+        "TZ": "UTC",
+        "XDG_CURRENT_DESKTOP": "GNOME",
+        "XDG_SESSION_DESKTOP": "gnome",
+        "DESKTOP_SESSION": "gnome",
+        "XDG_DATA_DIRS": "/usr/local/share:/usr/share" if isolated else f"{place}/share:/usr/local/share:/usr/share",
+        "NO_AT_BRIDGE": "0",
+        "QT_ACCESSIBILITY": "1",
+        "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1",
+        "DCONF_PROFILE": f"{place}/etc/dconf-profile",
+        "PULSE_CLIENTCONFIG": f"{place}/etc/pulse-client.conf",
+        "PULSE_SCRIPT": f"{place}/etc/pulse.pa",  # for `pulseaudio --start`, which does not read the client's
+        "DART_GYM_CLIENT_PASSWORD": PASSWORD,
+    }
+
+
+def _locale() -> str:
+    """American English where the machine has it; C is that too for all that OSWorld's tasks show."""
+    folder = Path("/usr/lib/locale")
+    archive = folder / "locale-archive"
+    if (folder / "en_US.utf8").is_dir() or (archive.exists() and b"en_US.utf8" in archive.read_bytes()):
+        return "en_US.UTF-8"
+    return "C.UTF-8"

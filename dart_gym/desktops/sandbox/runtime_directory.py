@@ -1,0 +1,161 @@
+"""Where this user's desktops live on this machine: one directory, what is in it and whose it is.
+
+Invariants:
+    - Each entry names its owner: a process by pid, start time and pid namespace, so that neither a pid that is used
+      again nor another container that shares the directory is mistaken for it. It does so from its first moment on:
+      in its name while it is being made, in its file `owner` afterwards.
+    - Only what a dead owner left is removed, with the processes that still use it and the X display that it had.
+      What names no owner is not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dart_gym.core.errors import DesktopError
+from dart_gym.utils.processes import start_time
+
+DISPLAY_FILE = "display"
+_OWNER = "owner"
+_NEW = "new"
+_X_SOCKETS = Path("/tmp/.X11-unix")
+_END_S = 5.0
+_counter = itertools.count(1)
+
+
+def runtime_dir() -> Path:
+    """The directory of this user's desktops on this machine; created, private to the user."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    if len(base) > 60 or not os.access(base, os.W_OK):
+        base = "/tmp"  # paths of Unix sockets must stay below 108 bytes
+    path = Path(base) / f"dart-gym-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise DesktopError(f"{path} belongs to another user; remove it or set XDG_RUNTIME_DIR to a directory of yours")
+    return path
+
+
+def own_directory(prefix: str = "") -> Path:
+    """Make a directory `<runtime_dir>/<prefix><pid>-<n>` that this process owns.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    base, pid, number = runtime_dir(), os.getpid(), next(_counter)
+    owner = {"pid": pid, "start_time": start_time(pid), "pid_namespace": _pid_namespace()}
+    making = base / f"{_NEW}.{_pid_namespace().strip('pid:[]')}.{pid}.{owner['start_time']}.{number}"
+    path = base / f"{prefix}{pid}-{number}"
+    making.mkdir(mode=0o700)
+    try:
+        (making / _OWNER).write_text(json.dumps(owner))
+        making.rename(path)
+    except OSError:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+    return path
+
+
+def clean_leftovers() -> list[Path]:
+    """Remove what dead owners left behind, end what still runs of it, and return the directories that are gone."""
+    dead = [path for path in runtime_dir().iterdir() if _owner_is_dead(path)]
+    if dead:
+        end_processes(processes_of(dead))
+    for path in dead:
+        _remove_display(path)
+        shutil.rmtree(path, ignore_errors=True)
+    return [path for path in dead if not path.exists()]
+
+
+def _pid_namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _owner_is_dead(path: Path) -> bool:
+    owner: dict[str, Any]
+    if made := re.fullmatch(rf"{_NEW}\.(\d+)\.(\d+)\.(\d+)\.\d+", path.name):
+        owner = {"pid_namespace": f"pid:[{made[1]}]", "pid": int(made[2]), "start_time": int(made[3])}
+    else:
+        try:
+            owner = json.loads((path / _OWNER).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # nobody says whose it is
+    return owner["pid_namespace"] == _pid_namespace() and start_time(owner["pid"]) != owner["start_time"]
+
+
+def processes_of(directories: Iterable[Path]) -> list[int]:
+    """Living processes that belong to desktops in these directories, of all processes of this machine.
+
+    The kernel ends them with their owner. This finds those that it could not: a sandbox whose owner died before it
+    had tied itself to it, and programs outside of a sandbox whose own supervisor was killed too.
+    """
+    homes = [path / "home" for path in directories]
+    variables = {b"HOME=" + os.fsencode(home) for home in homes}
+    mounts = [f"/{home.parent.parent.name}/{home.parent.name}/home /home/user " for home in homes]
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            mounted = Path(f"/proc/{pid}/mountinfo").read_text()
+        except (OSError, UnicodeDecodeError):
+            continue  # it has ended, or belongs to somebody else
+        if not variables.isdisjoint(environment) or any(mount in mounted for mount in mounts):
+            found.append(pid)
+    return found
+
+
+def end_processes(pids: Iterable[int]) -> None:
+    """Kill processes and wait until they are gone; at most `_END_S`, for one in the kernel's hands may take long."""
+    deadline = time.monotonic() + _END_S
+    with contextlib.ExitStack() as stack:
+        waiting = []
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            stack.callback(os.close, fd)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+            waiting.append(fd)
+        while waiting and (left := deadline - time.monotonic()) > 0:
+            ended, _, _ = select.select(waiting, [], [], left)
+            waiting = [fd for fd in waiting if fd not in ended]
+
+
+def _remove_display(path: Path) -> None:
+    """Remove the socket of a killed X server that used the displays of this machine (no sandbox)."""
+    try:
+        fd = os.open(path / "shared" / "log" / DISPLAY_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return  # it had a display of its own, inside a sandbox, or none yet
+    with open(fd) as file:
+        number = file.read(10).strip()
+    display = _X_SOCKETS / f"X{number}"
+    if number.isdigit() and is_deserted(display):
+        display.unlink(missing_ok=True)
+
+
+def is_deserted(path: Path) -> bool:
+    """Whether a Unix socket is there, on which nobody listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False  # gone, or of somebody who is busy
+    return False

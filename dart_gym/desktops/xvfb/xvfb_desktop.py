@@ -1,0 +1,290 @@
+"""A real desktop on this machine: an Xvfb screen, a window manager and programs in a sandbox of their own.
+
+Invariants:
+    - Readiness is told or probed, never slept for: Xvfb and D-Bus say so themselves, the window manager by a property,
+      Chromium by answering DevTools and covering the screen.
+    - After `stop` (or a failed or cancelled `start`) no process, file or socket of the desktop is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.actions import Action
+from dart_gym.core.errors import (
+    ConfigurationError,
+    DesktopError,
+    DesktopTimeoutError,
+    MissingDependencyError,
+    MissingProgramError,
+)
+from dart_gym.desktops.applications import accessibility, browser, debian_applications, devtools
+from dart_gym.desktops.base import settling
+from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base.framebuffer import Framebuffer
+from dart_gym.desktops.sandbox.guest_client import GuestClient
+from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox, check_sandbox
+from dart_gym.desktops.xvfb.x_connection import XConnection
+from dart_gym.desktops.xvfb.x_input import XInput
+
+PROFILES = ("bare", "browser", "osworld")
+SANDBOXES = ("bwrap", "none")
+BACKGROUND = 0x3B5B7A
+_LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
+_DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
+_PROBE_PERIOD_S = 0.004
+_LARGE_PIXELS = 500_000  # from here on a copy of the screen takes milliseconds and goes to a thread
+
+
+class XvfbDesktop:
+    """See `dart_gym.desktops.base.desktop.Desktop`. Start it in a thread that lives at least as long as the desktop.
+
+    Args:
+        spec: what kind of desktop.
+
+    Raises:
+        ConfigurationError: unknown profile or sandbox, or an impossible size.
+    """
+
+    def __init__(self, spec: DesktopSpec) -> None:
+        if spec.profile not in PROFILES:
+            raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
+        if spec.sandbox not in SANDBOXES:
+            raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
+        if not (32 <= spec.width <= 8192 and 32 <= spec.height <= 8192 and 0 <= spec.margin <= 64):
+            raise ConfigurationError(
+                f"the screen size {spec.width}x{spec.height} is not within 32 to 8192 pixels, "
+                f"or its margin {spec.margin} not within 0 to 64"
+            )
+        self.spec = spec
+        self._sandbox: Sandbox | None = None
+        self._connection: XConnection | None = None
+        self._framebuffer: Framebuffer | None = None
+        self._input: XInput | None = None
+        self._ports: dict[int, Path] = {}
+        self._real_ports: dict[int, int] = {}
+        self._names = itertools.count(1)
+
+    async def start(self, *, timeout: float = 60.0) -> None:
+        """Boot, and return when screen and programs are ready; see `Desktop.start`."""
+        if self._sandbox is not None:
+            raise DesktopError("the desktop is started already; stop it first")
+        spec = self.spec
+        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.drawn_height), dict(spec.env), spec.profile)
+        try:
+            with self._explained():
+                async with asyncio.timeout(timeout):
+                    await self._boot(sandbox)
+        except TimeoutError:
+            logs = sandbox.log_tail(*_LOGS)
+            await self.stop()
+            raise DesktopTimeoutError(f"the desktop was not ready within {timeout:g} s{logs}") from None
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+
+    async def _boot(self, sandbox: Sandbox) -> None:
+        self._guest = GuestClient(sandbox.guest_socket)
+        try:
+            number = await self._guest.boot(timeout=60.0)
+        except DesktopError as error:
+            stopped = self._sandbox is not sandbox
+            if sandbox.isolated and not stopped and (reason := await asyncio.to_thread(check_sandbox)):
+                raise MissingDependencyError(reason) from error
+            raise
+        connection = self._connection = XConnection(sandbox.display_socket(number))
+        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec.margin)
+        self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
+        connection.paint_root(BACKGROUND)
+        await self._until(connection.has_window_manager)
+        await connection.window_manager_answers(_PROBE_PERIOD_S)
+        if self.spec.profile == "browser":
+            await self._start_browser(sandbox, connection)
+
+    async def _start_browser(self, sandbox: Sandbox, connection: XConnection) -> None:
+        """Start Chromium; without a network of its own it takes any free port, which `open_port` knows of."""
+        data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
+        port = browser.DEVTOOLS_PORT if sandbox.isolated else 0
+        await self._guest.launch(browser.LOG, browser.browser_command(self.spec, port, data_dir), {}, essential=True)
+        await self._until(connection.has_active_window)
+        if not port:
+            self._real_ports[browser.DEVTOOLS_PORT] = await self._chosen_port(data_dir)
+        path = str(await self.open_port(browser.DEVTOOLS_PORT))
+        while not await self._browser_answers(path):
+            await asyncio.sleep(_PROBE_PERIOD_S)
+        page = await devtools.DevTools.connect(self, browser.DEVTOOLS_PORT)
+        await self._fill_screen(connection, page)
+        await page.close()
+
+    async def _fill_screen(self, connection: XConnection, page: devtools.DevTools) -> None:
+        """Wait until the page has the whole screen.
+
+        Its height is right once Chromium has entered full screen, on which it renews the limits of its window; only
+        then can they be taken from it, which gives the page the right width.
+        """
+        width, height = self.spec.width, self.spec.drawn_height
+        while await page.evaluate("innerHeight") != height:
+            await asyncio.sleep(_PROBE_PERIOD_S)
+        while not connection.active_window_fits(width, height) or await page.evaluate("innerWidth") != width:
+            await asyncio.sleep(_PROBE_PERIOD_S)
+
+    async def _chosen_port(self, data_dir: str) -> int:
+        while True:
+            try:
+                lines = (await self.read_file(f"{data_dir}/DevToolsActivePort")).split()
+            except FileNotFoundError:
+                lines = []
+            if lines:
+                return int(lines[0])
+            await asyncio.sleep(_PROBE_PERIOD_S)
+
+    async def _browser_answers(self, path: str) -> bool:
+        self._running()
+        try:
+            found = await devtools.targets(path, browser.DEVTOOLS_PORT)
+        except httpx.TransportError:
+            return False  # nothing listens yet
+        return any(target["type"] == "page" for target in found)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition; the caller sets the deadline."""
+        while not condition():
+            self._running()
+            await asyncio.sleep(_PROBE_PERIOD_S)
+
+    async def stop(self) -> None:
+        """End every program and remove all files; see `Desktop.stop`."""
+        sandbox, self._sandbox = self._sandbox, None
+        connection, self._connection = self._connection, None
+        framebuffer, self._framebuffer = self._framebuffer, None
+        self._input = None
+        self._ports, self._real_ports = {}, {}
+        if connection is not None:
+            connection.close()
+        if framebuffer is not None:
+            framebuffer.close()
+        if sandbox is not None:
+            await asyncio.to_thread(sandbox.destroy)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the desktop is started and its processes still run."""
+        return self._input is not None and self._sandbox is not None and self._sandbox.alive
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the desktop uses: its programs and its screen. Takes milliseconds: for a thread."""
+        sandbox = self._sandbox
+        return sandbox.memory_bytes() + 4 * self.spec.width * self.spec.drawn_height if sandbox is not None else 0
+
+    def _running(self) -> Sandbox:
+        """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""
+        sandbox = self._sandbox
+        if sandbox is None:
+            raise DesktopError("the desktop is not started, or was stopped")
+        if not sandbox.alive:
+            raise DesktopError("the desktop has ended by itself; the next reset gets a fresh one")
+        return sandbox
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise a `DesktopError` with the last lines of the logs in its message."""
+        sandbox = self._sandbox
+        try:
+            yield
+        except DesktopTimeoutError:
+            raise
+        except DesktopError as error:
+            if LOG_MARK in str(error):
+                raise  # explained by a method that this one called
+            more = sandbox.disk_note() + sandbox.log_tail(*_LOGS) if sandbox is not None else ""
+            raise DesktopError(f"{error}{more}") from error
+
+    def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
+        self._running()
+        if self._connection is None or self._framebuffer is None or self._input is None:
+            raise DesktopError("the desktop is still starting")
+        return self._connection, self._framebuffer, self._input
+
+    async def screenshot(self) -> NDArray[np.uint8]:
+        """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+        with self._explained():
+            connection, framebuffer, _ = self._parts()
+            cursor = connection.cursor()
+            if self.spec.width * self.spec.height >= _LARGE_PIXELS:
+                return await asyncio.to_thread(framebuffer.rgb, cursor)
+            return framebuffer.rgb(cursor)
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """The rows below the screen; see `Desktop.read_margin`."""
+        with self._explained():
+            return self._parts()[1].margin()
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action; see `Desktop.perform`."""
+        with self._explained():
+            await self._parts()[2].perform(action)
+
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+        with self._explained():
+            self._parts()[2].release_all()
+
+    async def settle(self, policy: SettlePolicy) -> SettleResult:
+        """Wait until the screen stands still."""
+        with self._explained():
+            connection, framebuffer, _ = self._parts()
+            return await settling.settle(framebuffer, policy, connection.wait_for_focused_program)
+
+    async def execute(
+        self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> CommandResult:
+        """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
+        with self._explained():
+            self._running()
+            return await self._guest.run(command, env or {}, stdin, timeout)
+
+    async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
+        """Start a program and leave it running; see `Desktop.launch`."""
+        with self._explained():
+            self._running()
+            try:
+                await self._guest.launch(f"program-{next(self._names)}", command, env or {})
+            except FileNotFoundError:
+                message = (
+                    f"the desktop has no program {command[0]!r}; next step: {debian_applications.advice(command[0])}"
+                )
+                raise MissingProgramError(message) from None
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a file; relative paths and `~` start at the home directory."""
+        with self._explained():
+            self._running()
+            return await self._guest.read_file(path)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making its parent directories."""
+        with self._explained():
+            self._running()
+            await self._guest.write_file(path, data)
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        return await accessibility.read_tree(self, timeout)
+
+    async def open_port(self, port: int) -> Path:
+        """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""
+        with self._explained():
+            sandbox = self._running()
+            if port not in self._ports:
+                with sandbox.listener(f"port-{port}.sock") as (path, listener):
+                    await self._guest.listen(listener, self._real_ports.get(port, port))
+                    self._ports[port] = path
+            return self._ports[port]

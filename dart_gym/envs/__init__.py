@@ -1,0 +1,1 @@
+"""The Gymnasium environments: `DesktopEnv`, `DesktopVectorEnv`, their spaces and settings."""

@@ -1,0 +1,164 @@
+"""What an environment is made of: the arguments that `DesktopEnv` and `DesktopVectorEnv` share, checked once.
+
+Invariants:
+    - Making settings boots nothing and opens no connection; only the tasks are looked up, for the size of the screen.
+    - Every value is plain, so that `gymnasium`'s spec of an environment goes through JSON and back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import gymnasium
+
+from dart_gym.cluster.client.cluster_client import ClientSettings, check_codec
+from dart_gym.cluster.client.server_choice import server_urls
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.envs.cluster_link import ClusterLink
+from dart_gym.envs.spaces import ActionSpace, observation_space
+from dart_gym.sessions.episode_info import TaskChoice
+from dart_gym.sessions.pacing import pacing_named
+
+RENDER_MODES = ("rgb_array",)
+
+
+class EnvOptions(TypedDict, total=False):
+    """The keywords of `gymnasium.make` and `make_vec`, for editors and type checkers; see `EnvSettings`."""
+
+    tasks: Sequence[str] | None
+    suite: str | None
+    url: str | None
+    token_env: str | None
+    osworld_url: str | None
+    codec: str | None
+    width: int | None
+    height: int | None
+    render_mode: str | None
+    max_steps: int | None
+    time_limit_s: float | None
+    pacing: str
+    accessibility: bool
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSettings:
+    """The settings of one environment, or of each of a vector.
+
+    Attributes:
+        task: the task of every episode; "miniwob/click-test" by default.
+        tasks: several, of which each reset draws one.
+        suite: all tasks of a suite likewise.
+        url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`), or of several, separated by commas; without one
+            a private cluster is started.
+        token_env: name of the environment variable that holds the cluster's token.
+        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop;
+            for a vector as many as environments, separated by commas.
+        codec: of the screenshots between cluster and client, "raw" or "png", or one of those that lose a little; by
+            default "raw" where the cluster runs on this machine, "png" elsewhere.
+        width: of the screen in pixels, instead of the task's.
+        height: likewise.
+        render_mode: "rgb_array" or None.
+        max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
+            `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
+        time_limit_s: wall-clock limit of an episode.
+        pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
+        accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
+            "osworld" tell.
+        deadline_s: of one operation; what takes longer is a fault of the environment.
+    """
+
+    task: str | None = None
+    tasks: tuple[str, ...] | None = None
+    suite: str | None = None
+    url: str | None = None
+    token_env: str | None = None
+    osworld_url: str | None = None
+    codec: str | None = None
+    width: int | None = None
+    height: int | None = None
+    render_mode: str | None = None
+    max_steps: int | None = None
+    time_limit_s: float | None = None
+    pacing: str = "settle"
+    accessibility: bool = False
+    deadline_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.render_mode is not None and self.render_mode not in RENDER_MODES:
+            raise ValueError(f"render_mode must be None or one of {list(RENDER_MODES)}, got {self.render_mode!r}")
+        if self.codec is not None:
+            check_codec(self.codec)
+        if self.url is not None:
+            server_urls(self.url)
+        pacing_named(self.pacing)
+
+    @classmethod
+    def make(cls, task: str | None, options: EnvOptions) -> EnvSettings:
+        """From the arguments of an environment.
+
+        Raises:
+            TypeError: an option that there is not; the message suggests a near name.
+            ValueError, ConfigurationError: a value that is not possible.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        values: dict[str, Any] = {**options}
+        for name in values:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+                raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
+        if values.get("tasks") is not None:
+            values["tasks"] = tuple(values["tasks"])
+        return cls(task=task, **values)
+
+    def choices(self, num_envs: int = 1) -> list[TaskChoice]:
+        """The tasks of each environment, the same for all but for their machines; all of one screen size.
+
+        Raises:
+            ConfigurationError: as many machines (`osworld_url`) as environments are needed.
+            UnknownTaskError, ValueError: as `TaskChoice.make`.
+        """
+        arguments = self.task, self.tasks, self.suite, self.width, self.height
+        if self.osworld_url is None:
+            return [TaskChoice.make(*arguments)] * num_envs
+        urls = list(dict.fromkeys(part.strip() for part in self.osworld_url.split(",")))
+        if len(urls) != num_envs:
+            raise ConfigurationError(
+                f"osworld_url must name one machine for each environment ({num_envs}), got {self.osworld_url!r}"
+            )
+        return [TaskChoice.make(*arguments, url) for url in urls]
+
+    def link(self) -> ClusterLink:
+        """The way to the cluster; nothing is connected yet."""
+        return ClusterLink(self.url, self.token_env, ClientSettings(codecs=(self.codec,) if self.codec else ()))
+
+    def observation_space(self, choice: TaskChoice) -> gymnasium.spaces.Dict:
+        """Of one environment."""
+        return observation_space(choice.height, choice.width, accessibility=self.accessibility)
+
+    def action_space(self, choice: TaskChoice) -> ActionSpace:
+        """Of one environment."""
+        return ActionSpace(choice.height, choice.width)
+
+    def reset_arguments(self, choice: TaskChoice, pacing: str | None = None) -> dict[str, Any]:
+        """What every reset of a session gets, besides task and seed."""
+        return {
+            "max_steps": self.max_steps,
+            "time_limit_s": self.time_limit_s,
+            "desktop": choice.override or None,
+            "pacing": pacing or self.pacing,
+            "accessibility": self.accessibility,
+            "deadline_s": self.deadline_s,
+        }
+
+
+def osworld_options(task: str | None, options: EnvOptions) -> EnvOptions:
+    """The options of an environment of OSWorld's tasks: all of the suite "osworld" where nothing else is named."""
+    if task is not None or options.get("tasks") is not None:
+        return options
+    return {"suite": "osworld", **options}

@@ -1,0 +1,183 @@
+"""Spaces for screens, texts and typed actions that stay cheap at 1080p and dozens of environments.
+
+`gymnasium.spaces.Box` of a 1080p frame costs 25 MB and 0.1 s, its batch of 16 costs 400 MB; `Text` cannot hold
+Unicode. The spaces here cost bytes, and their members are what desktops give and take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import Space, spaces
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from dart_gym.core.actions import (
+    ACTION_TYPES,
+    Action,
+    Click,
+    Press,
+    Scroll,
+    Type,
+    Wait,
+    action_from_dict,
+    action_to_dict,
+)
+
+MAX_TEXT = 100_000
+MAX_TREE = 16_000_000
+_ACTIONS = frozenset(ACTION_TYPES.values())
+_WORDS = ("hello", "desktop", "42", "naïve café", "中文", "a b\tc")
+_CHORDS = (("enter",), ("tab",), ("esc",), ("ctrl", "a"), ("shift", "tab"))
+
+
+class Screenshot(spaces.Box):
+    """RGB frames, uint8 of shape (*batch, height, width, 3). Its bounds are broadcast views."""
+
+    def __init__(
+        self, height: int, width: int, batch: Sequence[int] = (), seed: int | np.random.Generator | None = None
+    ) -> None:
+        self.height, self.width, self.batch = int(height), int(width), tuple(int(n) for n in batch)
+        shape = (*self.batch, self.height, self.width, 3)
+        Space.__init__(self, shape, np.uint8, seed)
+        self.low, self.high = np.broadcast_to(np.uint8(0), shape), np.broadcast_to(np.uint8(255), shape)
+        self.low_repr, self.high_repr = "0", "255"
+        self.bounded_below = self.bounded_above = np.broadcast_to(np.True_, shape)
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a frame of this size."""
+        return isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.shape == self.shape
+
+    def sample(self, mask: None = None, probability: None = None) -> NDArray[np.uint8]:
+        """Noise."""
+        return self.np_random.integers(0, 256, self.shape, dtype=np.uint8)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Screenshot) and self.shape == other.shape
+
+    __hash__ = None  # type: ignore[assignment]  # like all spaces: compared by value, and mutable
+
+    def __repr__(self) -> str:
+        return f"Screenshot({self.height}, {self.width}{f', batch={self.batch}' if self.batch else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Screenshot, (self.height, self.width, self.batch)
+
+
+@batch_space.register(Screenshot)
+def _batch_screenshot(space: Screenshot, n: int = 1) -> Screenshot:
+    return Screenshot(space.height, space.width, (n, *space.batch))
+
+
+class UnicodeText(Space[str]):
+    """Any text up to a length."""
+
+    def __init__(self, max_length: int = MAX_TEXT, seed: int | np.random.Generator | None = None) -> None:
+        self.max_length = max_length
+        super().__init__((), None, seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Texts are no arrays."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is a text that is not too long."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: None = None, probability: None = None) -> str:
+        """A short word."""
+        return _WORDS[int(self.np_random.integers(len(_WORDS)))][: self.max_length]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnicodeText) and self.max_length == other.max_length
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"UnicodeText({self.max_length})"
+
+
+class ActionSpace(Space[Action]):
+    """The typed actions of `dart_gym.core.actions`, on a screen of a size in pixels.
+
+    Members are all `Action`s and their dicts, also those that this screen cannot carry out (the observation says why
+    not). Samples are clicks, scrolls, texts, chords and short waits; none ends the episode.
+    """
+
+    def __init__(self, height: int, width: int, seed: int | np.random.Generator | None = None) -> None:
+        self.height, self.width = int(height), int(width)
+        super().__init__(None, None, seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """Actions are no arrays."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is an action, or the dict of one."""
+        try:
+            as_action(x)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def sample(self, mask: None = None, probability: None = None) -> Action:
+        """A random action; half of them are clicks."""
+        rng = self.np_random
+        x, y = int(rng.integers(self.width)), int(rng.integers(self.height))
+        match int(rng.integers(8)):
+            case 0:
+                return Type(_WORDS[int(rng.integers(len(_WORDS)))])
+            case 1:
+                return Press(_CHORDS[int(rng.integers(len(_CHORDS)))])
+            case 2:
+                return Scroll(x, y, dy=int(rng.choice((-3, 3))))
+            case 3:
+                return Wait(0.01)
+            case _:
+                return Click(x, y)
+
+    def to_jsonable(self, sample_n: Iterable[Action]) -> list[dict[str, Any]]:
+        """Dicts of actions."""
+        return [action_to_dict(action) for action in sample_n]
+
+    def from_jsonable(self, sample_n: list[dict[str, Any]]) -> list[Action]:
+        """Actions of dicts."""
+        return [action_from_dict(data) for data in sample_n]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActionSpace) and (self.height, self.width) == (other.height, other.width)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ActionSpace({self.height}, {self.width})"
+
+
+def as_action(action: Action | dict[str, Any]) -> Action:
+    """An action from an action or its dict.
+
+    Raises:
+        TypeError: neither.
+        ValueError: a dict that stands for no action.
+    """
+    if type(action) in _ACTIONS:
+        return action  # type: ignore[return-value]  # the line above looked
+    if isinstance(action, dict):
+        return action_from_dict(action)
+    raise TypeError(f"an action is a dart_gym Action or its dict, got {type(action).__name__}: {action!r:.200}")
+
+
+def observation_space(height: int, width: int, *, accessibility: bool = False) -> spaces.Dict:
+    """Space of one environment's observations; with `accessibility` the tree as OSWorld's XML is part of them."""
+    parts: dict[str, spaces.Space[Any]] = {
+        "screenshot": Screenshot(height, width),
+        "instruction": UnicodeText(),
+        "action_error": UnicodeText(),
+    }
+    if accessibility:
+        parts["accessibility_tree"] = UnicodeText(MAX_TREE)
+    return spaces.Dict(parts)

@@ -1,0 +1,241 @@
+"""Containers as values: what is asked of the Docker Engine, and whose containers may be removed. No effects.
+
+Invariants:
+    - No port of a desktop container is published: it is reached by Unix sockets in a directory that only this user can
+      open. The ports of a virtual machine are published on loopback alone.
+    - Every container is labelled with the server process that made it, so that a later server can tell orphans.
+    - A container removes itself when it ends, gains no privileges, and has limits of memory, CPU and processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.utils.processes import start_time
+
+SERVER_LABEL = "dart-gym.server"
+PROVIDER_LABEL = "dart-gym.provider"
+DIRECTORY = "/run/dart-gym"
+"""Where a container sees the directory of its sockets."""
+
+OSWORLD_PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}
+_LOOPBACK = "127.0.0.1"
+_CPU_UNIT = 1_000_000_000  # the Engine counts in billionths
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that a container belongs to.
+
+    Attributes:
+        host: name of its machine.
+        boot: when that machine was booted, as the kernel names it.
+        pid_namespace: where its pid counts.
+        pid: its pid.
+        started: when it was started, in clock ticks since the boot.
+    """
+
+    host: str
+    boot: str
+    pid_namespace: str
+    pid: int
+    started: int
+
+    @classmethod
+    def here(cls) -> Owner:
+        """This process."""
+        pid = os.getpid()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"), pid, start_time(pid) or 0)
+
+    @classmethod
+    def parse(cls, label: str) -> Owner | None:
+        """The owner that a label names; None if it is none."""
+        parts = label.split("/")
+        if len(parts) != 5 or not (parts[3].isdigit() and parts[4].isdigit()):
+            return None
+        return cls(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4]))
+
+    @property
+    def label(self) -> str:
+        """As the value of a label."""
+        return f"{self.host}/{self.boot}/{self.pid_namespace}/{self.pid}/{self.started}"
+
+    def is_dead(self, here: Owner, started_now: int | None) -> bool:
+        """Whether the owner has ended for sure.
+
+        Args:
+            here: this process.
+            started_now: start time of whatever process has the owner's pid now; None for none.
+        """
+        if self.host != here.host:
+            return False  # of another machine that uses the same Docker daemon
+        if self.boot != here.boot:
+            return True
+        return self.pid_namespace == here.pid_namespace and started_now != self.started
+
+
+def is_orphan(labels: Mapping[str, str], here: Owner) -> bool:
+    """Whether a container was made by a server that is dead."""
+    owner = Owner.parse(labels.get(SERVER_LABEL, ""))
+    return owner is not None and owner.is_dead(here, start_time(owner.pid))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a container may use.
+
+    Attributes:
+        memory: bytes, without any swap.
+        cpus: cores.
+        pids: processes and threads.
+    """
+
+    memory: int
+    cpus: float
+    pids: int
+
+    def host_config(self) -> dict[str, Any]:
+        """As the Engine's API wants them."""
+        return {
+            "Memory": self.memory,
+            "MemorySwap": self.memory,
+            "NanoCpus": int(self.cpus * _CPU_UNIT),
+            "PidsLimit": self.pids,
+        }
+
+
+def desktop_container(
+    spec: DesktopSpec,
+    *,
+    image: str,
+    directory: Path,
+    user: str,
+    network: str,
+    limits: Limits,
+    owner: Owner,
+    seccomp: str = "",
+    runtime: str = "",
+) -> dict[str, Any]:
+    """What to create for one desktop: the body of the Engine's `/containers/create`.
+
+    Args:
+        spec: what the task asks for. Its sandbox is made inside the container, which is why bubblewrap must be allowed
+            to make namespaces there; with "none" the container itself is the sandbox, under Docker's own restrictions.
+        image: of docker/osworld.
+        directory: on this side, where the sockets are to be; the user must be able to write there.
+        user: "uid:gid" of everything inside, "" for the image's own.
+        network: "none", or any network of Docker; a desktop in bubblewrap has none of its own in any case.
+        limits: see there.
+        owner: the server.
+        seccomp: a seccomp profile as JSON; "" for the default of the sandbox.
+        runtime: another OCI runtime, such as "runsc"; "" for Docker's default.
+    """
+    host_config: dict[str, Any] = {
+        **_confined(limits, network),
+        "Binds": [f"{directory}:{DIRECTORY}"],
+        "CapDrop": ["ALL"],
+        "ReadonlyRootfs": True,
+        "Tmpfs": {"/tmp": "mode=1777,exec", "/run/user": "mode=1777"},
+    }
+    options: list[str] = host_config["SecurityOpt"]
+    if seccomp:
+        options.append(f"seccomp={seccomp}")
+    if spec.sandbox == "bwrap":
+        if not seccomp:
+            options.append("seccomp=unconfined")  # Docker's profile forbids mounts, and namespaces to all but root
+        options.append("apparmor=unconfined")
+        host_config |= {"MaskedPaths": [], "ReadonlyPaths": []}  # else the kernel refuses an own /proc
+    if runtime:
+        host_config["Runtime"] = runtime
+    fields = {name: getattr(spec, name) for name in spec.__slots__}
+    return {
+        "Image": image,
+        "Entrypoint": ["python", "-m", "dart_gym.desktops.desktop_service"],
+        "Cmd": [DIRECTORY, json.dumps(fields)],
+        "User": user,
+        "WorkingDir": "/",
+        "Env": ["HOME=/tmp", "XDG_RUNTIME_DIR=/tmp"],
+        "Hostname": "desktop",
+        "Labels": _labels(owner, "docker"),
+        "Healthcheck": {"Test": ["NONE"]},  # the image's own looks for a server
+        "HostConfig": host_config,
+    }
+
+
+def vm_container(
+    *,
+    image: str,
+    disk: Path,
+    kvm: bool,
+    limits: Limits,
+    vm_memory: int,
+    vm_cores: int,
+    owner: Owner,
+) -> dict[str, Any]:
+    """What to create for one of OSWorld's virtual machines, which QEMU runs in a container.
+
+    Args:
+        image: OSWorld's.
+        disk: the machine's qcow2; it is read only, each container writes to a layer of its own.
+        kvm: whether to hand /dev/kvm through; without, QEMU translates every instruction and takes minutes to boot.
+        limits: of the container.
+        vm_memory: of the machine, in bytes.
+        vm_cores: of the machine.
+        owner: the server.
+    """
+    ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
+    host_config: dict[str, Any] = {
+        **_confined(limits, "bridge"),
+        "Binds": [f"{disk}:/System.qcow2:ro"],
+        "CapAdd": ["NET_ADMIN"],  # QEMU's network is a bridge of its own
+        "PortBindings": {port: [{"HostIp": _LOOPBACK, "HostPort": ""}] for port in ports},
+    }
+    if kvm:
+        host_config["Devices"] = [
+            {"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"},
+        ]
+    return {
+        "Image": image,
+        "Env": [
+            f"RAM_SIZE={vm_memory // 2**20}M",
+            f"CPU_CORES={vm_cores}",
+            "DISK_SIZE=32G",
+            f"KVM={'Y' if kvm else 'N'}",
+        ],
+        "ExposedPorts": {port: {} for port in ports},
+        "Labels": _labels(owner, "osworld-vm"),
+        "HostConfig": host_config,
+    }
+
+
+def published_url(container: Mapping[str, Any]) -> str:
+    """The URL of a virtual machine whose container is described as by the Engine's `/containers/ID/json`.
+
+    Raises:
+        KeyError: its ports are not published.
+    """
+    published = container["NetworkSettings"]["Ports"] or {}
+    port = {name: int(published[f"{number}/tcp"][0]["HostPort"]) for name, number in OSWORLD_PORTS.items()}
+    return f"http://{_LOOPBACK}:{port['server']}?9222={port['chromium']}&8080={port['vlc']}"
+
+
+def _confined(limits: Limits, network: str) -> dict[str, Any]:
+    return {
+        **limits.host_config(),
+        "AutoRemove": True,
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
+        "NetworkMode": network,
+        "SecurityOpt": ["no-new-privileges"],
+    }
+
+
+def _labels(owner: Owner, provider: str) -> dict[str, str]:
+    return {SERVER_LABEL: owner.label, PROVIDER_LABEL: provider}

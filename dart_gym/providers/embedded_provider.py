@@ -1,0 +1,33 @@
+"""The provider "xvfb": desktops of this machine, which is what a server has without being told otherwise."""
+
+from __future__ import annotations
+
+from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.providers.provider import Options
+
+
+class EmbeddedOptions(Options):
+    """It has none: tasks say what they need."""
+
+
+class EmbeddedProvider:
+    """See `dart_gym.providers.provider.Provider`."""
+
+    name = "xvfb"
+    capacity: int | None = None
+    local, spares = True, 1
+
+    def __init__(self, options: EmbeddedOptions) -> None:
+        self.options = options
+
+    async def open(self) -> list[str]:
+        """Nothing to do: a server removes its predecessors' sandboxes itself."""
+        return []
+
+    def desktop(self, spec: DesktopSpec) -> Desktop:
+        """A desktop, not started yet."""
+        return make_desktop(spec)
+
+    async def close(self) -> None:
+        """Nothing to do."""

@@ -1,0 +1,99 @@
+"""What a provider is: it makes desktops for a server, and leaves none behind.
+
+Invariants:
+    - `open` looks whether desktops can be made at all, and removes what a killed server of this machine left behind.
+    - A desktop that was stopped, or whose start failed or was cancelled, has given back whatever it had.
+    - A provider serves tasks that leave the kind of their desktop open (kind "xvfb"). Drawn desktops, and machines that
+      a client names by their URL, are made as without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+
+log = logging.getLogger(__name__)
+
+
+class Options(BaseModel):
+    """Base of the options of the providers: unknown keys are errors, with a suggestion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """The options of given values.
+
+        Raises:
+            ConfigurationError: an unknown key, or a wrong value.
+        """
+        for key in values:
+            if key not in cls.model_fields:
+                near = difflib.get_close_matches(key, cls.model_fields, n=1)
+                known = ", ".join(cls.model_fields) or "it has none"
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {known}"
+                raise ConfigurationError(f"the provider has no option {key!r}; {hint}")
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"])) or "options"
+            if first["type"] == "missing":
+                message = f"the provider needs the option {name!r}; next step: --provider-option {name}=VALUE"
+                raise ConfigurationError(message) from None
+            raise ConfigurationError(f"the provider's option {name}: {first['msg']} (got {first['input']!r})") from None
+
+
+class Provider(Protocol):
+    """Makes desktops.
+
+    Attributes:
+        name: as on the command line.
+        capacity: how many desktops it can have at once; None for no limit that it knows of.
+        local: whether its desktops take memory of this machine.
+        spares: how many desktops a server should hold ready beside those that are lent, unless told.
+    """
+
+    name: str
+    capacity: int | None
+    local: bool
+    spares: int
+
+    async def open(self) -> list[str]:
+        """Get ready, and return what was left behind by a dead server and removed now.
+
+        Raises:
+            ConfigurationError: it cannot work with these options.
+            MissingDependencyError: the machine lacks something.
+        """
+
+    def desktop(self, spec: DesktopSpec) -> Desktop:
+        """A desktop, not started yet: the factory of a server."""
+
+    async def close(self) -> None:
+        """Wait until everything that it started is gone. Call it after the desktops were stopped. Idempotent."""
+
+
+@contextlib.asynccontextmanager
+async def opened(provider: Provider) -> AsyncIterator[Provider]:
+    """Open a provider, say what it removed, and close it at the end."""
+    for name in await provider.open():
+        log.info("removed %s, left behind by a server that is dead", name)
+    try:
+        yield provider
+    finally:
+        await provider.close()
+
+
+def elsewhere(spec: DesktopSpec) -> Desktop | None:
+    """The desktop of a spec that no provider serves; None where it is the provider's."""
+    return None if spec.kind == "xvfb" else make_desktop(spec)

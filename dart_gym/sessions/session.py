@@ -1,0 +1,331 @@
+"""A task on a desktop: reset, step, finish, with one deadline per operation, typed outcomes and seconds by phase.
+
+Invariants:
+    - What goes wrong with the desktop or a task's set-up is a value: terminal ENV_ERROR with an evaluation of
+      status ENVIRONMENT_ERROR; the desktop is thrown away, so the next reset gets a fresh one. The same holds for
+      a deadline that passes, for then nobody knows what the desktop did.
+    - What a person must act on is raised: an unknown task, a missing program, a step without an episode.
+    - A score exists only if an evaluator gave it; no error becomes a 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dart_gym.core.actions import Action, Done, Fail
+from dart_gym.core.errors import ConfigurationError, DesktopError, EpisodeStateError, EvaluationFailure, TaskError
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, PhaseTimer
+from dart_gym.desktops.osworld_vm.machine_address import check_url
+from dart_gym.sessions.pacing import Pacing, describe, pacing_named
+from dart_gym.sessions.seat import Seat
+from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.catalog.scenario import Prepared, Scenario
+from dart_gym.tasks.catalog.task import Task
+
+DEFAULT_DEADLINE_S = 120.0
+ACCESSIBILITY_S = 10.0
+_ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
+_OVERRIDES = ("width", "height", "osworld_url")
+
+
+def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | None = None) -> Task:
+    """Return the task that an id or a JSON stands for, on a screen of the asked size.
+
+    Args:
+        task: an id such as "miniwob/click-tab", an OSWorld JSON, or a task.
+        desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
+            OSWorld's server that replaces its desktop.
+
+    Raises:
+        UnknownTaskError: no such task.
+        TaskError: a malformed one.
+        ConfigurationError: a bad override.
+    """
+    found = task if isinstance(task, Task) else registry.get_task(task)
+    if not desktop:
+        return found
+    for key, value in desktop.items():
+        if key not in _OVERRIDES:
+            raise ConfigurationError(f"cannot override {key!r} of a desktop; possible: {', '.join(_OVERRIDES)}")
+        if key == "osworld_url":
+            check_url(value)
+        elif isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
+            raise ConfigurationError(f"{key} of a desktop must be an integer in [16, 16384] pixels, got {value!r}")
+    changes = dict(desktop)
+    if "osworld_url" in changes:
+        changes |= {"kind": "osworld", "url": changes.pop("osworld_url"), "profile": "osworld"}
+    return dataclasses.replace(found, desktop=dataclasses.replace(found.desktop, **changes))
+
+
+@dataclass(slots=True)
+class _Episode:
+    """State of the running episode."""
+
+    task: Task
+    seed: int
+    max_steps: int
+    ends_at: float
+    desktop: Desktop
+    scenario: Scenario
+    prepared: Prepared
+    info: dict[str, object]
+    pacing: Pacing
+    accessibility: bool = False
+    actions: list[Action] = field(default_factory=list)
+
+
+class Session:
+    """Episodes on the desktop of one seat, one after the other. Operations must not run concurrently.
+
+    Args:
+        seat: where the desktop lives; the caller closes it. None: a seat of its own, closed by `close`.
+    """
+
+    def __init__(self, seat: Seat | None = None) -> None:
+        self._seat = seat or Seat()
+        self._owns_seat = seat is None
+        self._episode: _Episode | None = None
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def reset(
+        self,
+        task: str | dict[str, Any] | Task,
+        *,
+        seed: int,
+        max_steps: int | None = None,
+        time_limit_s: float | None = None,
+        desktop: dict[str, Any] | None = None,
+        pacing: str | None = None,
+        accessibility: bool = False,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> StepResult:
+        """Start an episode and return its first observation.
+
+        Args:
+            task: an id, an OSWorld JSON, or a task.
+            seed: of the task's initial state; equal seeds give equal episodes where the suite can.
+            max_steps: the step limit; the task's own by default.
+            time_limit_s: wall-clock limit of the episode, looked at after each step; none by default.
+            desktop: "width", "height", "osworld_url" instead of the task's.
+            pacing: "settle" (wait until the screen stands still, the default) or "osworld" (its fixed pauses, 60 s
+                after the set-up and 2 s after an action, which the deadline must leave room for).
+            accessibility: whether observations hold the accessibility tree, which programs of the profile "osworld"
+                tell; it takes seconds on a screen with many elements, and is cut off after `ACCESSIBILITY_S`.
+            deadline_s: of this operation.
+
+        Raises:
+            UnknownTaskError, TaskError, ConfigurationError: the arguments are wrong.
+            MissingDependencyError: the machine cannot run such a desktop.
+        """
+        started = time.perf_counter()
+        self._episode = None
+        resolved = resolve_task(task, desktop)
+        if max_steps is not None and max_steps < 1:
+            raise ConfigurationError(f"max_steps must be at least 1, got {max_steps}")
+        chosen = pacing_named(pacing)
+        info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": seed}
+        info |= describe(chosen, None)
+        timer = PhaseTimer({"queue": 0.0})
+        try:
+            async with asyncio.timeout(deadline_s):
+                episode = await self._start(resolved, seed, chosen, info, timer)
+                episode.accessibility = accessibility
+                observation = await self._look(episode, "", timer)
+        except _ENVIRONMENT_TROUBLE as error:
+            self._seat.discard()
+            return _lost(resolved.desktop, "", 0, _explain("reset", error, deadline_s), info, timer, started)
+        except BaseException:
+            self._seat.discard()
+            raise
+        episode.max_steps = max_steps or resolved.max_steps
+        episode.ends_at = time.monotonic() + time_limit_s if time_limit_s is not None else math.inf
+        self._episode = episode
+        return _result(observation, None, None, 0, info, timer, started)
+
+    async def _start(
+        self, task: Task, seed: int, pacing: Pacing, info: dict[str, object], timer: PhaseTimer
+    ) -> _Episode:
+        with timer.phase("boot"):
+            desktop = await self._seat.desktop(task.desktop)
+        if self._seat.face is not None:
+            info["osworld_face"] = self._seat.face.describe()
+        with timer.phase("prepare"):
+            scenario = self._seat.scenario(task.suite)
+            prepared = await scenario.prepare(desktop, task, seed)
+            settled = prepared.settled
+            if not prepared.frame_ready or pacing.after_reset_s is not None:
+                settled = await pacing.wait(desktop, prepared.settle, pacing.after_reset_s)
+            info |= describe(pacing, settled)
+        return _Episode(task, seed, task.max_steps, math.inf, desktop, scenario, prepared, info, pacing)
+
+    async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
+        """Carry out an action, wait until the screen has settled, and return what it shows.
+
+        Raises:
+            EpisodeStateError: no episode is running.
+        """
+        return await self._guarded("step", lambda run, timer: self._step(run, action, timer), deadline_s)
+
+    async def _step(self, episode: _Episode, action: Action, timer: PhaseTimer) -> _Outcome:
+        desktop, error, terminal = episode.desktop, "", None
+        episode.actions.append(action)
+        if isinstance(action, (Done, Fail)):
+            terminal = TerminalState.DONE if isinstance(action, Done) else TerminalState.FAIL
+        else:
+            with timer.phase("perform"):
+                try:
+                    await desktop.perform(action)
+                except ActionError as problem:
+                    error = str(problem) or "the action could not be carried out"
+            with timer.phase("settle"):
+                pacing = episode.pacing
+                settled = await pacing.wait(desktop, episode.prepared.settle, pacing.after_action_s)
+                episode.info |= describe(pacing, settled)
+            with timer.phase("watch"):
+                if await episode.scenario.after_action(desktop, action):
+                    terminal = TerminalState.DONE
+        if terminal is None and len(episode.actions) >= episode.max_steps:
+            terminal = TerminalState.STEP_LIMIT
+        if terminal is None and time.monotonic() >= episode.ends_at:
+            terminal = TerminalState.TIME_LIMIT
+        return await self._observe(episode, error, terminal, timer)
+
+    async def finish(self, terminal: TerminalState, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
+        """End the episode from the policy's side (PARSE_ERROR, MODEL_ERROR, STEP_LIMIT, ...) and score it.
+
+        An end that is nobody's decision (MODEL_ERROR, ENV_ERROR, INTERRUPTED) is not scored.
+
+        Raises:
+            EpisodeStateError: no episode is running.
+        """
+        return await self._guarded("finish", lambda run, timer: self._observe(run, "", terminal, timer), deadline_s)
+
+    async def _observe(
+        self, episode: _Episode, error: str, terminal: TerminalState | None, timer: PhaseTimer
+    ) -> _Outcome:
+        observation = await self._look(episode, error, timer)
+        if terminal is None:
+            return observation, None, None
+        with timer.phase("evaluate"):
+            return observation, terminal, await self._evaluate(episode, terminal)
+
+    async def _look(self, episode: _Episode, error: str, timer: PhaseTimer) -> Observation:
+        tree = None
+        with timer.phase("capture"):
+            screenshot = await episode.desktop.screenshot()
+        if episode.accessibility:
+            with timer.phase("accessibility"):
+                found = await episode.desktop.accessibility_tree(timeout=ACCESSIBILITY_S)
+            tree, episode.info["accessibility_complete"] = found.xml, found.complete
+        return Observation(screenshot, episode.prepared.instruction, error, tree)
+
+    async def _evaluate(self, episode: _Episode, terminal: TerminalState) -> Evaluation:
+        if not terminal.trainable:
+            return Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "session", f"not evaluated: {terminal}")
+        try:
+            return await episode.scenario.evaluate(episode.desktop, terminal, episode.actions)
+        except EvaluationFailure as failure:
+            return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, episode.task.suite, str(failure))
+
+    async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
+        """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
+        started = time.perf_counter()
+        episode, timer = self._running(), PhaseTimer()
+        try:
+            async with asyncio.timeout(deadline_s):
+                observation, terminal, evaluation = await operation(episode, timer)
+        except _ENVIRONMENT_TROUBLE as error:
+            self._abandon()
+            detail = _explain(name, error, deadline_s)
+            instruction, steps = episode.prepared.instruction, len(episode.actions)
+            return _lost(episode.task.desktop, instruction, steps, detail, episode.info, timer, started)
+        except BaseException:  # cancelled, or a bug: nobody knows the desktop's state any more
+            self._abandon()
+            raise
+        if terminal is not None:
+            self._episode = None
+        return _result(observation, terminal, evaluation, len(episode.actions), episode.info, timer, started)
+
+    async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
+        """The next action of a perfect user.
+
+        Raises:
+            EpisodeStateError: no episode is running.
+            TaskError: the suite knows no oracle for this task.
+        """
+        episode = self._running()
+        async with asyncio.timeout(deadline_s):
+            return await episode.scenario.oracle(episode.desktop)
+
+    @property
+    def running(self) -> bool:
+        """Whether an episode is under way."""
+        return self._episode is not None
+
+    def _running(self) -> _Episode:
+        if self._episode is None:
+            raise EpisodeStateError("no episode is running (none was started, or it has ended): call reset first")
+        return self._episode
+
+    def _abandon(self) -> None:
+        self._episode = None
+        self._seat.discard()
+
+    async def close(self) -> None:
+        """End the episode without a score; a seat of its own is closed."""
+        self._episode = None
+        if self._owns_seat:
+            await self._seat.close()
+
+
+_Outcome = tuple[Observation, TerminalState | None, Evaluation | None]
+_Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
+
+
+def _explain(operation: str, error: BaseException, deadline_s: float) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"{operation} was not done within its deadline of {deadline_s:g} s"
+    return f"{operation}: {type(error).__name__}: {error}"
+
+
+def _result(
+    observation: Observation,
+    terminal: TerminalState | None,
+    evaluation: Evaluation | None,
+    step_index: int,
+    info: dict[str, object],
+    timer: PhaseTimer,
+    started: float,
+) -> StepResult:
+    timings = timer.seconds
+    timings["total"] = time.perf_counter() - started
+    return StepResult(observation, terminal, evaluation, step_index, timings, dict(info))
+
+
+def _lost(
+    spec: DesktopSpec,
+    instruction: str,
+    step_index: int,
+    detail: str,
+    info: dict[str, object],
+    timer: PhaseTimer,
+    started: float,
+) -> StepResult:
+    """The result of an episode whose environment broke: a black screen and no score."""
+    observation = Observation(np.zeros((spec.height, spec.width, 3), np.uint8), instruction, detail)
+    evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "session", detail)
+    return _result(observation, TerminalState.ENV_ERROR, evaluation, step_index, info, timer, started)

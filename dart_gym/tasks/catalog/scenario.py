@@ -1,0 +1,61 @@
+"""A scenario is a task in action on one desktop: it prepares, watches, scores, and may know the way.
+
+`Session` drives it and knows nothing of suites. One instance serves one desktop and one suite, episode after
+episode; `dart_gym.tasks.catalog.registry.make_scenario` creates it.
+
+Invariants:
+    - `prepare` leaves the desktop in the state that (task, seed) define, and returns when the first screenshot
+      will show it: readiness is probed, never slept for.
+    - Everything here is privileged; a policy sees only screenshots and the instruction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dart_gym.core.actions import Action
+from dart_gym.core.outcomes import Evaluation, TerminalState
+from dart_gym.desktops.base.desktop import Desktop, SettlePolicy, SettleResult
+from dart_gym.tasks.catalog.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `prepare` found out.
+
+    Attributes:
+        instruction: the task in words, for this seed.
+        settle: how long to wait after each action of this episode.
+        frame_ready: whether the scenario itself made sure that the next screenshot shows the task.
+        settled: how its own wait for a still screen went, if it waited.
+    """
+
+    instruction: str
+    settle: SettlePolicy
+    frame_ready: bool = False
+    settled: SettleResult | None = None
+
+
+class Scenario(Protocol):
+    """How one suite's tasks run on a desktop."""
+
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
+        """Bring the desktop into the task's initial state. Raises `TaskError` or `DesktopError`."""
+
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
+        """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended.
+
+        Args:
+            desktop: on which it was carried out.
+            action: what was carried out just now, or could not be.
+        """
+
+    async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
+        """Score the outcome. Never raises for an evaluator's failure: that is a status."""
+
+    async def oracle(self, desktop: Desktop) -> Action:
+        """The next action of a perfect user, from privileged state. Raises `TaskError` where none is known."""
+
+    async def close(self) -> None:
+        """Let go of connections (not of the desktop)."""

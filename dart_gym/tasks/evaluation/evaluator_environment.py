@@ -1,0 +1,151 @@
+"""The Python environment of the evaluator: where it is, whether it is right, how it is made.
+
+OSWorld's getters and metrics (`desktop-env` of PyPI) pin old versions of large packages, and two of the packages that
+they import are under the AGPL. So they live in a virtual environment of their own, which only the evaluator worker
+uses; nothing of it is imported here.
+
+Invariants:
+    - An environment counts only when its stamp carries the hash of today's requirements: a half-made one never does.
+    - Making it is idempotent; of several makers at once, one works and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+
+PACKAGE, VERSION = "desktop-env", "1.0.2"
+EVALUATOR = f"{PACKAGE}/{VERSION}"
+VARIABLE = "DART_GYM_EVALUATOR"
+COMMAND = "dart-gym evaluator install"
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+NEEDED_MB = 2000
+_PYTHONS = ("/usr/bin/python3", "python3.12", "python3.11", sys.executable)
+_SUITS = "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorEnvironment:
+    """A finished environment.
+
+    Attributes:
+        root: its directory.
+        base: installation of the Python that it was made with; outside of `/usr` perhaps.
+    """
+
+    root: Path
+    base: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.root / "bin" / "python"
+
+    @property
+    def numba_cache(self) -> Path:
+        """Compiled code of the audio metrics, made when the environment was."""
+        return self.root / "numba-cache"
+
+
+def location() -> Path:
+    """Where the environment belongs: `DART_GYM_EVALUATOR`, or a directory of this user."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named).expanduser().absolute()
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "dart-gym" / f"evaluator-{VERSION}"
+
+
+def find(root: Path | None = None) -> EvaluatorEnvironment:
+    """The finished environment.
+
+    Raises:
+        MissingDependencyError: there is none, or it was made from other requirements.
+    """
+    root = root or location()
+    if not _stamp(root).is_file():
+        other = any(root.glob("dart-evaluator-*"))
+        reason = "was made from other requirements" if other else "is not installed"
+        message = f"OSWorld's evaluator ({EVALUATOR}) {reason} in {root}; next step: {COMMAND}"
+        raise MissingDependencyError(f"{message} (once, about 1.3 GB; {VARIABLE} names another place)")
+    return EvaluatorEnvironment(root, Path(_stamp(root).read_text().strip()))
+
+
+def _stamp(root: Path) -> Path:
+    content = REQUIREMENTS.read_bytes() + VERSION.encode()
+    return root / f"dart-evaluator-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def install(root: Path | None = None) -> EvaluatorEnvironment:
+    """Make the environment, or bring it up to date; returns at once when it is finished.
+
+    Raises:
+        MissingDependencyError: no suitable Python, too little space, or pip failed.
+    """
+    root = root or location()
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with open(root.parent / f".{root.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file closes, also by a maker that dies
+        if not _stamp(root).is_file():
+            _make(root)
+    return find(root)
+
+
+def _make(root: Path) -> None:
+    if root.exists() and any(root.iterdir()) and not (root / "pyvenv.cfg").exists():
+        raise ConfigurationError(f"{root} holds something else; let {VARIABLE} name a new directory")
+    free = shutil.disk_usage(root.parent).free >> 20
+    if free < NEEDED_MB:
+        raise MissingDependencyError(
+            f"only {free} MB are free at {root.parent}, the evaluator needs {NEEDED_MB}; free some, or set {VARIABLE}"
+        )
+    python = _find_python()
+    for stamp in root.glob("dart-evaluator-*"):
+        stamp.unlink()
+    _run([python, "-m", "venv", "--clear", str(root)], "the virtual environment could not be made")
+    pip = [str(root / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    _run([*pip, "-r", str(REQUIREMENTS)], "pip could not install the requirements")
+    _run([*pip, "--no-deps", f"{PACKAGE}=={VERSION}"], f"pip could not install {PACKAGE}")
+    _warm(root)
+    base = subprocess.run([python, "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True)
+    _stamp(root).write_text(base.stdout)
+
+
+def _find_python() -> str:
+    for name in _PYTHONS:
+        path = shutil.which(name)
+        if path and subprocess.run([path, "-c", _SUITS], capture_output=True).returncode == 0:
+            return path
+    raise MissingDependencyError(
+        "the evaluator needs Python 3.11 or 3.12 with the module venv; next step: apt-get install python3 python3-venv"
+    )
+
+
+def _run(command: list[str], trouble: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        words = (result.stderr or result.stdout).strip()[-600:]
+        raise MissingDependencyError(f"{trouble}: {words}; next step: mend that and run {COMMAND} again")
+
+
+def _warm(root: Path) -> None:
+    """Compile now what the audio metrics would compile at each evaluation (some ten seconds)."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(root / "numba-cache")}
+    program = (
+        "import io, wave, librosa; sound = io.BytesIO(); file = wave.open(sound, 'wb'); file.setnchannels(1);"
+        "file.setsampwidth(2); file.setframerate(44100); file.writeframes(bytes(range(256)) * 400); file.close();"
+        "y, sr = librosa.load(io.BytesIO(sound.getvalue()));"
+        "librosa.util.normalize(librosa.feature.mfcc(y=y, sr=sr), axis=1)"
+    )
+    command = [str(root / "bin" / "python"), "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if result.returncode:
+        raise MissingDependencyError(f"the installed audio packages do not work: {result.stderr.strip()[-600:]}")

@@ -1,0 +1,272 @@
+"""This side of the evaluator worker: starts it in a sandbox, feeds it, limits it, ends it.
+
+The worker (`evaluator_worker_main.py`) runs OSWorld's own getters and metrics. They parse what the agent left, and
+some of them execute it, so each evaluation has a worker of its own: a bubblewrap sandbox with no network but relays to
+the ports of this one desktop, read-only programs, its own `/tmp`, and the evaluation's cache directory.
+
+Invariants:
+    - What goes wrong (a hang, a crash, too much memory, an exception, nan) is an `EvaluationFailure` that names it.
+    - After `close` no process of the worker is left.
+    - Without a sandbox it runs only for desktops that the user chose to have without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dart_gym.core.errors import EvaluationFailure, MissingDependencyError
+from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
+from dart_gym.desktops.sandbox.sandbox import check_sandbox, system_directories
+from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
+from dart_gym.tasks.evaluation.score_rules import Check, Conj
+
+TIMEOUT_S = 90.0
+MEMORY_BYTES = 3 << 30
+FILE_BYTES = 1 << 30
+SCRATCH_BYTES = 1 << 30
+_SERVER_PORT = 5000
+_MAIN = Path(__file__).with_name("evaluator_worker_main.py")
+_INSIDE, _CACHE, _SCRATCH = "/run/evaluator", "/cache", "/tmp"
+# Getters that ask nothing but the server; others may need DevTools or VLC's web interface.
+_SERVER_ONLY = frozenset(
+    "rule vm_file vm_command_line vm_command_error cache_file cloud_file content_from_vm_file vm_terminal_output "
+    "gimp_config_file vlc_config vscode_config vm_screen_size vm_window_size vm_wallpaper list_directory "
+    "accessibility_tree rule_relativeTime".split()
+)
+
+
+class EvaluatorWorker:
+    """One worker, for one evaluation. An async context manager.
+
+    Args:
+        desktop: what is evaluated; the worker reaches it through a face of its own.
+        environment: where desktop-env is installed.
+        cache: directory of this evaluation's files, private to it.
+        timeout: seconds for everything from start to close.
+    """
+
+    def __init__(
+        self, desktop: Desktop, environment: EvaluatorEnvironment, cache: Path, *, timeout: float = TIMEOUT_S
+    ) -> None:
+        self._desktop, self._environment, self._cache = desktop, environment, cache
+        self._timeout = timeout
+        self._isolated = desktop.spec.sandbox != "none"
+        self._process: asyncio.subprocess.Process | None = None
+        self._stack = contextlib.AsyncExitStack()
+        self._ends_at = math.inf
+
+    async def __aenter__(self) -> EvaluatorWorker:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self, checks: Iterable[Check]) -> None:
+        """Start the worker and have it import what the checks need; returns before it has.
+
+        Raises:
+            MissingDependencyError: the machine cannot make sandboxes.
+        """
+        if self._isolated and shutil.which("bwrap") is None:
+            raise MissingDependencyError(str(check_sandbox()))
+        checks = list(checks)
+        configs = [config for check in checks for config in (check.result, check.expected) if config]
+        getters = sorted({str(config.get("type")) for config in configs})
+        self._ends_at = asyncio.get_running_loop().time() + self._timeout
+        sockets = await self._sockets(getters)
+        self._log = self._cache.with_name(self._cache.name + ".log")
+        self._stack.callback(self._log.unlink, missing_ok=True)
+        self._process = await self._spawn(sockets)
+        self._stack.push_async_callback(self._kill)
+        metrics = sorted({check.func for check in checks})
+        self._send({"op": "load", "metrics": metrics, "getters": getters})
+        self._loaded = False
+
+    async def _sockets(self, getters: list[str]) -> dict[str, tuple[Path, int]]:
+        """The Unix sockets that the worker may reach, and the ports that they are to its getters."""
+        from dart_gym.desktops.osworld_api.api_server import (
+            OSWorldFace,  # its web server costs 0.1 s to import, and most need none
+        )
+
+        path = self._cache.with_name(self._cache.name + ".face")
+        await self._stack.enter_async_context(OSWorldFace(self._desktop, path=path))
+        sockets = {"server": (path, _SERVER_PORT)}
+        if not _SERVER_ONLY.issuperset(getters):
+            sockets["chromium"] = (await self._desktop.open_port(CHROMIUM_PORT), CHROMIUM_PORT)
+            sockets["vlc"] = (await self._desktop.open_port(VLC_PORT), VLC_PORT)
+        return sockets
+
+    async def _spawn(self, sockets: dict[str, tuple[Path, int]]) -> asyncio.subprocess.Process:
+        info_read, info_write = os.pipe()
+        self._stack.callback(os.close, info_read)
+        self._info_fd = info_read
+        command = self._command(sockets, info_write)
+        try:
+            with open(self._log, "wb") as log:
+                return await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    cwd="/",
+                    env=_variables(_SCRATCH if self._isolated else str(self._cache)),
+                    pass_fds=(info_write,) if self._isolated else (),
+                    start_new_session=True,
+                    limit=1 << 22,
+                )
+        finally:
+            os.close(info_write)
+
+    def _command(self, sockets: dict[str, tuple[Path, int]], info_fd: int) -> list[str]:
+        root, inside = self._environment.root, self._isolated
+        settings = {
+            "sockets": {
+                name: (f"{_INSIDE}/{name}.sock" if inside else str(path), port if inside else 0)
+                for name, (path, port) in sockets.items()
+            },
+            "cache": _CACHE if inside else str(self._cache),
+            "scratch": _SCRATCH if inside else str(self._cache),
+            "numba_cache": str(self._environment.numba_cache),
+            "memory_bytes": MEMORY_BYTES,
+            "file_bytes": FILE_BYTES,
+        }
+        main = f"{_INSIDE}/worker_main.py" if inside else str(_MAIN)
+        program = [str(root / "bin" / "python"), "-I", main, json.dumps(settings)]
+        if not inside:
+            return program
+        binds = [("--bind", str(self._cache), _CACHE), ("--ro-bind", str(_MAIN), main)]
+        binds += [("--ro-bind", str(path), f"{_INSIDE}/{name}.sock") for name, (path, _) in sockets.items()]
+        return [*_sandbox(self._environment, info_fd), *(word for bind in binds for word in bind), "--", *program]
+
+    async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
+        """Score one check.
+
+        Returns:
+            the score, and a short text of the state that was looked at.
+
+        Raises:
+            EvaluationFailure: there is no score.
+        """
+        if not self._loaded:
+            self._loaded = True
+            self._require_ok(await self._receive("its imports"), "")
+        self._send(
+            {
+                "op": "check",
+                "func": check.func,
+                "result": check.result,
+                "expected": check.expected,
+                "options": check.options,
+                "conj": conj,
+            }
+        )
+        where = f"metric {check.func}: "
+        reply = self._require_ok(await self._receive(f"metric {check.func}"), where)
+        return float(reply["score"]), str(reply["state"])
+
+    @staticmethod
+    def _require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
+        if "error" in reply:
+            kind = "" if reply["error"] == "Unavailable" else f"{reply['error']}: "
+            raise EvaluationFailure(f"{where}{kind}{reply['message']}")
+        return reply
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None  # `start` made it with a pipe
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def _receive(self, what: str) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None  # likewise
+        left = self._ends_at - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(left, 0.0)):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            message = f"the evaluation took longer than {self._timeout:g} s (in {what}) and was ended"
+            raise EvaluationFailure(message) from None
+        except ValueError as error:
+            raise EvaluationFailure(f"the evaluator answered too much in {what}") from error
+        if not line:
+            raise EvaluationFailure(await self._explain_end(what))
+        try:
+            reply: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise EvaluationFailure(f"the evaluator answered no JSON in {what}: {line[:200]!r}") from error
+        return reply
+
+    async def _explain_end(self, what: str) -> str:
+        assert self._process is not None  # only called with one
+        await self._kill()
+        code = self._process.returncode or 0
+        number = -code if code < 0 else code - 128  # bwrap reports the signal that ended its child as a shell does
+        with contextlib.suppress(ValueError):
+            return f"the evaluator was killed by {signal.Signals(number).name} in {what}{self._last_words()}"
+        return f"the evaluator ended with status {code} in {what}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        words = self._log.read_bytes()[-1500:].decode(errors="replace").strip()
+        return f"; its last words: {words}" if words else ""
+
+    async def _kill(self) -> None:
+        """End the worker with all its children, and wait until they are gone."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        inner = _inner_pid(self._info_fd) if self._isolated else None
+        with contextlib.suppress(ProcessLookupError):
+            if inner is not None:  # bwrap ends after the last process inside
+                os.kill(inner, signal.SIGKILL)
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    async def close(self) -> None:
+        """End the worker and its face. Idempotent."""
+        await self._stack.aclose()
+
+
+def _inner_pid(info_fd: int) -> int | None:
+    """Pid of the first process inside, which bwrap wrote before it started anything; None when it failed before."""
+    os.set_blocking(info_fd, False)
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        while chunk := os.read(info_fd, 4096):
+            data += chunk
+    with contextlib.suppress(ValueError, KeyError):
+        return int(json.loads(data)["child-pid"])
+    return None
+
+
+def _variables(scratch: str) -> dict[str, str]:
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "MPLCONFIGDIR": scratch,
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _sandbox(environment: EvaluatorEnvironment, info_fd: int) -> list[str]:
+    args = [str(shutil.which("bwrap")), "--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "evaluator"]
+    args += ["--die-with-parent", "--info-fd", str(info_fd), *system_directories()]
+    for name in ("ld.so.cache", "alternatives", "localtime", "mime.types", "fonts", "ssl/certs"):
+        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    args += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", _SCRATCH]
+    args += ["--tmpfs", "/run", "--dir", _INSIDE]
+    if not environment.base.is_relative_to("/usr"):
+        args += ["--ro-bind", str(environment.base), str(environment.base)]
+    return [*args, "--ro-bind", str(environment.root), str(environment.root)]

@@ -1,0 +1,116 @@
+"""Tasks in OSWorld's format in action: set-up steps, readiness, OSWorld's evaluation, a scripted way to the goal.
+
+The optional key "dart" of a task's JSON holds:
+    parameters: what a seed chooses (`dart_gym.tasks.catalog.parameters`); "{name}" in instruction, config,
+        evaluator, ready and oracle is replaced.
+    ready: when the task has begun (`dart_gym.tasks.screen.readiness`).
+    oracle: the actions of a perfect user (`oracle_script`); for some of OSWorld's own tasks, which lack the key,
+        they are in `dart_gym.tasks.osworld.solutions`.
+
+Invariants:
+    - Equal (task, seed) give equal instructions, set-up and scores.
+    - The task's JSON is never changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from dart_gym.core.actions import Action
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import Evaluation, TerminalState
+from dart_gym.desktops.base.desktop import Desktop, SettlePolicy
+from dart_gym.tasks.catalog.parameters import draw, fill
+from dart_gym.tasks.catalog.registry import read_suite, register_suite
+from dart_gym.tasks.catalog.scenario import Prepared
+from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.osworld.oracle_script import Script
+from dart_gym.tasks.osworld.solutions import solution
+from dart_gym.tasks.screen.readiness import wait_until_ready
+from dart_gym.tasks.setup.download_cache import DownloadCache
+from dart_gym.tasks.setup.setup_runner import run_steps
+
+FOLDER_VARIABLE = "DART_GYM_OSWORLD"
+# Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
+
+
+class OSWorldScenario:
+    """One OSWorld-format episode on a desktop."""
+
+    def __init__(self) -> None:
+        self._evaluator: dict[str, Any] = {}
+        self._official = True
+        self._oracle = Script("", [])
+        self._taken = 0
+
+    async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
+        """Run the set-up steps and wait until the task's window stands still."""
+        instance = instantiate(task, seed)
+        self._evaluator = instance["evaluator"]
+        self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
+        self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
+        await run_steps(desktop, instance["config"])
+        settled = await wait_until_ready(desktop, instance["ready"])
+        return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
+
+    async def after_action(self, desktop: Desktop, action: Action) -> bool:
+        """Never ends a task by itself: the policy says when it is done."""
+        self._taken += 1
+        return False
+
+    async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
+        """Score the desktop by the task's evaluator."""
+        return await evaluate(desktop, self._evaluator, terminal, official=self._official, fetch=_fetch)
+
+    async def oracle(self, desktop: Desktop) -> Action:
+        """The next action of the script: the n-th after n actions, whatever they were."""
+        return await self._oracle.action(desktop, self._taken)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def _fetch(url: str, path: Path) -> None:
+    """Put an expected file of an evaluation where its getter looks. Raises `DownloadError`."""
+    source = await DownloadCache.default().fetch(url)
+    await asyncio.to_thread(shutil.copyfile, source, path)
+
+
+def instantiate(task: Task, seed: int) -> dict[str, Any]:
+    """The task for one seed, all placeholders filled. Pure.
+
+    Returns:
+        instruction, config, evaluator, ready, oracle.
+    """
+    extra = task.raw.get("dart") or {}
+    values = draw(extra.get("parameters") or {}, task.id, seed)
+    return {
+        "instruction": fill(task.instruction, values),
+        "config": fill(task.config, values),
+        "evaluator": fill(task.evaluator, values),
+        "ready": fill(extra.get("ready") or {}, values),
+        "oracle": fill(extra.get("oracle") or [], values, typed=True) or solution(str(task.raw.get("id"))),
+    }
+
+
+def load_tasks() -> list[Task]:
+    """The tasks of OSWorld's repository, where `DART_GYM_OSWORLD` names its folder of examples; none without it.
+
+    Raises:
+        ConfigurationError: there is no such folder.
+    """
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if not folder:
+        return []
+    if not Path(folder).is_dir():
+        raise ConfigurationError(f"{FOLDER_VARIABLE}={folder} is no folder: let it name evaluation_examples/examples")
+    return list(read_suite(Path(folder)).values())
+
+
+register_suite("osworld", load_tasks, OSWorldScenario)

@@ -1,0 +1,84 @@
+"""When programs have done what they were told: they demand no processor time, and the screen stands still.
+
+A still screen alone does not say that an application has started: a splash screen stands still too. What a program
+demands is the time that it ran and the time that it waited for a processor (`/proc/<pid>/task/<tid>/schedstat`), so a
+busy machine does not make a starting program look idle. Without this file in the kernel, the screen decides.
+
+Invariants:
+    - The wait is bounded, and what it found is told.
+    - Only reads: nothing on the desktop changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from dart_gym.desktops.base.desktop import Desktop, SettlePolicy, SettleResult
+
+MAX_S = 60.0
+PERIOD_S = 0.3
+IDLE_DEMAND = 0.25
+IDLE_PERIODS = 2
+_SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
+_READ_ALL = """
+for task in /proc/[0-9]*/task/*; do
+  read -r run wait rest < $task/schedstat && echo "$task $run $wait"
+done"""
+_READ_OWN = """
+walk() {
+  local task run wait rest children child
+  for task in /proc/$1/task/*; do
+    read -r run wait rest < $task/schedstat && echo "$task $run $wait"
+    children=
+    read -r children < $task/children  # a line without an end: read tells of failure
+    for child in $children; do walk $child; done
+  done
+}
+walk $PPID"""
+"""For a desktop that sees all of the machine: what the parent of its commands has started, Xvfb as well."""
+
+
+async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> SettleResult:
+    """Wait until programs are idle and the screen stands still.
+
+    Args:
+        desktop: with the programs that were started.
+        timeout: the most seconds to wait.
+
+    Returns:
+        stable: whether both came about; and the seconds waited.
+    """
+    started = time.monotonic()
+    idle, before, since = 0, await _demands(desktop), started
+    while idle < IDLE_PERIODS and time.monotonic() - started < timeout:
+        await asyncio.sleep(PERIOD_S)
+        now, after = time.monotonic(), await _demands(desktop)
+        idle = idle + 1 if demand(before, after) < IDLE_DEMAND * (now - since) else 0
+        before, since = after, now
+    settled = await desktop.settle(_SETTLE)
+    return SettleResult(settled.stable and idle >= IDLE_PERIODS, time.monotonic() - started, settled.frames)
+
+
+def demand(before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """Seconds of processor time that threads used or waited for between two readings. Pure.
+
+    Threads of the first reading only have ended, and those of the second only are counted from their start; what reads
+    is among the latter, but stays far below `IDLE_DEMAND`.
+    """
+    return sum(seconds - before.get(thread, 0.0) for thread, seconds in after.items())
+
+
+def parse(text: str) -> dict[str, float]:
+    """Seconds by thread from the lines "thread run wait" in nanoseconds. Pure."""
+    rows = (line.split() for line in text.splitlines())
+    return {thread: (int(run) + int(wait)) / 1e9 for thread, run, wait in rows}
+
+
+async def _demands(desktop: Desktop) -> dict[str, float]:
+    spec = desktop.spec
+    script = _READ_OWN if (spec.kind, spec.sandbox) == ("xvfb", "none") else _READ_ALL
+    # threads end while they are read: what cannot be read is left out
+    result = await desktop.execute(["/bin/sh", "-c", f"exec 2>/dev/null; {script}"], timeout=10.0)
+    return parse(result.stdout.decode())

@@ -1,0 +1,155 @@
+"""The windows of a desktop: found by title, awaited, measured."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.errors import DesktopTimeoutError, MissingDependencyError, TaskError
+from dart_gym.desktops.base.desktop import Desktop
+
+_POLL_S = 0.03
+_TIMEOUT_S = 10.0
+_GEOMETRY = {
+    "x": "Absolute upper-left X",
+    "y": "Absolute upper-left Y",
+    "width": "Width",
+    "height": "Height",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where a window's content lies on the screen, without its frame, in pixels."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that the window manager knows."""
+
+    id: int
+    wm_class: str
+    title: str
+
+
+async def list_windows(desktop: Desktop) -> list[Window]:
+    """All windows with their titles, oldest first, by `wmctrl`, which OSWorld's machines have too.
+
+    Raises:
+        MissingDependencyError: there is no wmctrl.
+    """
+    result = await desktop.execute(["wmctrl", "-lx"], timeout=_TIMEOUT_S)
+    if result.returncode == 127:
+        raise MissingDependencyError("the desktop has no wmctrl; next step: `make apps`, or apt-get install wmctrl")
+    return parse_windows(result.stdout.decode(errors="replace"))
+
+
+def parse_windows(text: str) -> list[Window]:
+    """Read what `wmctrl -lx` prints: id, workspace, class, host and title. Pure."""
+    windows = []
+    for line in text.splitlines():  # a class may hold spaces, and two of them follow it
+        fields = re.match(r"(0x[0-9a-f]+) +(-?\d+) (.*?) {2,}(\S+) ?(.*)$", line)
+        if fields is not None:
+            windows.append(Window(int(fields[1], 16), fields[3], fields[5]))
+    return windows
+
+
+def matching(windows: list[Window], name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
+    """The window that `wmctrl -a` would take: part of the title in any case, or the whole title when `strict`. Pure."""
+    for window in windows:
+        text = window.wm_class if by_class else window.title
+        if (text == name) if strict else (name.lower() in text.lower()):
+            return window
+    return None
+
+
+async def activate(desktop: Desktop, window: int) -> None:
+    """Bring a window to the front, and return when it has the keyboard or is gone."""
+    await desktop.execute(["wmctrl", "-i", "-a", hex(window)], timeout=_TIMEOUT_S)
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline:
+        result = await desktop.execute(["xprop", "-root", "_NET_ACTIVE_WINDOW"], timeout=_TIMEOUT_S)
+        if result.returncode or active_window(result.stdout.decode(errors="replace")) == window:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def active_window(text: str) -> int | None:
+    """The id in what `xprop -root _NET_ACTIVE_WINDOW` prints. Pure."""
+    match = re.search(r"window id # (0x[0-9a-f]+)", text)
+    return int(match[1], 16) if match else None
+
+
+async def close(desktop: Desktop, window: int) -> None:
+    """Ask a window to close, as the user does with its button."""
+    await desktop.execute(["wmctrl", "-i", "-c", hex(window)], timeout=_TIMEOUT_S)
+
+
+async def find_windows(desktop: Desktop, name: str, *, strict: bool = False, by_class: bool = False) -> list[int]:
+    """X ids of the visible windows whose title (or class) contains `name`, or equals it when `strict`."""
+    kind = "--class" if by_class else "--name"
+    command = ["xdotool", "search", "--onlyvisible", kind, title_pattern(name, strict)]
+    result = await desktop.execute(command, timeout=_TIMEOUT_S)
+    return [int(line) for line in result.stdout.split()]
+
+
+def title_pattern(name: str, strict: bool) -> str:
+    """POSIX extended regular expression of a title. Pure."""
+    pattern = re.sub(r"([\\.^$*+?()\[\]{}|])", r"\\\1", name)
+    return f"^{pattern}$" if strict else pattern
+
+
+async def wait_for_window(desktop: Desktop, name: str, *, strict: bool = False, timeout: float = 15.0) -> int:
+    """Wait until a window with this title is mapped, and return its X id.
+
+    Raises:
+        DesktopTimeoutError: it did not appear in time.
+    """
+    deadline = time.monotonic() + timeout
+    while not (windows := await find_windows(desktop, name, strict=strict)):
+        if time.monotonic() > deadline:
+            raise DesktopTimeoutError(f"no window titled {name!r} appeared within {timeout:g} s")
+        await asyncio.sleep(_POLL_S)
+    return windows[-1]
+
+
+async def geometry(desktop: Desktop, window: int) -> Geometry:
+    """Where a window is. Raises `TaskError` when it is gone."""
+    result = await desktop.execute(["xwininfo", "-id", str(window)], timeout=_TIMEOUT_S)
+    found = parse_geometry(result.stdout.decode(errors="replace"))
+    if found is None:
+        raise TaskError(f"window {window} is gone: {result.stderr.decode(errors='replace').strip()}")
+    return found
+
+
+def parse_geometry(text: str) -> Geometry | None:
+    """Read what `xwininfo` prints; None where a number is missing. Pure."""
+    values = {}
+    for field, label in _GEOMETRY.items():
+        match = re.search(rf"^\s*{re.escape(label)}:\s+(-?\d+)$", text, re.MULTILINE)
+        if match is None:
+            return None
+        values[field] = int(match[1])
+    return Geometry(**values)
+
+
+def colour_counts(screen: NDArray[np.uint8], window: Geometry) -> NDArray[np.intp]:
+    """How many pixels of every second row of a window have each of its colours. Pure.
+
+    Args:
+        screen: (H, W, 3) uint8 RGB.
+        window: may reach beyond the screen.
+    """
+    top, left = max(window.y, 0), max(window.x, 0)
+    part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
+    return np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)[1]

@@ -1,0 +1,212 @@
+"""The download cache: files of the web that tasks need, stored once by content, found by URL.
+
+    DIRECTORY/urls/<sha256 of the URL>.json     {"url", "sha256", "size"}
+    DIRECTORY/blobs/<2 digits>/<sha256>         the content, read-only
+    DIRECTORY/partial/                          what is being written
+
+Invariants:
+    - A file is written under a temporary name and renamed when it is complete, the index entry after it: a partial
+      file is never found, whatever dies in between.
+    - Any number of processes may fill one cache at the same time.
+    - Nothing here is ever changed by an episode: a desktop gets copies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from dart_gym.core.errors import ConfigurationError, TaskError
+
+CACHE_VARIABLE = "DART_GYM_CACHE"
+OFFLINE_VARIABLE = "DART_GYM_OFFLINE"
+MAX_BYTES = 2 << 30
+DOWNLOAD_TIMEOUT_S = 300.0
+_TRIES = 3
+_RETRY_S = 1.0
+_CHUNK = 1 << 20
+_HUB_MARK = "/resolve/main/"
+
+
+class DownloadError(TaskError):
+    """A file that a task needs cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadCache:
+    """A cache in a directory, which is made when something is stored.
+
+    Attributes:
+        directory: where it is.
+        offline: whether `fetch` may only give what is there.
+        max_bytes: no file may be larger.
+    """
+
+    directory: Path
+    offline: bool = False
+    max_bytes: int = MAX_BYTES
+
+    @classmethod
+    def default(cls) -> DownloadCache:
+        """The cache of this user: `DART_GYM_CACHE`, else `dart-gym` where caches belong; `DART_GYM_OFFLINE=1`."""
+        named = os.environ.get(CACHE_VARIABLE)
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        offline = os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0")
+        return cls(Path(named) if named else caches / "dart-gym" / "downloads", offline)
+
+    def find(self, url: str) -> Path | None:
+        """Path of the content of a URL; None where the cache does not have it whole."""
+        try:
+            entry = json.loads(self._index(url).read_text(encoding="utf-8"))
+            blob = self._blob(entry["sha256"])
+            return blob if blob.stat().st_size == entry["size"] else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{self._index(url)} is damaged ({error}); next step: delete it") from error
+
+    def __contains__(self, url: object) -> bool:
+        return isinstance(url, str) and self.find(url) is not None
+
+    async def fetch(self, url: str, *, timeout: float = DOWNLOAD_TIMEOUT_S) -> Path:
+        """Path of the content of a URL, which is downloaded if need be.
+
+        Raises:
+            DownloadError: it cannot be had; the message names URL and cause.
+        """
+        found = self.find(url)
+        if found is not None:
+            return found
+        if not url.startswith(("http://", "https://")):
+            raise DownloadError(f"{url!r} is no http address")
+        if self.offline:
+            raise DownloadError(
+                f"{url} is not in the download cache {self.directory}, and {OFFLINE_VARIABLE} forbids to fetch it; "
+                "next step: `dart-gym tasks mirror`"
+            )
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._download(url)
+        except TimeoutError:
+            raise DownloadError(f"{url} did not arrive within {timeout:g} s") from None
+        except httpx.HTTPStatusError as error:
+            raise DownloadError(f"{url}: the server says {error.response.status_code}") from error
+        except httpx.HTTPError as error:
+            raise DownloadError(f"cannot download {url}: {type(error).__name__}: {error}") from error
+        except OSError as error:
+            raise DownloadError(f"cannot keep {url} in {self.directory}: {error.strerror or error}") from error
+
+    async def _download(self, url: str) -> Path:
+        for attempt in range(1, _TRIES + 1):  # a download may be repeated: it changes nothing
+            try:
+                return await self._download_once(url)
+            except httpx.TransportError:
+                if attempt == _TRIES:
+                    raise
+                await asyncio.sleep(_RETRY_S * attempt)  # backing off between attempts
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _download_once(self, url: str) -> Path:
+        timeout = httpx.Timeout(60.0, connect=15.0)
+        async with httpx.AsyncClient(follow_redirects=True, timeout=timeout) as client:
+            async with client.stream("GET", url) as response:
+                response.raise_for_status()
+                expected = response.headers.get("content-length")
+                encoded = "content-encoding" in response.headers  # then the length is that of the encoded bytes
+                with self._writing() as (file, digest):
+                    size = 0
+                    async for chunk in response.aiter_bytes(_CHUNK):
+                        size += len(chunk)
+                        self._check_size(url, size)
+                        digest.update(chunk)
+                        file.write(chunk)
+                    if expected is not None and not encoded and int(expected) != size:
+                        raise httpx.ReadError(f"{size} of {expected} bytes arrived")
+                    return self._keep(url, file, digest.hexdigest(), size)
+
+    def add(self, url: str, source: Path) -> Path:
+        """Store a copy of a file as the content of a URL.
+
+        Raises:
+            DownloadError: it cannot be read or stored, or is too large.
+        """
+        try:
+            with source.open("rb") as reader, self._writing() as (file, digest):
+                size = 0
+                while chunk := reader.read(_CHUNK):
+                    size += len(chunk)
+                    self._check_size(url, size)
+                    digest.update(chunk)
+                    file.write(chunk)
+                return self._keep(url, file, digest.hexdigest(), size)
+        except OSError as error:
+            raise DownloadError(f"cannot keep {source} in {self.directory}: {error.strerror or error}") from error
+
+    def _check_size(self, url: str, size: int) -> None:
+        if size > self.max_bytes:
+            raise DownloadError(f"{url} is larger than {self.max_bytes} bytes")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[tuple[IO[bytes], hashlib._Hash]]:
+        partial = self.directory / "partial"
+        partial.mkdir(parents=True, exist_ok=True)
+        file = tempfile.NamedTemporaryFile(dir=partial, delete=False)
+        try:
+            with file:
+                yield file, hashlib.sha256()
+        finally:
+            Path(file.name).unlink(missing_ok=True)  # renamed away if all went well
+
+    def _keep(self, url: str, file: IO[bytes], sha256: str, size: int) -> Path:
+        file.flush()
+        os.fsync(file.fileno())
+        os.fchmod(file.fileno(), 0o444)
+        blob = self._blob(sha256)
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(file.name, blob)
+        entry = json.dumps({"url": url, "sha256": sha256, "size": size})
+        with tempfile.NamedTemporaryFile("w", dir=self.directory / "partial", encoding="utf-8", delete=False) as index:
+            index.write(entry)
+        target = self._index(url)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(index.name, target)
+        return blob
+
+    def _index(self, url: str) -> Path:
+        return self.directory / "urls" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
+
+    def _blob(self, sha256: str) -> Path:
+        return self.directory / "blobs" / sha256[:2] / sha256
+
+    def export(self, url: str, target: Path) -> bool:
+        """Copy the content of a URL to a path; False where the cache does not have it."""
+        found = self.find(url)
+        if found is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(found, target)
+        return found is not None
+
+
+def osworld_cache_name(url: str, name: str) -> str:
+    """What OSWorld's own cache calls a file of the set-up: `uuid5(URL)_basename`. Pure."""
+    return f"{uuid.uuid5(uuid.NAMESPACE_URL, url)}_{os.path.basename(name)}"
+
+
+def mirror_candidates(url: str, name: str) -> list[str]:
+    """Where a directory of hub files, or a cache of OSWorld, may hold a URL's content; best first. Pure."""
+    plain = url.split("?", 1)[0].split("#", 1)[0]
+    hub = [plain.split(_HUB_MARK, 1)[1]] if _HUB_MARK in plain else []
+    safe = [path for path in hub if ".." not in path.split("/") and not path.startswith("/")]
+    return [*safe, osworld_cache_name(url, name)]

@@ -1,0 +1,49 @@
+"""Steps about windows: activate_window, close_window."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from dart_gym.tasks.screen.windows import Window, activate, close, list_windows, matching
+from dart_gym.tasks.setup.setup_step import POLL_S, StepError, Surroundings, required_text
+
+WINDOW_TIMEOUT_S = 20.0
+EVALUATION_TIMEOUT_S = 1.0
+
+
+async def activate_window(where: Surroundings, parameters: dict[str, Any]) -> None:
+    """Bring a window to the front and give it the keyboard."""
+    window = await _find(where, parameters)
+    if window is not None:
+        await activate(where.desktop, window.id)
+
+
+async def close_window(where: Surroundings, parameters: dict[str, Any]) -> None:
+    """Ask a window to close."""
+    window = await _find(where, parameters)
+    if window is not None:
+        await close(where.desktop, window.id)
+
+
+async def _find(where: Surroundings, parameters: dict[str, Any]) -> Window | None:
+    """The window that a step names; None where there is none during an evaluation.
+
+    OSWorld never minds a missing window. Before an episode that means a set-up that went wrong; afterwards the agent
+    may have closed it, and its score must be what OSWorld would give.
+    """
+    name = required_text(parameters, "window_name")
+    strict, by_class = bool(parameters.get("strict")), bool(parameters.get("by_class"))
+    timeout = EVALUATION_TIMEOUT_S if where.evaluating else WINDOW_TIMEOUT_S
+    deadline = time.monotonic() + timeout
+    while True:
+        windows = await list_windows(where.desktop)
+        found = matching(windows, name, strict=strict, by_class=by_class)
+        if found is not None or (where.evaluating and time.monotonic() > deadline):
+            return found
+        if time.monotonic() > deadline:
+            shown = ", ".join(repr(window.title) for window in windows) or "none"
+            kind = "of class" if by_class else "titled"
+            raise StepError(f"no window {kind} {name!r} appeared within {timeout:g} s (windows: {shown})")
+        await asyncio.sleep(POLL_S)

@@ -1,1 +1,0 @@
-"""OSWorld's set-up steps, by what they act on: commands, files, windows, the browser."""

@@ -1,1 +1,0 @@
-"""What the trainer's parts are worth, measured: `dart-train bench`."""

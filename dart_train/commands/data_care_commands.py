@@ -1,0 +1,253 @@
+"""Care of a run's data: how it stands, what may be cleared away, whether it is whole, and the experience pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from rich.bar import Bar
+from rich.columns import Columns
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
+from dart_train.core.train_errors import DataError
+from dart_train.data.insight.status import Held, Status
+from dart_train.data.maintenance.integrity_check import HARMLESS, CheckReport, check_run, unopened
+from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
+from dart_train.data.maintenance.retention import Collection, collect
+from dart_train.data.store.schema import Provenance
+
+FINDINGS_SHOWN = 30
+BAR_WIDTH = 24
+DAMAGED = 3
+MEGABYTE = 1e6
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to those of `dart-train data`."""
+    for command in (status, gc, check, pool):
+        app.command()(command)
+
+
+def status(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
+) -> None:
+    """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+        now = data.status()
+    if as_json:
+        figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures, "why": now.why}
+        typer.echo(json.dumps(figures))
+    else:
+        show_status(now, Console())
+
+
+def show_status(now: Status, console: Console) -> None:
+    """Print a run's status as tables."""
+    version = "none yet" if now.newest_version is None else f"v{now.newest_version}"
+    console.print(Panel(Text(now.why), title=f"{now.run_id} · newest weights {version}", title_align="left"))
+    console.print(
+        Columns(
+            [
+                _counts("trajectories", _trajectories(now)),
+                _counts("groups ready, by task", now.ready_by_task),
+                _counts("groups in the making", {f"{have} of {want}": n for (have, want), n in now.making.items()}),
+                _histogram("versions behind: waiting", now.waiting_staleness),
+                _histogram("versions behind: trained", now.trained_staleness),
+                _counts("trajectories dropped, by rule", now.dropped),
+                _counts("groups dropped, by rule", now.dropped_groups),
+                _counts("decisions", now.decisions),
+                _counts("groups on lease", {_holder(held): held.groups for held in now.leases}),
+            ],
+            padding=(0, 2),
+        )
+    )
+    if now.tasks:
+        console.print(_tasks(now))
+    if now.pool:
+        console.print(_pool(now))
+
+
+def _trajectories(now: Status) -> dict[str, int]:
+    return {name: count for name, count in now.census.parts().items() if name != "eligible_groups"}
+
+
+def _holder(held: Held) -> str:
+    return f"{held.holder} ({held.expires_in_s:.0f} s left)"
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> RenderableType:
+    table = Table(title=title, title_justify="left", show_header=False, min_width=len(title) + 2)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in counts.items():
+        if count:
+            table.add_row(Text(name.replace("_", " ")), str(count))
+    if not table.row_count:
+        table.add_row(Text("none", "dim"), "")
+    return table
+
+
+def _histogram(title: str, counts: Mapping[int, int]) -> RenderableType:
+    table = Table(title=title, title_justify="left", show_header=False, min_width=len(title) + 2)
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    table.add_column(width=BAR_WIDTH)
+    most = max(counts.values(), default=1)
+    for age, count in counts.items():
+        table.add_row(str(age), str(count), Bar(most, 0, count, width=BAR_WIDTH, color="cyan"))
+    if not counts:
+        table.add_row(Text("none", "dim"), "", "")
+    return table
+
+
+def _tasks(now: Status) -> Table:
+    table = Table(title="success by task", title_justify="left")
+    table.add_column("task")
+    for name in ("rollouts", "success", "steps", "longest success"):
+        table.add_column(name, justify="right")
+    table.add_column("", width=BAR_WIDTH)
+    for item in now.tasks:
+        rate = item.success_rate
+        table.add_row(
+            Text(item.task_id),
+            str(item.rollouts),
+            "-" if rate is None else f"{rate:.2f}",
+            "-" if item.mean_steps is None else f"{item.mean_steps:.1f}",
+            "-" if item.longest_success is None else str(item.longest_success),
+            Bar(1.0, 0, rate or 0.0, width=BAR_WIDTH, color="green"),
+        )
+    return table
+
+
+def _pool(now: Status) -> Table:
+    table = Table(title="experience pool", title_justify="left")
+    for name in ("task", "from"):
+        table.add_column(name)
+    for name in ("successes", "groups joined", "importance weight 1"):
+        table.add_column(name, justify="right")
+    for item in now.pool:
+        numbers = (item.trajectories, item.uses, item.without_logprobs)
+        table.add_row(Text(item.task_id), item.provenance.value, *map(str, numbers))
+    return table
+
+
+def gc(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
+) -> None:
+    """Clear away what crashes left and what `data.retention` gives up."""
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+        result = collect(data, context.config.data.retention, dry_run=dry_run)
+    show_collection(result, Console(), dry_run=dry_run)
+
+
+def show_collection(result: Collection, console: Console, *, dry_run: bool = False) -> None:
+    """Print what a collection did."""
+    table = Table(title="would be done" if dry_run else "done", title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for label, count in (
+        ("temporary files of killed processes removed", result.leftovers),
+        ("complete trajectories without a row recorded", result.adopted),
+        ("unreadable files without a row removed", result.unreadable),
+        ("files of an interrupted collection removed", result.half_removed),
+        ("trajectories removed by age or size", result.removed),
+        ("screenshots that nothing shows removed", result.images),
+        ("screenshots re-encoded as WebP", result.reencoded),
+    ):
+        table.add_row(label, str(count))
+    table.add_row("freed", f"{result.freed_bytes / MEGABYTE:.1f} MB")
+    table.add_row("kept", f"{result.kept_bytes / MEGABYTE:.1f} MB")
+    console.print(table)
+    for problem in result.problems:
+        console.print(Text(problem, "yellow"))
+
+
+def check(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
+) -> None:
+    """See whether database and files are whole and agree; exit status 3 if they do not."""
+    with module_context(config, overrides, name, runs_dir) as context:
+        try:
+            with context.open_data() as data:
+                report = check_run(data, pixels=not quick, repair=repair)
+        except DataError as error:
+            report = unopened(error, str(context.run.root))
+    show_findings(report, Console())
+    if not report.whole and not repair:
+        raise typer.Exit(DAMAGED)
+
+
+def show_findings(report: CheckReport, console: Console) -> None:
+    """Print what a check found."""
+    if report.findings:
+        table = Table(title="findings", title_justify="left")
+        for title in ("problem", "where", "detail"):
+            table.add_column(title, overflow="fold")
+        for finding in report.findings[:FINDINGS_SHOWN]:
+            style = "yellow" if finding.problem in HARMLESS else "red"
+            table.add_row(Text(finding.problem.value, style), Text(finding.where), Text(finding.detail))
+        console.print(table)
+        if len(report.findings) > FINDINGS_SHOWN:
+            console.print(f"... and {len(report.findings) - FINDINGS_SHOWN} more")
+    count = len(report.findings)
+    verdict = "whole" if report.whole else f"{count} finding{'s' if count != 1 else ''}"
+    mended = f", {report.repaired} repaired" if report.repaired else ""
+    console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
+
+
+def pool(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="RUN", help="a run's directory or URL, for its successes")
+    ] = None,
+    provenance: Annotated[Provenance, typer.Option("--as", help="who made them")] = Provenance.HINTED,
+    hint_marker: Annotated[
+        str | None, typer.Option(help="text with which the hint begins in the instruction of hinted ones")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="only of this task; may be repeated")] = None,
+) -> None:
+    """Show what the experience pool holds, after importing the successes of another run into it."""
+    console = Console()
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+        fill_pool(data)
+        if source is not None:
+            tokens = ModelTokens.load(context.run.checkpoint(0)) if hint_marker else None
+            report = import_successes(
+                data,
+                read_successes(source, tasks=task or ()),
+                provenance=provenance,
+                origin=source,
+                encode=tokens.encode if tokens else None,
+                hint_marker=hint_marker,
+            )
+            counts = dataclasses.asdict(report)
+            problems = counts.pop("problems")
+            console.print(_counts(f"from {source}", counts))
+            for problem in problems:
+                console.print(Text(problem, "yellow"))
+        now = data.status()
+    console.print(_pool(now) if now.pool else Text("the pool is empty", "dim"))

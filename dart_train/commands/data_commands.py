@@ -1,0 +1,118 @@
+"""The commands `dart-train data ...`: the data manager's process, its schema, and a run as one file.
+
+`dart-train data CONFIG` without a command's name is `dart-train data serve CONFIG`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from dart_train.commands import data_care_commands
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
+from dart_train.config.run_config import ConfigError
+from dart_train.data.store.schema import REVISION
+from dart_train.data.store.sql_store import Store
+
+URL_VARIABLE = "DART_DATA_URL"
+
+
+class DataCommands(TyperGroup):
+    """Takes what is no command for the configuration of `serve`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Put in the name of the command that is left out."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["serve", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=DataCommands, no_args_is_help=True, help="Be the data manager, or look after its data.")
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archive")]
+
+
+@app.command()
+def serve(
+    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
+) -> None:
+    """Be the data manager's process: expire, return leases, keep statistics. `dart-train data CONFIG` is the same."""
+    from dart_train.data.maintenance.data_service import run_data_service
+
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+        run_data_service(
+            manager,
+            context.run.metrics("data"),
+            slots=context.config.rollout.slots,
+            retention=context.config.data.retention,
+            sweep_interval_s=context.config.data.sweep_interval_s,
+            patience_s=context.config.data.patience_s,
+        )
+
+
+@app.command()
+def init(
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="of a run, for its database")] = None,
+    url: Annotated[str | None, typer.Option(help=f"a database; or set {URL_VARIABLE}")] = None,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> None:
+    """Make the tables in an empty database, or bring an older schema up to date."""
+    if config is None:
+        url = url or os.environ.get(URL_VARIABLE)
+    elif url is None:
+        with module_context(config, overrides, name, runs_dir) as context:
+            url = context.database_url()
+    else:
+        raise ConfigError("name a configuration or --url, not both")
+    if not url:
+        raise ConfigError(f"which database? name a configuration, --url, or set the variable {URL_VARIABLE}")
+    store = Store(url, upgrade=True)
+    say(f"{store.where} has schema version {REVISION}")
+    store.close()
+
+
+@app.command("export")
+def export_(
+    config: ConfigPath,
+    file: FileArgument,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> None:
+    """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
+    from dart_train.data.maintenance.transfer import export_run
+
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+        done = export_run(manager, file)
+    say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
+
+
+@app.command("import")
+def import_(
+    config: ConfigPath,
+    file: FileArgument,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> None:
+    """Read such an archive into a run that has no rows yet; its name and its database may be others."""
+    from dart_train.data.maintenance.transfer import import_run
+
+    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+        done = import_run(manager, file)
+    say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
+
+
+data_care_commands.register(app)
+
+
+def say(text: str) -> None:
+    """Print a line for people, in full."""
+    Console(soft_wrap=True).print(text, markup=False, highlight=False)

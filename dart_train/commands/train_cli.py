@@ -1,0 +1,216 @@
+"""`dart-train`: the decoupled trainer, all modules at once or one at a time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from dart_agent.engines.base.engine import EngineError
+from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.core.errors import DartGymError
+from dart_gym.utils.processes import exit_status
+from dart_train.commands.data_commands import app as data_app
+from dart_train.commands.options import (
+    DEFAULT_RUNS_DIR,
+    ClusterUrl,
+    ConfigPath,
+    Name,
+    Overrides,
+    RunsDir,
+    load,
+    module_context,
+)
+from dart_train.config.run_config import check_trainer_fields, dump_config
+from dart_train.core.train_errors import DartTrainError, Interrupted
+from dart_train.run.run_directory import RunDirectory, explained_file_errors
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app.add_typer(data_app, name="data")
+mount_benchmarks(app, "benchmarks.train.train_commands")
+
+INTERRUPTED = 130
+
+
+@app.command()
+def run(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved configuration and end")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
+) -> None:
+    """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
+    from dart_train.launch import pipeline
+
+    loaded = load(config, overrides, name, check_trainer=False)
+    if dry_run or not RunDirectory(runs_dir / loaded.name).config.exists():
+        check_trainer_fields(loaded.trainer, str(config))  # imports torch: a run that was begun need not wait for it
+    if dry_run:
+        pipeline.check(loaded)
+        sys.stdout.write(dump_config(loaded))
+        return
+    with explained_file_errors(runs_dir / loaded.name):
+        pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain), Console())
+
+
+@app.command()
+def controls(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
+) -> None:
+    """Repeat a finished run with shuffled rewards, which must not learn, and add that to its report."""
+    from dart_train.launch import controls as command
+    from dart_train.launch import pipeline
+
+    loaded = load(config, overrides, name, check_trainer=False)
+    with explained_file_errors(runs_dir / loaded.name):
+        pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
+
+
+@app.command()
+def prepare(
+    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
+) -> None:
+    """Place the model that the run starts from and publish it as version 0."""
+    from dart_train.modules import prepare as command
+
+    with module_context(config, overrides, name, runs_dir) as context:
+        command.main(context)
+
+
+@app.command()
+def demonstrate(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    cluster: ClusterUrl = None,
+) -> None:
+    """Record demonstrations by the scripted oracles."""
+    from dart_train.modules import demonstrate as command
+
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context)
+
+
+@app.command()
+def warmup(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    continue_to: Annotated[Path | None, typer.Option(help="go on from the warm start and save here instead")] = None,
+    seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
+) -> None:
+    """Train on the demonstrations and publish version 1."""
+    from dart_train.modules import warmup as command
+
+    with module_context(config, overrides, name, runs_dir) as context:
+        command.main(context, continue_to=continue_to, seconds=seconds)
+
+
+@app.command()
+def evaluate(
+    config: ConfigPath,
+    label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL.json")],
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    cluster: ClusterUrl = None,
+    version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
+    model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
+    trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
+    temperature: Annotated[float | None, typer.Option(help="0 for greedy")] = None,
+) -> None:
+    """Play held-out seeds with fixed weights."""
+    from dart_train.modules import evaluate_version as command
+
+    chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context, label=label, trained_only=trained_only, **chosen)
+
+
+@app.command("constant-click")
+def constant_click(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    cluster: ClusterUrl = None,
+) -> None:
+    """Measure the best constant click of every trained task."""
+    from dart_train.modules import constant_click as command
+
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context)
+
+
+@app.command()
+def rollout(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    cluster: ClusterUrl = None,
+    plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
+) -> None:
+    """Play rollouts with engine replicas until the budget is spent."""
+    from dart_train.modules import rollout as command
+
+    with module_context(config, overrides, name, runs_dir, cluster) as context:
+        command.main(context, plain=plain)
+
+
+@app.command()
+def learn(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    trainer: Annotated[
+        str | None, typer.Option(metavar="MODULE:CLASS", help="another trainer, such as examples/reinforce.py")
+    ] = None,
+) -> None:
+    """Train on leased groups and publish versions."""
+    from dart_train.modules import learn as command
+
+    with module_context(config, overrides, name, runs_dir) as context:
+        command.main(context, trainer=trainer)
+
+
+@app.command()
+def report(
+    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
+) -> None:
+    """Write report.html and report.json of a run, also while it goes on."""
+    from dart_train.modules import write_report as command
+
+    with module_context(config, overrides, name, runs_dir) as context:
+        command.main(context)
+
+
+def main() -> None:
+    """Entry point: errors that a person must act on become one message, not a traceback."""
+    try:
+        app()
+    except Interrupted as error:
+        Console(stderr=True).print(Text(str(error), "yellow"))
+        sys.exit(INTERRUPTED)
+    except (DartTrainError, DartGymError, EngineError) as error:
+        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error:", "red"), f" {error}"))
+        sys.exit(exit_status(hopeless=getattr(error, "hopeless", False)))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The configuration of a run: one typed tree, read from YAML with dotted overrides."""

@@ -1,0 +1,326 @@
+"""Configuration of a run: typed, in YAML, with dotted overrides. An unknown key is an error with a suggestion.
+
+One file describes everything: model, desktops, demonstrations, warm-up, rollouts, data, trainer, evaluation.
+`trainer` holds the fields of `dart_train.trainer.DartGRPOConfig` (a `transformers.TrainingArguments`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dart_agent.formats.ui_tars_prompts import Style
+from dart_train.core.train_errors import DartTrainError
+from dart_train.data.curation.rules import CurationConfig
+from dart_train.data.maintenance.retention import RetentionConfig
+from dart_train.rollout.settings.rollout_config import RolloutConfig
+
+
+class ConfigError(DartTrainError):
+    """The configuration is wrong; the message names the key and the next step."""
+
+    hopeless = True
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Model):
+    """Where the weights come from."""
+
+    path: str = Field(
+        "tiny", description='"tiny": built in place, "tiny-warm": shipped with the package, or a directory'
+    )
+    tiny: dict[str, Any] = Field(
+        default_factory=dict, description="fields of dart_agent.models.tiny_model.TinyModelConfig"
+    )
+
+
+class ClusterConfig(_Model):
+    """Where the desktops are."""
+
+    url: str | None = Field(None, description="a running `dart-gym serve`; None starts one for the run")
+    token_env: str | None = Field(
+        None, description="environment variable that holds the token of a cluster given by url"
+    )
+    desktops: int = Field(4, ge=1, description="desktops of the server that is started for the run")
+    sandbox: Literal["bwrap", "none"] = "bwrap"
+
+    def token(self) -> str | None:
+        """Token of the cluster at `url`; None where none is needed. Raises `ConfigError` if the variable is not set."""
+        if self.url is None or self.token_env is None:
+            return None
+        token = os.environ.get(self.token_env)
+        if not token:
+            raise ConfigError(
+                f"cluster.token_env: the environment variable {self.token_env} is not set: export the token"
+            )
+        return token
+
+
+class AgentConfig(_Model):
+    """How screenshots become prompts and text becomes actions."""
+
+    format: str = Field("ui_tars", description="a name of dart_agent.formats")
+    prompt: Style = Field("short", description="what precedes the instruction")
+    screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
+    texts: int = Field(4, ge=0, description="newest own responses in the prompt")
+    block: int = Field(
+        1,
+        ge=1,
+        description="screenshots dropped at once; more than 1 keeps prompts prefixes of the next ones",
+    )
+    min_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
+    max_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
+
+
+class DemonstrationConfig(_Model):
+    """Demonstrations by the scripted oracles."""
+
+    per_task: int = Field(0, ge=0, description="episodes per task; 0 for none")
+    tasks: tuple[str, ...] | None = Field(None, description="None for the training tasks")
+    per_task_of: dict[str, int] = Field(default_factory=dict, description="other numbers for some tasks")
+    grid: int = Field(1, ge=1, description="clicks are demonstrated on multiples of so many pixels")
+    wrong_instruction_share: float = Field(
+        0.0, ge=0, le=1, description="share of demonstrations that get the instruction of another: imperfect on purpose"
+    )
+    wrong_instruction_share_of: dict[str, float] = Field(
+        default_factory=dict, description="other shares for some tasks, in [0, 1]"
+    )
+
+
+class WarmupConfig(_Model):
+    """Supervised training on the demonstrations, before the reinforcement learning."""
+
+    max_steps: int = Field(0, ge=0, description="optimizer steps; 0 for no warm-up")
+    pool_sources: tuple[str, ...] = Field(
+        (), description="imitate recorded successes of these sources as well, such as human or another policy's"
+    )
+    learning_rate: float = Field(2e-3, gt=0)
+    batch_size: int = Field(16, ge=1)
+    warmup_steps: int = Field(50, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    threads: int = Field(2, ge=1)
+
+
+class DataConfig(_Model):
+    """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
+
+    url: str | None = Field(
+        None, description="SQLAlchemy URL without a password; None for a SQLite file in the run directory"
+    )
+    url_env: str | None = Field(None, description="environment variable that holds the URL, password and all")
+    files: str | None = Field(
+        None,
+        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under "
+        "the run's name; None for the run directory",
+    )
+    image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
+    retention: RetentionConfig = RetentionConfig()
+    sweep_interval_s: float = Field(0.5, gt=0)
+    patience_s: float = Field(
+        300.0,
+        ge=0,
+        description="how long the trainer and the data manager's process go on while the database is away; that of "
+        "rollouts is rollout.patience_s",
+    )
+    curation: CurationConfig = CurationConfig()
+
+    @field_validator("url")
+    @classmethod
+    def _without_password(cls, url: str | None) -> str | None:
+        """The configuration is written into the run's directory and shown: a password must not be in it."""
+        if url is not None and urlsplit(url).password:
+            raise ValueError("a password in a file; put the url into an environment variable and name that in url_env")
+        return url
+
+    def database_url(self) -> str | None:
+        """The database's URL; None for a file in the run directory. Raises `ConfigError` if the variable is not set."""
+        if self.url_env is None:
+            return self.url
+        url = os.environ.get(self.url_env)
+        if not url:
+            raise ConfigError(
+                f"data.url_env: the environment variable {self.url_env} is not set: export the database's URL"
+            )
+        return url
+
+
+class EvaluationConfig(_Model):
+    """Held-out seeds before and after."""
+
+    episodes: int = Field(50, ge=1, description="per trained task")
+    beside: tuple[str, ...] = Field((), description="tasks that are not trained, evaluated and reported beside")
+    beside_episodes: int = Field(10, ge=1)
+    first_seed: int = Field(
+        0, ge=0, description="seeds first_seed, first_seed + 1, ...; below 10 000: never trained on"
+    )
+    temperature: float = Field(1.0, ge=0, description="1.0: the policy that was trained; 0: greedy")
+    greedy: bool = Field(False, description="evaluate greedily as well")
+    samples: int = Field(2, ge=0, description="trajectories per task that the report shows as pictures")
+
+
+class ControlConfig(_Model):
+    """What the reinforcement learning is compared with."""
+
+    supervised: bool = Field(False, description="supervised training goes on for the time that RL took")
+    shuffled_rewards: bool = Field(False, description="the same run with rewards shuffled between trajectories")
+    constant_click: bool = Field(True, description="the best constant click of every trained task")
+    constant_click_seeds: int = Field(100, ge=1)
+
+
+class RunConfig(_Model):
+    """One run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    description: str = ""
+    seed: int = 0
+    model: ModelConfig = ModelConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    agent: AgentConfig = AgentConfig()
+    demonstrations: DemonstrationConfig = DemonstrationConfig()
+    warmup: WarmupConfig = WarmupConfig()
+    rollout: RolloutConfig
+    data: DataConfig = DataConfig()
+    trainer: dict[str, Any] = Field(default_factory=dict)
+    evaluation: EvaluationConfig = EvaluationConfig()
+    controls: ControlConfig = ControlConfig()
+
+    @property
+    def curation(self) -> CurationConfig:
+        """The switches of curation, with the sizes that rollouts and trainer use."""
+        sizes: dict[str, Any] = {"group_size": self.rollout.group_size}
+        if "groups_per_step" in self.trainer:
+            sizes["batch_groups"] = self.trainer["groups_per_step"]
+        return self.data.curation.model_copy(update=sizes)
+
+    @property
+    def train_tasks(self) -> tuple[str, ...]:
+        """Ids of the tasks that are trained."""
+        return tuple(entry.id for entry in self.rollout.tasks)
+
+
+def parse_overrides(items: list[str]) -> list[tuple[list[str], Any]]:
+    """Read `a.b=value` overrides; values are YAML.
+
+    Raises:
+        ConfigError: an item without `=`.
+    """
+    parsed = []
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override {item!r} is not of the form key.subkey=value")
+        try:
+            parsed.append((key.split("."), yaml.safe_load(text)))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of override {item!r} is not YAML: {error}") from None
+    return parsed
+
+
+def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
+    """Set a nested key in place, making the levels on the way."""
+    for key in keys[:-1]:
+        node = values.setdefault(key, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key!r} is a value, it has no keys of its own")
+        values = node
+    values[keys[-1]] = value
+
+
+def load_config(path: str | Path, overrides: list[str] | None = None, *, check_trainer: bool = True) -> RunConfig:
+    """Read a configuration file.
+
+    Args:
+        path: YAML.
+        overrides: `key.subkey=value`.
+        check_trainer: look at the keys of `trainer` as well, which takes the import of torch; modules of a run leave
+            that to the launcher.
+
+    Raises:
+        ConfigError: no such file, not YAML, an unknown key, a value of the wrong type.
+    """
+    path = Path(path)
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        near = ", ".join(sorted(map(str, path.parent.glob("*.yaml")))) if path.parent.is_dir() else ""
+        raise ConfigError(f"no configuration {path}" + (f"; there are: {near}" if near else "")) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys to values")
+    for keys, value in parse_overrides(overrides or []):
+        apply_override(values, keys, value)
+    return parse_config(values, str(path), check_trainer=check_trainer)
+
+
+def parse_config(values: dict[str, Any], origin: str = "configuration", *, check_trainer: bool = True) -> RunConfig:
+    """Check plain values and return the configuration. Raises `ConfigError`."""
+    try:
+        config = RunConfig.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(item) for item in error.errors(include_url=False)]
+        raise ConfigError(f"{origin}:\n  " + "\n  ".join(lines)) from None
+    sampled, trained = config.rollout.sampling.temperature, config.trainer.get("temperature", 1.0)
+    if sampled != trained:
+        raise ConfigError(
+            f"{origin}:\n  rollout.sampling.temperature is {sampled:g}, trainer.temperature {trained!r}: the "
+            "log-probabilities of the two would differ by more than the policies do; set both to the same value"
+        )
+    if check_trainer:
+        check_trainer_fields(config.trainer, origin)
+    return config
+
+
+def check_trainer_fields(trainer: dict[str, Any], origin: str) -> None:
+    """Refuse unknown keys of `trainer`. Raises `ConfigError`."""
+    if not trainer:
+        return
+    import dataclasses
+
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+
+    known = [field.name for field in dataclasses.fields(DartGRPOConfig)]
+    for key in trainer:
+        if key not in known:
+            raise ConfigError(f"{origin}:\n  trainer.{key}: unknown key{_suggest(key, known)}")
+
+
+def _explain(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{where}: unknown key{_suggest(str(item['loc'][-1]), _known_keys(item['loc'][:-1]))}"
+    if "password" in item["msg"]:
+        return f"{where}: {item['msg']}"  # what was given is not to be shown
+    return f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
+
+
+def _known_keys(location: tuple[Any, ...]) -> list[str]:
+    model: Any = RunConfig
+    for part in location:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is not None:
+            model = field.annotation
+    return list(getattr(model, "model_fields", {}))
+
+
+def _suggest(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else ""
+
+
+def dump_config(config: RunConfig) -> str:
+    """The resolved configuration as YAML."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

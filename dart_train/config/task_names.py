@@ -1,0 +1,68 @@
+"""Names of tasks in a configuration: "suite/*" stands for all tasks of a suite, and unknown names are found early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dart_gym.tasks.catalog.registry import get_task, suites, task_ids
+from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.rollout.settings.rollout_config import RolloutConfig
+
+ALL = "/*"
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Replace "suite/*" by the suite's tasks; other names stay as they are.
+
+    Raises:
+        UnknownTaskError: no such suite.
+        ConfigError: the suite has no tasks on this machine.
+    """
+    found: list[str] = []
+    for name in names:
+        if not name.endswith(ALL):
+            found.append(name)
+            continue
+        ids = task_ids(name.removesuffix(ALL))
+        if not ids:
+            raise ConfigError(
+                f"{name!r} stands for no task on this machine; for OSWorld's tasks let DART_GYM_OSWORLD name the "
+                "folder evaluation_examples/examples of its repository, here and where the cluster runs"
+            )
+        found += ids
+    return found
+
+
+def expand_rollout(config: RolloutConfig) -> RolloutConfig:
+    """The same with every task named; those of a suite share weight and step limit. A task named itself goes first."""
+    named = {entry.id: entry for entry in config.tasks if not entry.id.endswith(ALL)}
+    for entry in config.tasks:
+        for task_id in expand([entry.id]):
+            named.setdefault(task_id, entry.model_copy(update={"id": task_id}))
+    return config.model_copy(update={"tasks": tuple(named.values())})
+
+
+def expand_tasks(config: RunConfig) -> RunConfig:
+    """A run's configuration with every task named."""
+    demonstrations, evaluation = config.demonstrations, config.evaluation
+    if demonstrations.tasks is not None:
+        demonstrations = demonstrations.model_copy(update={"tasks": tuple(expand(demonstrations.tasks))})
+    rollout = expand_rollout(config.rollout)
+    trained = {entry.id for entry in rollout.tasks}
+    beside = tuple(task for task in expand(evaluation.beside) if task not in trained)
+    evaluation = evaluation.model_copy(update={"beside": beside})
+    return config.model_copy(update={"rollout": rollout, "demonstrations": demonstrations, "evaluation": evaluation})
+
+
+def check_tasks(config: RunConfig) -> None:
+    """See that every task and suite is known; a suite may be empty here, where its tasks lie on another machine.
+
+    Raises:
+        UnknownTaskError: the message suggests near names.
+    """
+    names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
+    for name in names:
+        if not name.endswith(ALL):
+            get_task(name)
+        elif name.removesuffix(ALL) not in suites():
+            task_ids(name.removesuffix(ALL))  # raises, with near names

@@ -1,0 +1,128 @@
+"""The fingerprint of published weights: what they answer to a few fixed prompts, with log-probabilities.
+
+It lies in the weights' directory. A version number is what a server says of itself; its answers cannot be wrong about
+which weights it has loaded. No torch here: the trainer makes it with the model at hand.
+
+Invariants:
+    - Greedy, without images, a few tokens: the cost of checking is that of one short request.
+    - Rounding may turn a tie between two tokens around: answers are compared up to the first place where they part,
+      and there the log-probabilities of both must still be equal within the tolerance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dart_agent.engines.base.engine import Engine, EngineMismatch, Prompt, Sampling
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.train_errors import CheckpointError
+
+FILE = "fingerprint.json"
+TEXTS = ("Click on the tab", "Type a name and press enter", "Scroll down", "Is it done?")
+LENGTH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What weights answer.
+
+    Attributes:
+        prompts: token ids of each prompt.
+        token_ids: the likeliest continuation of each.
+        logprobs: of each of its tokens.
+        suppressed_ids: left out of the softmax.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]
+    suppressed_ids: tuple[int, ...]
+
+    def write(self, directory: str | Path) -> None:
+        """Put it into a directory of weights."""
+        (Path(directory) / FILE).write_text(json.dumps(asdict(self)))
+
+
+def read_fingerprint(directory: str | Path) -> Fingerprint | None:
+    """The fingerprint in a directory of weights; None where there is none.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    try:
+        fields = json.loads((Path(directory) / FILE).read_bytes())
+        rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "token_ids", "logprobs")}
+        found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{directory}/{FILE} cannot be read ({error}): publish this version again") from error
+    if not len(found.prompts) == len(found.token_ids) == len(found.logprobs) or not found.prompts:
+        raise CheckpointError(f"{directory}/{FILE} has prompts without answers: publish this version again")
+    return found
+
+
+def fingerprint_prompts(tokens: ModelTokens) -> tuple[tuple[int, ...], ...]:
+    """The fixed prompts in a model's own ids."""
+    newline = tokens.encode("\n")
+    return tuple(
+        (
+            *(tokens.im_start_id, *tokens.encode(f"user\n{text}"), tokens.im_end_id, *newline),
+            *(tokens.im_start_id, *tokens.encode("assistant\n")),
+        )
+        for text in TEXTS
+    )
+
+
+def difference(
+    expected: tuple[tuple[int, ...], tuple[float, ...]], got: tuple[tuple[int, ...], tuple[float, ...]]
+) -> float:
+    """Largest difference of log-probabilities up to the first place where the tokens part, that one included. Pure."""
+    worst = 0.0
+    for token, logprob, other_token, other in zip(*expected, *got, strict=False):
+        apart = abs(logprob - other)
+        worst = max(worst, apart if math.isfinite(apart) else math.inf)
+        if token != other_token:
+            break
+    return worst
+
+
+async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: float) -> float | None:
+    """Have an engine answer the prompts of published weights.
+
+    Args:
+        engine: that says it serves them.
+        directory: of the weights.
+        tolerance: most that a log-probability may be off.
+
+    Returns:
+        How far it was off, in nats; None where the weights have no fingerprint.
+
+    Raises:
+        EngineMismatch: it serves other weights.
+        EngineError: it does not answer.
+        CheckpointError: the fingerprint cannot be read.
+    """
+    published = await asyncio.to_thread(read_fingerprint, directory)
+    if published is None:
+        return None
+    sampling = [
+        Sampling(len(ids), temperature=0.0, suppressed_ids=published.suppressed_ids) for ids in published.token_ids
+    ]
+    answers = await asyncio.gather(
+        *(engine.generate(Prompt(ids), each) for ids, each in zip(published.prompts, sampling, strict=True))
+    )
+    worst = max(
+        difference((ids, logprobs), (answer.token_ids, answer.logprobs))
+        for ids, logprobs, answer in zip(published.token_ids, published.logprobs, answers, strict=True)
+    )
+    if not worst <= tolerance:
+        raise EngineMismatch(
+            f"its log-probabilities are {worst:.3g} off those of the weights in {directory}, more than {tolerance:g}: "
+            "it serves other weights, or another model"
+        )
+    return worst

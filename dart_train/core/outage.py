@@ -1,0 +1,155 @@
+"""What a service needs and may lose for a while: for how long it has been away, why, and when that is too long.
+
+Invariants:
+    - People are told twice: when it goes away, and when it is back. Tries in between are silent.
+    - Several parts may notice the same loss ("sources"). It is over when each of them has succeeded again.
+    - The pause before another try doubles up to a ceiling, for each source on its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dart_train.core.train_errors import DataError
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+
+
+def backoff(tries: int, ceiling_s: float = LONGEST_PAUSE_S, first_s: float = FIRST_PAUSE_S) -> float:
+    """Seconds to wait after so many failures in a row: 0.1, 0.2, 0.4, ... up to the ceiling. Pure."""
+    return min(ceiling_s, first_s * 2.0 ** min(max(tries - 1, 0), 30))
+
+
+@dataclass(frozen=True, slots=True)
+class OutageState:
+    """An outage as it is shown.
+
+    Attributes:
+        what: "the database is away".
+        seconds: for so long.
+        reason: what was said last.
+    """
+
+    what: str
+    seconds: float
+    reason: str
+
+
+class Outage:
+    """One thing that may be away. Thread-safe.
+
+    Args:
+        what: it is, for people: "the database".
+        patience_s: how long it may be away.
+        words: how people say that it is away, and that it is back.
+        clock: monotonic seconds.
+
+    Attributes:
+        count: outages so far.
+        total_s: seconds of those that are over.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        patience_s: float,
+        *,
+        words: tuple[str, str] = ("is away", "is back"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what, self.words = what, words
+        self.count = 0
+        self.total_s = 0.0
+        self._patience, self._clock = patience_s, clock
+        self._tries: dict[str, int] = {}
+        self._since: float | None = None
+        self._reason = ""
+        self._lock = threading.Lock()
+
+    def failed(self, error: object, source: str = "") -> float:
+        """A try failed; return how long to wait before the next one of that source."""
+        with self._lock:
+            self._reason = " ".join(str(error).split()) or type(error).__name__
+            tries = self._tries[source] = self._tries.get(source, 0) + 1
+            began = self._since is None
+            if began:
+                self._since = self._clock()
+                self.count += 1
+        if began:
+            patience = "" if math.isinf(self._patience) else f" for {self._patience:g} s"
+            _log.warning("%s %s, will go on trying%s: %s", self.what, self.words[0], patience, self._reason)
+        return backoff(tries)
+
+    def succeeded(self, source: str = "") -> None:
+        """A try of that source succeeded."""
+        if not self._tries:  # without the lock: every call of a healthy service comes here
+            return
+        with self._lock:
+            self._tries.pop(source, None)
+            still_missed = bool(self._tries)
+        if not still_missed:
+            self.ended()
+
+    def ended(self) -> None:
+        """It is back, whoever missed it."""
+        if self._since is None:
+            return
+        with self._lock:
+            self._tries.clear()
+            if self._since is None:
+                return
+            seconds, self._since = self._clock() - self._since, None
+            self.total_s += seconds
+        _log.warning("%s %s after %.1f s", self.what, self.words[1], seconds)
+
+    @property
+    def away(self) -> bool:
+        """Whether it is away now."""
+        return self._since is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has been away for longer than anybody waits."""
+        since = self._since
+        return since is not None and self._clock() - since > self._patience
+
+    @property
+    def reason(self) -> str:
+        """What was said last."""
+        return self._reason
+
+    def state(self) -> OutageState | None:
+        """For people; None while it is there."""
+        with self._lock:
+            if self._since is None:
+                return None
+            return OutageState(f"{self.what} {self.words[0]}", self._clock() - self._since, self._reason)
+
+
+def insist(ask: Callable[[], T], patience_s: float) -> T:
+    """Ask the database until it answers.
+
+    Raises:
+        DataError: it was away for too long, or what is wrong is not that it is away.
+    """
+    outage = Outage("the database", patience_s)
+    while True:
+        try:
+            answer = ask()
+        except DataError as error:
+            pause = outage.failed(error)
+            if error.hopeless or outage.over:
+                raise
+        else:
+            outage.ended()
+            return answer
+        threading.Event().wait(pause)

@@ -1,0 +1,104 @@
+"""Errors of the trainer's modules that a person must act on. Each message names the cause and the next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+
+class DartTrainError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        hopeless: the same command fails again until a person has mended something, so that nobody need try.
+    """
+
+    hopeless: ClassVar[bool] = False
+
+
+class Interrupted(DartTrainError):
+    """Ctrl-C or SIGTERM ended a run; the same command goes on."""
+
+
+class DataError(DartTrainError):
+    """Base of the data manager's errors."""
+
+
+class DatabaseGoneError(DataError):
+    """The database cannot be reached, or its file was deleted while in use."""
+
+
+class DatabaseBusyError(DataError):
+    """Other processes held the database's lock for longer than the busy timeout."""
+
+
+class DiskFullError(DataError):
+    """No space is left on a device.
+
+    Attributes:
+        path: what was being written.
+    """
+
+    hopeless = True
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(
+            f"no space left on the device while writing {path}: free some space (old runs and checkpoints are the "
+            "largest) or set the run directory to another disk; what was recorded before is intact"
+        )
+        self.path = Path(path)
+
+
+class ReadOnlyError(DataError):
+    """The database or the data directory cannot be written."""
+
+    hopeless = True
+
+
+class StorageGoneError(DataError):
+    """The object store that holds trajectories and screenshots cannot be reached."""
+
+
+class SchemaError(DataError):
+    """The database was made by another version of the schema, or is not the data manager's at all."""
+
+    hopeless = True
+
+
+class CorruptDataError(DataError):
+    """A stored file does not hold what its name or row says.
+
+    Attributes:
+        path: the file; a text where it is a URL.
+    """
+
+    hopeless = True
+
+    def __init__(self, path: str | Path, cause: object) -> None:
+        super().__init__(
+            f"{path} is damaged or missing ({cause}): restore it from a copy, or go on without it; "
+            "a lease leaves groups with damaged members out and marks them rejected"
+        )
+        self.path = path if "://" in str(path) else Path(path)
+
+
+class InvalidTrajectoryError(DataError):
+    """A trajectory that breaks an invariant of `dart_train.core.trajectory` was offered for recording."""
+
+
+class DuplicateTrajectoryError(InvalidTrajectoryError):
+    """Two different trajectories of one run have the same id."""
+
+
+class LeaseError(DataError):
+    """The lease cannot be used any more: it expired, was given back, or never existed."""
+
+
+class TasksFailedError(DartTrainError):
+    """No task of the training set could be played for too long; each loses its desktop."""
+
+
+class CheckpointError(DataError):
+    """A checkpoint cannot be published as asked, or is not whole."""
+
+    hopeless = True

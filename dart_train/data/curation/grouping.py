@@ -1,0 +1,246 @@
+"""What becomes of a complete group: a success of the pool joins it, a balanced part of it is chosen, or it is dropped.
+
+`settle_group` decides and is pure; `settle` carries its decision out within the transaction that completed the group.
+
+Invariants:
+    - The order is DART's: the pool first, then the choice of members, then the rules that drop a group.
+    - Exactly one success of the pool joins, and only a group that failed as a whole; one failure leaves for it, so the
+      group keeps its size.
+    - A choice of members keeps at least one of the better and one of the worse, where there are both.
+    - Whatever is not just "ready" is written down in `curation_decision`, with the values that decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from dart_train.data.curation import experience_pool
+from dart_train.data.curation.experience_pool import Success
+from dart_train.data.curation.rules import CurationConfig, judge_group
+from dart_train.data.store.schema import (
+    GroupState,
+    Reason,
+    RolloutState,
+    curation_decision,
+    group_injection,
+    rollout_group,
+    rollout_meta,
+)
+
+_meta, _group = rollout_meta.c, rollout_group.c
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A trainable member of a complete group: row id (a later one has a greater id), reward, oldest version."""
+
+    rollout_id: int
+    reward: float
+    oldest_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What becomes of a group.
+
+    Attributes:
+        state: READY or REJECTED.
+        reason: why it is rejected.
+        rule: which rule decided; "" if none had to.
+        injected: the success of the pool that joins.
+        replaced: the failure that leaves for it.
+        members: those of its own that stay.
+        left_out: those that the choice of members left out.
+        rewards: of all that stay, the injected one last.
+    """
+
+    state: GroupState
+    reason: Reason | None
+    rule: str
+    injected: Success | None
+    replaced: Member | None
+    members: tuple[Member, ...]
+    left_out: tuple[Member, ...]
+    rewards: tuple[float, ...]
+
+
+def settle_group(
+    members: Sequence[Member], config: CurationConfig, successes: Sequence[Success], key: str
+) -> Settlement:
+    """Decide on a complete group.
+
+    Args:
+        members: all of them, fresh, in the order of their recording.
+        config: the switches.
+        successes: of the group's task, from the pool.
+        key: of the group; what is drawn by chance is drawn from it, so that the decision can be repeated.
+    """
+    staying = list(members)
+    injected = replaced = None
+    if config.experience_pool and failed_as_a_whole([member.reward for member in members]):
+        injected = experience_pool.choose(successes, config.pool_sampling, key)
+        if injected is not None:
+            replaced = staying.pop(0)  # the oldest
+    left_out: list[Member] = []
+    if config.select_rollouts is not None:
+        room = config.select_rollouts - (injected is not None)
+        chosen = balanced([member.reward for member in staying], room)
+        left_out = [member for index, member in enumerate(staying) if index not in chosen]
+        staying = [member for index, member in enumerate(staying) if index in chosen]
+    rewards = tuple(member.reward for member in staying) + ((injected.reward,) if injected else ())
+    state, reason = judge_group(
+        len(rewards), len(rewards), min(rewards), max(rewards), drop_no_signal=config.drop_no_signal
+    )
+    if reason is None and config.drop_above is not None and sum(rewards) / len(rewards) >= config.drop_above:
+        state, reason = GroupState.REJECTED, Reason.TOO_EASY
+    rule = reason.value if reason else "experience_pool" if injected else "select_rollouts" if left_out else ""
+    return Settlement(state, reason, rule, injected, replaced, tuple(staying), tuple(left_out), rewards)
+
+
+def failed_as_a_whole(rewards: Sequence[float]) -> bool:
+    """Whether no member has any reward."""
+    return bool(rewards) and max(rewards) <= 0.0
+
+
+def balanced(rewards: Sequence[float], size: int) -> set[int]:
+    """Return the indices of at most `size` members: as many of the better as of the worse half, newest first.
+
+    Better and worse are told apart at the middle between least and greatest reward, so graded rewards count too. Where
+    one side has too few, the other fills up.
+
+    Args:
+        rewards: of the members, oldest first.
+        size: how many are wanted.
+    """
+    if len(rewards) <= size:
+        return set(range(len(rewards)))
+    middle = (min(rewards) + max(rewards)) / 2
+    better = [index for index, reward in enumerate(rewards) if reward > middle]
+    worse = [index for index, reward in enumerate(rewards) if reward <= middle]
+    take = min(len(better), max(size // 2, size - len(worse)))
+    newest_better, newest_worse = better[len(better) - take :], worse[len(worse) - (size - take) :]
+    return {*newest_better, *newest_worse}
+
+
+def settle(connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float) -> Settlement:
+    """Decide on a group that got its last member, and write that down.
+
+    Args:
+        connection: in the transaction that completed the group; its members are RECORDED.
+        run_id: the run.
+        group_id: row of the group.
+        config: the switches; nothing calls this unless `config.settles_groups`.
+        now: Unix time.
+    """
+    group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
+    columns = _meta.rollout_id, _meta.reward, _meta.oldest_version
+    mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
+    rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id))
+    members = [Member(row.rollout_id, row.reward or 0.0, row.oldest_version) for row in rows]
+    wanted = config.experience_pool and failed_as_a_whole([member.reward for member in members])
+    successes = experience_pool.successes(connection, run_id, group.task_id, config.pool_sources) if wanted else []
+    settled = settle_group(members, config, successes, group.group_key)
+    if settled.injected is not None and settled.replaced is not None:
+        _inject(connection, group_id, settled.injected, settled.replaced, now)
+    _reject(connection, [member.rollout_id for member in settled.left_out], Reason.UNSELECTED)
+    if settled.reason is not None:
+        _reject(connection, [member.rollout_id for member in settled.members], settled.reason)
+    connection.execute(
+        rollout_group.update()
+        .where(_group.id == group_id)
+        .values(
+            members=len(settled.rewards),
+            reward_min=min(settled.rewards),
+            reward_max=max(settled.rewards),
+            oldest_version=min((member.oldest_version for member in settled.members), default=group.oldest_version),
+            state=settled.state.value,
+            reason=settled.reason.value if settled.reason else "",
+        )
+    )
+    if settled.rule:
+        decide(
+            connection,
+            run_id,
+            settled.rule,
+            "injected" if settled.rule == "experience_pool" else settled.state.value,
+            task_id=group.task_id,
+            group_id=group_id,
+            now=now,
+            rewards=list(settled.rewards),
+            injected=settled.injected.trajectory_id if settled.injected else None,
+            left_out=len(settled.left_out),
+        )
+    return settled
+
+
+def decide(
+    connection: sa.Connection,
+    run_id: str,
+    rule: str,
+    verdict: str,
+    *,
+    task_id: str = "",
+    group_id: int | None = None,
+    now: float,
+    **details: Any,
+) -> None:
+    """Write a decision of curation down.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        rule: which switch decided.
+        verdict: what came of it.
+        task_id: the task that it was about.
+        group_id: the group that it was about.
+        now: Unix time.
+        details: the values that decided, as JSON.
+    """
+    connection.execute(
+        curation_decision.insert().values(
+            run_id=run_id,
+            rule=rule,
+            verdict=verdict,
+            task_id=task_id,
+            group_id=group_id,
+            details=details,
+            decided_at=now,
+        )
+    )
+
+
+def injected_into(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, list[str]]:
+    """Return the ids of the pool's trajectories that joined groups, by the groups' row ids."""
+    query = (
+        sa.select(group_injection.c.group_id, _meta.trajectory_id)
+        .join(rollout_meta, _meta.rollout_id == group_injection.c.rollout_id)
+        .where(group_injection.c.group_id.in_(group_ids))
+        .order_by(group_injection.c.rollout_id)
+    )
+    found: dict[int, list[str]] = {}
+    for group_id, trajectory_id in connection.execute(query):
+        found.setdefault(group_id, []).append(trajectory_id)
+    return found
+
+
+def _inject(connection: sa.Connection, group_id: int, success: Success, replaced: Member, now: float) -> None:
+    connection.execute(
+        group_injection.insert().values(
+            group_id=group_id, rollout_id=success.rollout_id, replaced_id=replaced.rollout_id, injected_at=now
+        )
+    )
+    experience_pool.mark_used(connection, success.rollout_id, now)
+    _reject(connection, [replaced.rollout_id], Reason.REPLACED)
+
+
+def _reject(connection: sa.Connection, rollout_ids: Sequence[int], reason: Reason) -> None:
+    if rollout_ids:
+        connection.execute(
+            rollout_meta.update()
+            .where(_meta.rollout_id.in_(rollout_ids))
+            .values(state=RolloutState.REJECTED.value, reason=reason.value)
+        )

@@ -1,0 +1,311 @@
+"""Which data is made and trained on: the switches, and the decisions on single trajectories, groups and episodes.
+
+Sources: the DART paper (arXiv 2509.23866) for dynamic rollout number, dynamic trajectory length and the experience
+pool.
+
+Invariants:
+    - Pure: nothing here touches a database, a file, a clock or a random state.
+    - Each idea has its own switch; `CurationConfig.plain()` has all of them off.
+
+Beside it: `admission` says how much may be started, `grouping` settles complete groups, `sampling` shares the rollouts
+among tasks, `pool` keeps successes, `leftovers` makes new groups of what was left over.
+The trainer selects steps by entropy (`top_entropy_quantile`, `entropy_mask_scope`): only it has entropies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from dart_train.core.trajectory import Trajectory
+from dart_train.data.store.schema import GroupState, Provenance, Reason
+
+
+class PoolSampling(StrEnum):
+    """Which of a task's successes joins a group that failed."""
+
+    NEWEST = "newest"
+    UNIFORM = "uniform"
+    LEAST_USED = "least_used"
+
+
+class TaskSampling(StrEnum):
+    """What a task's share of the rollouts depends on."""
+
+    UNIFORM = "uniform"
+    SUCCESS = "success"
+    CURRICULUM = "curriculum"
+
+
+class CurationConfig(BaseModel):
+    """The switches of curation.
+
+    Attributes:
+        group_size: rollouts per group, where the scheduler does not say otherwise.
+        max_staleness: versions that a trajectory's oldest step may lie behind the newest checkpoint; None: no limit.
+        drop_no_signal: leave out groups whose rewards are all equal: their advantages are zero.
+        drop_above: leave out groups whose mean reward is so high or higher; None: off. DART's `acc_max`, 0.7 on hard
+            tasks.
+        select_rollouts: train on at most so many members of a group, positives and negatives balanced; None: on all.
+        batch_groups: groups in a batch, for back-pressure.
+        batches_ahead: how many batches of rollouts may wait or run before new ones are refused; None: no limit.
+        task_groups_ahead: groups of one task that may wait for the trainer while a whole batch waits; None: no limit.
+        success_window: how many of a task's latest rollouts make its success rate.
+        dynamic_rollouts: fewer rollouts for tasks that mostly succeed.
+        dynamic_rollouts_threshold: success rate up to which a group keeps its full size.
+        min_rollouts: least rollouts per group.
+        dynamic_length: cap an episode's steps by the task's longest success.
+        length_margin: steps allowed beyond the longest success.
+        min_length: least cap.
+        length_growth: factor on the cap after attempts that all ended at it; 1.0: it never grows.
+        experience_pool: let one success from the pool join a group that failed as a whole.
+        pool_sampling: which one: the newest, any with equal chances, or one of those used least.
+        pool_sources: what may join, by provenance. With "rollout", every success of the run itself goes into the pool.
+        task_sampling: shares of the tasks: "uniform" (their configured weights), "success" (more for those that succeed
+            about half the time), "curriculum" (easier bands first).
+        sampling_floor: least share of a task, relative to its configured weight; above 0, so that none is forgotten.
+        curriculum_bands: success rates that divide the tasks into bands, falling: easy, ..., hard.
+        curriculum_opens_at: a band opens once the mean success of all easier tasks is so high.
+        replay_leftovers: make new groups, within the staleness window, of trajectories that came too late for theirs,
+            were left out of it, or whose group never filled.
+        leftover_after_s: a group that got no member for so long will not fill.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    group_size: int = Field(default=8, ge=1)
+    max_staleness: int | None = Field(default=4, ge=0)
+    drop_no_signal: bool = True
+    drop_above: float | None = Field(default=None, gt=0.0, le=1.0)
+    select_rollouts: int | None = Field(default=None, ge=2)
+    batch_groups: int = Field(default=12, ge=1)
+    batches_ahead: float | None = Field(default=2.0, ge=1.0)
+    task_groups_ahead: int | None = Field(default=None, ge=1)
+    success_window: int = Field(default=32, ge=1)
+    dynamic_rollouts: bool = False
+    dynamic_rollouts_threshold: float = Field(default=0.6, gt=0.0, le=1.0)
+    min_rollouts: int = Field(default=2, ge=1)
+    dynamic_length: bool = False
+    length_margin: int = Field(default=1, ge=0)
+    min_length: int = Field(default=2, ge=1)
+    length_growth: float = Field(default=1.5, ge=1.0)
+    experience_pool: bool = False
+    pool_sampling: PoolSampling = PoolSampling.NEWEST
+    pool_sources: tuple[Provenance, ...] = (Provenance.ORACLE, Provenance.HUMAN, Provenance.HINTED)
+    task_sampling: TaskSampling = TaskSampling.UNIFORM
+    sampling_floor: float = Field(default=0.1, gt=0.0, le=1.0)
+    curriculum_bands: tuple[float, ...] = (0.7, 0.3)
+    curriculum_opens_at: float = Field(default=0.6, gt=0.0, le=1.0)
+    replay_leftovers: bool = False
+    leftover_after_s: float = Field(default=600.0, gt=0.0)
+
+    @field_validator("curriculum_bands")
+    @classmethod
+    def _bands_fall(cls, bands: tuple[float, ...]) -> tuple[float, ...]:
+        if list(bands) != sorted(set(bands), reverse=True) or not all(0.0 < band < 1.0 for band in bands):
+            raise ValueError(f"give success rates between 0 and 1, falling, such as [0.7, 0.3], not {list(bands)}")
+        return bands
+
+    @classmethod
+    def plain(cls, group_size: int = 8) -> CurationConfig:
+        """Return the settings under which nothing is curated: every complete group is trained on, as in plain GRPO."""
+        return cls(group_size=group_size, max_staleness=None, drop_no_signal=False, batches_ahead=None)
+
+    @property
+    def settles_groups(self) -> bool:
+        """Whether a complete group needs more than a look at its least and greatest reward."""
+        return self.experience_pool or self.select_rollouts is not None or self.drop_above is not None
+
+
+def untrainable(trajectory: Trajectory) -> str:
+    """Return why a trajectory of the policy must not be trained on; "" if it may.
+
+    An error is never a reward of 0: what the environment, an engine or the evaluator broke is left out.
+    """
+    if not trajectory.terminal.trainable:
+        return f"ended in {trajectory.terminal}"
+    if trajectory.reward is None:
+        return "has no reward"
+    if not trajectory.steps:
+        return "has no steps"
+    return ""
+
+
+def judge_group(
+    members: int, expected: int, reward_min: float, reward_max: float, *, drop_no_signal: bool = True
+) -> tuple[GroupState, Reason | None]:
+    """Return the state of a group whose members are all fresh, and the reason if that is "rejected".
+
+    Args:
+        members: trainable members so far.
+        expected: members that complete it.
+        reward_min: least reward of a member.
+        reward_max: greatest reward of a member.
+        drop_no_signal: the switch.
+    """
+    if members < expected:
+        return GroupState.OPEN, None
+    if drop_no_signal and reward_min == reward_max:
+        return GroupState.REJECTED, Reason.NO_SIGNAL
+    return GroupState.READY, None
+
+
+def oldest_allowed(newest_version: int | None, max_staleness: int | None) -> int | None:
+    """Return the oldest weight version that may still be trained on; None: any (no checkpoint yet, or no limit)."""
+    if newest_version is None or max_staleness is None:
+        return None
+    return newest_version - max_staleness
+
+
+def rollouts_for(success_rate: float | None, maximum: int, *, threshold: float = 0.6, minimum: int = 2) -> int:
+    """Return how many rollouts a task's next group gets (DART's dynamic rollout number).
+
+    Full size up to the threshold, then `int(9 / rate - 7)`: with 8 rollouts 8, 6, 5, 4, 3, 2 at success rates
+    0.6, 0.65, 0.7, 0.8, 0.9, 1.0. Fewer rollouts go to what already succeeds.
+
+    Args:
+        success_rate: mean reward of the task's latest rollouts; None if there are none.
+        maximum: rollouts of a full group.
+        threshold: rate up to which a group is full.
+        minimum: least number of rollouts.
+    """
+    if success_rate is None or success_rate <= threshold:
+        return maximum
+    return min(maximum, max(minimum, int(9 / success_rate - 7 + 1e-9)))
+
+
+def length_cap(
+    longest_success: int | None,
+    maximum: int,
+    *,
+    margin: int = 1,
+    minimum: int = 2,
+    cut_off_at: int | None = None,
+    growth: float = 1.5,
+) -> int:
+    """Return the step limit of a task's next episode (DART's dynamic trajectory length).
+
+    The paper caps at the longest success so far and says no more. Here the margin lets a task become longer again, and
+    a cap that cuts off every attempt grows until some attempt ends by itself: a task whose way became longer (another
+    seed, a slower page) is not locked out by an early short success.
+
+    Args:
+        longest_success: steps of the task's longest success; None before the first one.
+        maximum: the general limit.
+        margin: steps allowed beyond the longest success.
+        minimum: least limit.
+        cut_off_at: steps after which the latest attempts ended, where all of them ended at their limit; else None.
+        growth: factor on that.
+    """
+    if longest_success is None:
+        return maximum
+    cap = longest_success + margin
+    if cut_off_at is not None and growth > 1.0:
+        cap = max(cap, cut_off_at + 1, math.ceil(cut_off_at * growth - 1e-9))
+    return min(maximum, max(minimum, cap))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a task's next group is rolled out.
+
+    Attributes:
+        group_size: its rollouts.
+        max_steps: their step limit; None for the task's own.
+        share: factor on the task's configured weight.
+        admitted: whether it may be opened now, as far as that goes by the task (`task_groups_ahead`).
+    """
+
+    group_size: int
+    max_steps: int | None
+    share: float = 1.0
+    admitted: bool = True
+
+
+def plan(
+    config: CurationConfig,
+    max_steps: int | None,
+    *,
+    success_rate: float | None,
+    longest_success: int | None,
+    cut_off_at: int | None = None,
+    share: float = 1.0,
+    admitted: bool = True,
+) -> Plan:
+    """Return how a task's next group is rolled out, by the switches that are on.
+
+    Args:
+        config: the switches.
+        max_steps: the general step limit; without one, length is left to the task.
+        success_rate: mean reward of the task's latest rollouts; None if there are none.
+        longest_success: steps of the task's longest success; None before the first one.
+        cut_off_at: see `length_cap`.
+        share: see `sampling.task_shares`.
+        admitted: see `admission.crowded`.
+    """
+    size, limit = config.group_size, max_steps
+    if config.dynamic_rollouts:
+        threshold, least = config.dynamic_rollouts_threshold, config.min_rollouts
+        size = rollouts_for(success_rate, size, threshold=threshold, minimum=least)
+    if config.dynamic_length and limit is not None:
+        limit = length_cap(
+            longest_success,
+            limit,
+            margin=config.length_margin,
+            minimum=config.min_length,
+            cut_off_at=cut_off_at,
+            growth=config.length_growth,
+        )
+    return Plan(size, limit, share, admitted)
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many trajectories stand where; every trajectory is counted once.
+
+    Attributes:
+        eligible: in complete, fresh groups that can be leased now.
+        eligible_groups: the number of those groups.
+        stale: older than the staleness window.
+        no_signal: in groups without reward variance.
+        unfinished: in groups that lack members.
+        leased: with a trainer now.
+        trained: done.
+        pooled: demonstrations and the experience pool.
+        untrainable: ended in an environment, engine or evaluation error.
+        surplus: came when their group was complete already.
+        corrupt: in groups with a damaged member.
+        too_easy: in groups whose mean reward was above the limit.
+        replaced: failures whose place a success of the pool took.
+        unselected: left out of their group to balance it.
+        oldest_allowed: the oldest version that may be trained on; None: any.
+    """
+
+    eligible: int = 0
+    eligible_groups: int = 0
+    stale: int = 0
+    no_signal: int = 0
+    unfinished: int = 0
+    leased: int = 0
+    trained: int = 0
+    pooled: int = 0
+    untrainable: int = 0
+    surplus: int = 0
+    corrupt: int = 0
+    too_easy: int = 0
+    replaced: int = 0
+    unselected: int = 0
+    oldest_allowed: int | None = None
+
+    @property
+    def total(self) -> int:
+        """All trajectories."""
+        return sum(value for name, value in self.parts().items() if name != "eligible_groups")
+
+    def parts(self) -> dict[str, int]:
+        """Return the counts by name."""
+        names = [name for name in self.__slots__ if name != "oldest_allowed"]
+        return {name: getattr(self, name) for name in names}

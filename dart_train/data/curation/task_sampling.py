@@ -1,0 +1,77 @@
+"""How the rollouts are shared among the tasks, from what is known of their success. Pure.
+
+Invariants:
+    - A share is a factor on the task's configured weight, in [floor, 1]: no task is ever forgotten, since a success
+      rate that nobody measures again stays wrong.
+    - A task that was never tried has share 1.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from dart_train.data.curation.rules import CurationConfig, TaskSampling
+
+
+def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> dict[str, float]:
+    """Return every task's share by the configured way of sampling.
+
+    Args:
+        config: `task_sampling` and its parameters.
+        success: success rate by task id; None for a task that was never tried.
+    """
+    if config.task_sampling is TaskSampling.SUCCESS:
+        return {task: success_share(rate, config.sampling_floor) for task, rate in success.items()}
+    if config.task_sampling is TaskSampling.CURRICULUM:
+        return curriculum_shares(
+            success, config.curriculum_bands, opens_at=config.curriculum_opens_at, floor=config.sampling_floor
+        )
+    return dict.fromkeys(success, 1.0)
+
+
+def success_share(rate: float | None, floor: float = 0.1) -> float:
+    """Return the share of a task by its success rate: `4 p (1 - p)`, the variance of its rewards, scaled to 1 at 1/2.
+
+    The advantages of a group are zero where all of it fails or succeeds, so rollouts go where they carry signal:
+    0.36 at success rates 0.1 and 0.9, 0.75 at 0.25 and 0.75, and the floor where a task never or always succeeds.
+    """
+    if rate is None:
+        return 1.0
+    return max(floor, min(1.0, 4.0 * rate * (1.0 - rate)))
+
+
+def band_of(rate: float, bands: Sequence[float]) -> int:
+    """Return the difficulty band of a success rate: 0 is the easiest, which begins at the first boundary.
+
+    Args:
+        rate: success rate.
+        bands: boundaries, falling; n of them make n + 1 bands.
+    """
+    rising = [-bound for bound in bands]
+    return bisect_left(rising, -rate)
+
+
+def curriculum_shares(
+    success: Mapping[str, float | None], bands: Sequence[float], *, opens_at: float = 0.6, floor: float = 0.1
+) -> dict[str, float]:
+    """Return shares that let harder bands wait until the easier ones are learned.
+
+    A band is open if the mean success of all tasks in easier bands is at least `opens_at`, or if there are none. Tasks
+    of open bands have share 1, the others the floor. With boundaries (0.7, 0.3) and 0.6: tasks below 0.3 wait until
+    those above it average 0.6; a task that is learned moves up by itself.
+
+    Args:
+        success: success rate by task id; None for a task that was never tried: it is tried at once.
+        bands: boundaries between bands, falling.
+        opens_at: mean success that opens the next band.
+        floor: share of tasks that wait.
+    """
+    known = {task: (band_of(rate, bands), rate) for task, rate in success.items() if rate is not None}
+
+    def is_open(band: int) -> bool:
+        easier = [rate for other, rate in known.values() if other < band]
+        return not easier or sum(easier) / len(easier) >= opens_at
+
+    opened = {band: is_open(band) for band in range(len(bands) + 1)}
+    return {task: 1.0 if task not in known or opened[known[task][0]] else floor for task in success}

@@ -1,0 +1,1 @@
+"""Trajectories and screenshots as files, in a directory or an object store."""

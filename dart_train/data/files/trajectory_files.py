@@ -1,0 +1,326 @@
+"""Trajectories and screenshots in a directory or an object store (`data.storage`).
+
+Layout below the root:
+    trajectories/<trajectory_id>/trajectory.msgpack     appears whole or not at all
+    images/<first two digits>/<hash>.png or .webp       each screenshot once, by the hash of its pixels
+
+Invariants:
+    - What has its final name is complete; nothing is written in place.
+    - An image's name is the hash of its pixels, whatever the file's format, and is checked when it is read.
+    - An image that a trajectory is about to refer to is younger than `FRESH_S`: the clean-up removes only images that
+      no trajectory refers to and that are older than `IMAGE_GRACE_S`, so it never races with recording.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import math
+import re
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.files.object_storage import Directory, Entry, open_storage
+
+KNOWN_IMAGES = 200_000  # hashes remembered so that a screenshot seen before costs no look at the disk
+FRESH_S = 1800.0  # an image is written or touched again after so long, when a trajectory needs it
+IMAGE_GRACE_S = 7200.0  # age from which an image without a trajectory is garbage; FRESH_S and the longest recording fit
+REQUESTS = 16  # at the same time, to an object store
+_TRAJECTORY_FILE = "trajectory.msgpack"
+_SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,190}")
+_IMAGE_HASH = re.compile(r"[0-9a-f]{32}")
+_TRAJECTORY_FIELDS = tuple(field.name for field in dataclasses.fields(Trajectory))
+_STEP_FIELDS = tuple(field.name for field in dataclasses.fields(Step))
+_STEP_TUPLES = ("prompt_ids", "image_hashes", "response_ids", "logprobs", "version", "actions")
+
+
+def image_hash(image: NDArray[np.uint8]) -> str:
+    """Return the content hash of an (H, W, 3) uint8 image: 32 hex digits, of its shape and pixels."""
+    digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.hexdigest()
+
+
+def encode_png(image: NDArray[np.uint8]) -> bytes:
+    """Return an (H, W, 3) uint8 image as PNG.
+
+    Rows are not filtered: on drawn screens that is as small as with filters, and five times as fast as finding them.
+    """
+    height, width = image.shape[:2]
+    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row begins with its filter type, 0: none
+    rows[:, 1:] = image.reshape(height, width * 3)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.data, 1)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
+
+def encode_webp(image: NDArray[np.uint8]) -> bytes:
+    """Return an (H, W, 3) uint8 image as lossless WebP: smaller than our PNG, and slower to make."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "WEBP", lossless=True, quality=50, method=4)
+    return buffer.getvalue()
+
+
+def decode_image(data: bytes) -> NDArray[np.uint8]:
+    """Return a PNG or WebP as (H, W, 3) uint8. Raises what Pillow does for damaged files."""
+    with Image.open(io.BytesIO(data)) as picture:
+        return np.array(picture.convert("RGB"))
+
+
+ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": encode_png, "webp": encode_webp}
+
+
+def trajectory_key(trajectory_id: str) -> str:
+    """Return where a trajectory lies below the root.
+
+    Raises:
+        InvalidTrajectoryError: the id cannot be the name of a directory.
+    """
+    if not _SAFE_ID.fullmatch(trajectory_id):
+        raise InvalidTrajectoryError(
+            f"trajectory id {trajectory_id!r} is no safe directory name: use 1 to 191 of letters, digits and ._=+-"
+            ", beginning with a letter, digit or _"
+        )
+    return f"trajectories/{trajectory_id}/{_TRAJECTORY_FILE}"
+
+
+def image_key(image_id: str, image_format: str = "png") -> str:
+    """Return where an image lies below the root, by its hash."""
+    if not _IMAGE_HASH.fullmatch(image_id):
+        raise InvalidTrajectoryError(f"{image_id!r} is no image hash: take it from data.image_hash(image)")
+    return f"images/{image_id[:2]}/{image_id}.{image_format}"
+
+
+class TrajectoryFiles:
+    """Trajectories and screenshots of one run. Thread-safe; several processes may use the same root.
+
+    Args:
+        root: a directory, made if it is not there, or an fsspec URL such as `s3://bucket/prefix`.
+        image_format: how new screenshots are encoded: "png" (fast), or "webp" (lossless, smaller, slow to make).
+        options: of the fsspec file system, see `storage.open_storage`.
+    """
+
+    def __init__(self, root: str | Path, *, image_format: str = "png", options: dict[str, Any] | None = None) -> None:
+        if image_format not in ENCODERS:
+            raise DataError(f"no image format {image_format!r}: use one of {', '.join(ENCODERS)}")
+        self.storage = open_storage(root, options)
+        self._image_format = image_format
+        self._fresh_images: dict[str, float] = {}  # hash -> monotonic time at which its file was young
+        if isinstance(self.storage, Directory):
+            self.storage.make("trajectories", "images")
+
+    @property
+    def root(self) -> Path:
+        """The directory. Raises `DataError` where the files are not in one."""
+        if self.storage.directory is None:
+            raise DataError(f"the files are at {self.storage.where}, which is no directory of this machine")
+        return self.storage.directory
+
+    def trajectory_path(self, trajectory_id: str) -> Path:
+        """Return the directory of a trajectory.
+
+        Raises:
+            InvalidTrajectoryError: the id cannot be the name of a directory.
+        """
+        return (self.root / trajectory_key(trajectory_id)).parent
+
+    def image_path(self, image_id: str) -> Path:
+        """Return the file of an image, by its hash; the PNG's where it is not stored."""
+        entry = self.find_image(image_id)
+        return self.root / (entry.key if entry else image_key(image_id))
+
+    # Screenshots
+
+    def write_images(self, images: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Store images under their hashes; those that are there already cost next to nothing."""
+        unseen = {name: image for name, image in images.items() if not self._is_fresh(name)}
+        if self.storage.directory is None and len(unseen) > 1:
+            with ThreadPoolExecutor(REQUESTS) as threads:  # each is two or three requests
+                list(threads.map(self._write_image, unseen.keys(), unseen.values()))
+        else:
+            for name, image in unseen.items():
+                self._write_image(name, image)
+
+    def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
+        if self._refresh(image_id):
+            return
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image_hash(image) != image_id:
+            raise InvalidTrajectoryError(
+                f"image {image_id} of shape {image.shape}, {image.dtype} is not what its hash says: "
+                "screenshots are (H, W, 3) uint8, named by data.image_hash(image), and not changed afterwards"
+            )
+        self.storage.write(image_key(image_id, self._image_format), ENCODERS[self._image_format](image))
+        self._remember(image_id)
+
+    def has_image(self, image_id: str) -> bool:
+        """Whether an image is stored, and stays so for as long as recording a trajectory takes."""
+        return self._refresh(image_id)
+
+    def find_image(self, image_id: str) -> Entry | None:
+        """Return where an image lies; None if it is not stored."""
+        # Re-encoding stores the WebP before it removes the PNG, so looking in this order never misses both.
+        return self.storage.entry(image_key(image_id)) or self.storage.entry(image_key(image_id, "webp"))
+
+    def check_images(self, image_ids: Iterable[str]) -> None:
+        """Raise `CorruptDataError` for an image that is missing or empty, as after a power failure."""
+        unseen = [name for name in dict.fromkeys(image_ids) if self.storage.directory or not self._is_fresh(name)]
+        if self.storage.directory is None and len(unseen) > 1:
+            with ThreadPoolExecutor(REQUESTS) as threads:  # each look is a request
+                found = list(threads.map(self.find_image, unseen))
+        else:
+            found = [self.find_image(name) for name in unseen]
+        for image_id, entry in zip(unseen, found, strict=True):
+            if entry is None:
+                raise CorruptDataError(self.storage.name(image_key(image_id)), "there is no such file")
+            if entry.size == 0:
+                raise CorruptDataError(self.storage.name(entry.key), "it is empty")
+            if time.time() - entry.modified < FRESH_S:
+                self._remember(image_id)
+
+    def read_image(self, image_id: str) -> NDArray[np.uint8]:
+        """Return a stored image, (H, W, 3) uint8, read-only.
+
+        Raises:
+            CorruptDataError: missing, damaged, or not the image of that hash.
+        """
+        key, data = self._image_bytes(image_id)
+        try:
+            image = decode_image(data)
+        except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+            raise CorruptDataError(self.storage.name(key), error) from error
+        if image_hash(image) != image_id:
+            raise CorruptDataError(self.storage.name(key), "its pixels have another hash")
+        image.setflags(write=False)
+        return image
+
+    def reencode_image(self, image_id: str) -> int:
+        """Store a PNG as lossless WebP where that is smaller; return the bytes saved.
+
+        Raises:
+            CorruptDataError: missing or damaged; the file stays as it is.
+        """
+        source = self.storage.entry(image_key(image_id))
+        if source is None:
+            return 0
+        data = encode_webp(image := self.read_image(image_id))
+        if len(data) >= source.size or image_hash(decode_image(data)) != image_hash(image):
+            return 0  # noise does not compress; and what does not come back pixel for pixel is not stored
+        self.storage.write(image_key(image_id, "webp"), data)
+        self.storage.remove(source.key)
+        return source.size - len(data)
+
+    # Trajectories
+
+    def write_trajectory(self, trajectory: Trajectory, *, replace: bool = False) -> bool:
+        """Publish a trajectory whole; False if one of its name is there already and `replace` is not set."""
+        key = trajectory_key(trajectory.trajectory_id)
+        return self.storage.publish(key, pack_trajectory(trajectory), replace=replace)
+
+    def read_trajectory(self, trajectory_id: str) -> Trajectory:
+        """Return a stored trajectory.
+
+        Raises:
+            CorruptDataError: missing or damaged.
+        """
+        key = trajectory_key(trajectory_id)
+        try:
+            return unpack_trajectory(self.storage.read(key))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+            raise CorruptDataError(self.storage.name(key), error) from error
+
+    def remove_trajectory(self, trajectory_id: str) -> bool:
+        """Remove a trajectory's files, not its screenshots; False if there are none."""
+        return self.storage.remove(trajectory_key(trajectory_id))
+
+    # All of them
+
+    def stored_trajectories(self) -> Iterator[tuple[str, Entry]]:
+        """Yield (trajectory id, entry) of everything published, in no order."""
+        for entry in self.storage.entries("trajectories"):
+            parts = entry.key.split("/")
+            if len(parts) == 3 and parts[2] == _TRAJECTORY_FILE:
+                yield parts[1], entry
+
+    def stored_images(self) -> Iterator[tuple[str, Entry]]:
+        """Yield (hash, entry) of every screenshot's file, in no order."""
+        for entry in self.storage.entries("images"):
+            name = entry.key.rsplit("/", 1)[-1].partition(".")[0]
+            if _IMAGE_HASH.fullmatch(name):
+                yield name, entry
+
+    def remove_leftovers(self, older_than_s: float = 3600.0) -> int:
+        """Remove what killed processes left under temporary names; return how many there were."""
+        return self.storage.remove_leftovers(older_than_s)
+
+    def _image_bytes(self, image_id: str) -> tuple[str, bytes]:
+        for format_name in ENCODERS:  # PNG first, see `find_image`
+            key = image_key(image_id, format_name)
+            try:
+                return key, self.storage.read(key)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise CorruptDataError(self.storage.name(key), error) from error
+        raise CorruptDataError(self.storage.name(image_key(image_id)), "there is no such file")
+
+    def _refresh(self, image_id: str) -> bool:
+        """Whether an image is stored; if so its file is young afterwards, so that no clean-up takes it for garbage."""
+        if self._is_fresh(image_id):
+            return True
+        entry = self.find_image(image_id)
+        if entry is None or entry.size == 0:
+            return False
+        if time.time() - entry.modified > FRESH_S:
+            self.storage.touch(entry)
+        self._remember(image_id)
+        return True
+
+    def _is_fresh(self, image_id: str) -> bool:
+        return time.monotonic() - self._fresh_images.get(image_id, -math.inf) < FRESH_S
+
+    def _remember(self, image_id: str) -> None:
+        if len(self._fresh_images) >= KNOWN_IMAGES:
+            self._fresh_images.clear()
+        self._fresh_images[image_id] = time.monotonic()
+
+
+def pack_trajectory(trajectory: Trajectory) -> bytes:
+    """Return a trajectory as msgpack: a map of its fields, steps as maps of theirs."""
+    fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
+    fields["terminal"] = trajectory.terminal.value
+    fields["steps"] = [{name: getattr(step, name) for name in _STEP_FIELDS} for step in trajectory.steps]
+    return msgpack.packb(fields)
+
+
+def unpack_trajectory(data: bytes) -> Trajectory:
+    """Return the trajectory of `pack_trajectory`.
+
+    Raises:
+        ValueError, TypeError, KeyError, msgpack.UnpackException: the data is not one.
+    """
+    fields = msgpack.unpackb(data)
+    fields["terminal"] = TerminalState(fields["terminal"])
+    fields["steps"] = tuple(_unpack_step(step) for step in fields["steps"])
+    return Trajectory(**fields)
+
+
+def _unpack_step(fields: dict[str, Any]) -> Step:
+    for name in _STEP_TUPLES:
+        fields[name] = tuple(fields[name])
+    return Step(**fields)

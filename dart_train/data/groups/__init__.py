@@ -1,0 +1,1 @@
+"""Rows of trajectories, groups, leases and checkpoints: functions of one transaction each."""

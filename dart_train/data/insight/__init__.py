@@ -1,0 +1,1 @@
+"""How a run's data stands, and why a trainer gets nothing: statistics, status, diagnosis."""

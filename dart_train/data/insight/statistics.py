@@ -1,0 +1,295 @@
+"""What a run is doing, as queries: success, lengths, staleness, utilisation, and where every trajectory stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from dart_gym.core.outcomes import TerminalState
+from dart_train.data.curation.rules import Census
+from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
+from dart_train.data.store.schema import (
+    GroupState,
+    Reason,
+    RolloutState,
+    group_injection,
+    rollout_group,
+    rollout_meta,
+    task_state,
+)
+
+_meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """A task's record.
+
+    Attributes:
+        task_id: the task.
+        rollouts: scored rollouts ever.
+        window_size: how many of the latest ones the next two are over.
+        success_rate: mean reward.
+        mean_steps: mean number of steps.
+        longest_success: steps of the longest rollout ever with the full reward; None before the first one.
+    """
+
+    task_id: str
+    rollouts: int
+    window_size: int
+    success_rate: float | None
+    mean_steps: float | None
+    longest_success: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Success over one stretch of time: its begin in Unix time, scored rollouts, and their mean reward."""
+
+    start: float
+    rollouts: int
+    success_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What the desktops did between two times.
+
+    Attributes:
+        wall_s: length of the stretch.
+        trajectories: episodes that ended in it, demonstrations not counted.
+        actions: their actions.
+        env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
+        utilisation: env_seconds / (slots * wall_s); None without slots.
+        actions_per_minute: over the stretch.
+    """
+
+    wall_s: float
+    trajectories: int
+    actions: int
+    env_seconds: float
+    utilisation: float | None
+    actions_per_minute: float
+
+
+def _scored(run_id: str) -> sa.ColumnElement[bool]:
+    """Rollouts of the policy that have a score."""
+    return (
+        (_meta.run_id == run_id)
+        & (_meta.source == POLICY_SOURCE)
+        & _meta.reward.is_not(None)
+        & (_meta.reason != Reason.UNTRAINABLE.value)
+    )
+
+
+def task_stats(connection: sa.Connection, run_id: str, window: int) -> list[TaskStats]:
+    """Return every task's record from all rows, by task id; `window` latest rollouts make its success rate."""
+    newest_first = sa.func.row_number().over(partition_by=_meta.task_id, order_by=_meta.rollout_id.desc())
+    rows = (
+        sa.select(_meta.task_id, _meta.reward, _meta.num_steps, newest_first.label("place"))
+        .where(_scored(run_id))
+        .subquery()
+    )
+    recent = rows.c.place <= window
+    query = sa.select(
+        rows.c.task_id,
+        sa.func.count(),
+        sa.func.sum(sa.case((recent, 1), else_=0)),
+        sa.func.avg(sa.case((recent, rows.c.reward))),
+        sa.func.sum(sa.case((recent, rows.c.num_steps), else_=0)),  # MySQL's mean of integers has four digits
+        sa.func.max(sa.case((rows.c.reward >= 1.0, rows.c.num_steps))),
+    ).group_by(rows.c.task_id)
+    return [
+        TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
+        for task, count, size, rate, steps, longest in connection.execute(query.order_by(rows.c.task_id))
+    ]
+
+
+def refresh_task_stats(connection: sa.Connection, run_id: str, window: int, now: float) -> int:
+    """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
+    upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0
+    new = (
+        sa.select(
+            _meta.task_id,
+            sa.func.max(_meta.rollout_id),
+            sa.func.count(),
+            sa.func.max(sa.case((_meta.reward >= 1.0, _meta.num_steps))),
+        )
+        .where(_scored(run_id), _meta.rollout_id > upto)
+        .group_by(_meta.task_id)
+    )
+    news = list(connection.execute(new))
+    for task_id, newest, count, longest in news:
+        mine = (_task.run_id == run_id) & (_task.task_id == task_id)
+        known = connection.execute(sa.select(_task.rollouts, _task.longest_success).where(mine)).first()
+        successes = [steps for steps in (longest, known and known.longest_success) if steps is not None]
+        values = {
+            "rollouts": count + (known.rollouts if known else 0),
+            "longest_success": max(successes, default=None),
+            "last_rollout_id": newest,
+            "updated_at": now,
+            **_recent(connection, run_id, task_id, window),
+        }
+        if known:
+            connection.execute(task_state.update().where(mine).values(**values))
+        else:
+            connection.execute(task_state.insert().values(run_id=run_id, task_id=task_id, **values))
+    return len(news)
+
+
+def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int) -> dict[str, float]:
+    """Return success rate and mean steps of a task's latest rollouts."""
+    newest_first = _meta.rollout_id.desc()
+    recent = sa.select(_meta.reward, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)
+    rows = list(connection.execute(recent.order_by(newest_first).limit(window)))
+    rewards, steps = zip(*rows, strict=True)
+    return {
+        "window_size": len(rows),
+        "success_rate": sum(rewards) / len(rows),
+        "mean_steps": sum(steps) / len(rows),
+    }
+
+
+def saved_task_stats(connection: sa.Connection, run_id: str) -> list[TaskStats]:
+    """Return the records as of the last `refresh_task_stats`, at next to no cost."""
+    columns = (
+        _task.task_id,
+        _task.rollouts,
+        _task.window_size,
+        _task.success_rate,
+        _task.mean_steps,
+        _task.longest_success,
+    )
+    query = sa.select(*columns).where(_task.run_id == run_id).order_by(_task.task_id)
+    return [TaskStats(*row) for row in connection.execute(query)]
+
+
+def success_over_time(
+    connection: sa.Connection, run_id: str, bucket_s: float, since: float = 0.0, task_id: str | None = None
+) -> list[Bucket]:
+    """Return success in stretches of `bucket_s` seconds, oldest first; stretches without rollouts are left out."""
+    bucket = sa.func.floor(_meta.created_at / bucket_s)
+    scored = _scored(run_id) & (_meta.created_at >= since)
+    if task_id is not None:
+        scored &= _meta.task_id == task_id
+    query = (
+        sa.select(bucket, sa.func.count(), sa.func.avg(_meta.reward)).where(scored).group_by(bucket).order_by(bucket)
+    )
+    return [Bucket(float(index) * bucket_s, count, rate) for index, count, rate in connection.execute(query)]
+
+
+def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, float]]:
+    """Return (task id, reward) of every scored rollout of the policy, in the order of recording."""
+    query = sa.select(_meta.task_id, _meta.reward).where(_scored(run_id)).order_by(_meta.rollout_id)
+    return [(task_id, reward) for task_id, reward in connection.execute(query)]
+
+
+def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int]:
+    """Return how many trained trajectories were how many versions old, by version at commit - oldest version."""
+    staleness = _meta.trained_version - _meta.oldest_version
+    trained = (_meta.run_id == run_id) & (_meta.state == RolloutState.TRAINED.value)
+    query = sa.select(staleness, sa.func.count()).where(trained).group_by(staleness).order_by(staleness)
+    return {int(age): count for age, count in connection.execute(query)}
+
+
+def throughput(
+    connection: sa.Connection, run_id: str, start: float, end: float, slots: int | None = None
+) -> Throughput:
+    """Return what the desktops did between two Unix times, counted by the ends of episodes.
+
+    An episode counts wholly where it ended, so over stretches that are not long against an episode the utilisation is
+    off by up to one episode per slot.
+    """
+    inside = (_meta.run_id == run_id) & (_meta.created_at >= start) & (_meta.created_at < end)
+    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (_meta.num_actions, _meta.env_seconds)]
+    query = sa.select(sa.func.count(), *sums).where(inside, _meta.source == POLICY_SOURCE)
+    trajectories, actions, env_seconds = connection.execute(query).one()
+    wall = max(end - start, 1e-9)
+    return Throughput(
+        wall_s=wall,
+        trajectories=trajectories,
+        actions=int(actions),
+        env_seconds=float(env_seconds),
+        utilisation=float(env_seconds) / (slots * wall) if slots else None,
+        actions_per_minute=60.0 * int(actions) / wall,
+    )
+
+
+def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census:
+    """Return where every trajectory stands; what is stale counts as stale whether or not it was swept yet."""
+    by_state = (
+        sa.select(_meta.state, _meta.reason, sa.func.count())
+        .where(_meta.run_id == run_id, _meta.state != RolloutState.RECORDED.value)
+        .group_by(_meta.state, _meta.reason)
+    )
+    counts: dict[str, int] = {}
+    for state, reason, count in connection.execute(by_state):
+        name = _CENSUS_OF_REASON.get(reason) or _CENSUS_OF_STATE[state]
+        counts[name] = counts.get(name, 0) + count
+    waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
+    stale = sa.literal(0) if oldest is None else sa.case((_group.oldest_version < oldest, 1), else_=0)
+    by_group = (
+        sa.select(_group.state, stale.label("is_stale"), sa.func.count(), sa.func.sum(_group.members))
+        .where(waiting)
+        .group_by(_group.state, sa.text("is_stale"))
+    )
+    groups = 0
+    for state, is_stale, number, size in connection.execute(by_group):
+        name = "stale" if is_stale else "eligible" if state == GroupState.READY else "unfinished"
+        groups += number if name == "eligible" else 0
+        counts[name] = counts.get(name, 0) + int(size)
+    joined = (
+        sa.select(_group.state, stale.label("is_stale"), sa.func.count())
+        .join_from(group_injection, rollout_group, _group.id == group_injection.c.group_id)
+        .where(waiting)
+        .group_by(_group.state, sa.text("is_stale"))
+    )
+    for _, is_stale, number in connection.execute(joined):  # of the pool: counted there
+        counts["stale" if is_stale else "eligible"] -= number
+    return Census(**counts, eligible_groups=groups, oldest_allowed=oldest)
+
+
+_CENSUS_OF_REASON = {
+    Reason.STALE.value: "stale",
+    Reason.NO_SIGNAL.value: "no_signal",
+    Reason.UNTRAINABLE.value: "untrainable",
+    Reason.SURPLUS.value: "surplus",
+    Reason.CORRUPT.value: "corrupt",
+    Reason.TOO_EASY.value: "too_easy",
+    Reason.REPLACED.value: "replaced",
+    Reason.UNSELECTED.value: "unselected",
+}
+_CENSUS_OF_STATE = {
+    RolloutState.LEASED.value: "leased",
+    RolloutState.TRAINED.value: "trained",
+    RolloutState.POOLED.value: "pooled",
+}
+
+
+def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    """Return the number of trajectories by state; every state is there."""
+    query = sa.select(_meta.state, sa.func.count()).where(_meta.run_id == run_id).group_by(_meta.state)
+    return {
+        **{state.value: 0 for state in RolloutState},
+        **{state: count for state, count in connection.execute(query)},
+    }
+
+
+def cut_off_steps(connection: sa.Connection, run_id: str, tasks: Sequence[str], attempts: int) -> dict[str, int]:
+    """Return the steps at which a task's latest attempts ended, for tasks where all of them ended at their limit.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        tasks: the tasks asked about.
+        attempts: how many of the latest ones; a task with fewer is left out.
+    """
+    found = {}
+    for task_id in tasks:
+        latest = sa.select(_meta.terminal, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)
+        rows = connection.execute(latest.order_by(_meta.rollout_id.desc()).limit(attempts)).all()
+        if len(rows) == attempts and all(row.terminal == TerminalState.STEP_LIMIT for row in rows):
+            found[task_id] = max(row.num_steps for row in rows)
+    return found

@@ -1,0 +1,271 @@
+"""How a run's data stands, as one snapshot: what is queued, in the making, stale, pooled and dropped, and why.
+
+Invariants:
+    - One read transaction gives all numbers, so they agree with one another.
+    - What is written to the metrics (`figures_of`) is shown by `dart-train data status` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from dart_train.data.curation import experience_pool as pool
+from dart_train.data.curation.experience_pool import PoolCount
+from dart_train.data.curation.rules import Census, oldest_allowed
+from dart_train.data.groups import checkpoint_rows
+from dart_train.data.insight import statistics
+from dart_train.data.insight.diagnose import Evidence, explain
+from dart_train.data.insight.serving import serving_now
+from dart_train.data.insight.statistics import TaskStats
+from dart_train.data.store.schema import (
+    CheckpointStatus,
+    GroupState,
+    LeaseState,
+    Reason,
+    RolloutState,
+    curation_decision,
+    lease,
+    rollout_group,
+    rollout_meta,
+)
+
+_meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
+RECENT_S = 600.0
+"""How long ago a lease was taken whose staleness the metrics show."""
+DROPPING = ("stale", "no_signal", "too_easy", "untrainable", "surplus", "corrupt", "replaced", "unselected")
+"""Counts of a census that say that a rule dropped trajectories."""
+_WAITING = (GroupState.OPEN.value, GroupState.READY.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that a trainer holds: who, how many groups, and the seconds until it runs out."""
+
+    holder: str
+    groups: int
+    expires_in_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a run's data stands.
+
+    Attributes:
+        run_id: the run.
+        newest_version: newest checkpoint; None before the first.
+        census: where every trajectory stands.
+        evidence: the values behind what cannot be leased.
+        ready_by_task: groups that could be leased now, by task.
+        making: unfinished groups by (members, expected).
+        waiting_staleness: trajectories that wait in groups, by versions behind the newest checkpoint.
+        trained_staleness: trained trajectories by versions that they were behind.
+        tasks: every task's record.
+        pool: what the experience pool holds.
+        dropped: trajectories by the rule that dropped them.
+        dropped_groups: groups by the rule that dropped them.
+        decisions: decisions of curation by "rule: verdict".
+        leases: those held now.
+        figures: what a line of metrics has beyond the census.
+    """
+
+    run_id: str
+    newest_version: int | None
+    census: Census
+    evidence: Evidence
+    ready_by_task: Mapping[str, int] = field(default_factory=dict)
+    making: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    waiting_staleness: Mapping[int, int] = field(default_factory=dict)
+    trained_staleness: Mapping[int, int] = field(default_factory=dict)
+    tasks: tuple[TaskStats, ...] = ()
+    pool: tuple[PoolCount, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    dropped_groups: Mapping[str, int] = field(default_factory=dict)
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    leases: tuple[Held, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        """Why not more can be leased, in words."""
+        return explain(self.census, self.evidence)
+
+
+def figures_of(
+    connection: sa.Connection, run_id: str, census: Census, newest: int | None, oldest: int | None, now: float
+) -> dict[str, Any]:
+    """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        census: of the same snapshot.
+        newest: newest version.
+        oldest: oldest version that may be trained on.
+        now: Unix time by the database's clock.
+    """
+    held = pool.counts(connection, run_id)
+    return {
+        "groups_making": sum(_making(connection, run_id, oldest).values()),
+        "groups_ready_by_task": _ready_by_task(connection, run_id, oldest),
+        "staleness_waiting": _waiting_staleness(connection, run_id, newest),
+        "staleness_trained": _trained_lately(connection, run_id, now - RECENT_S),
+        "pool": sum(item.trajectories for item in held),
+        "pool_uses": sum(item.uses for item in held),
+        "dropped": dropped_by_rule(census),
+    }
+
+
+def dropped_by_rule(census: Census) -> dict[str, int]:
+    """Return how many trajectories each rule dropped; rules that dropped none are left out."""
+    return {name: count for name, count in census.parts().items() if name in DROPPING and count}
+
+
+def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
+    """Return the values behind what cannot be leased now.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        oldest: oldest version that may be trained on; None: any.
+        asked: groups that the waiting lease asks for.
+    """
+    mine = _group.run_id == run_id
+    is_dry = mine & (_group.state == GroupState.REJECTED.value) & (_group.reason == Reason.NO_SIGNAL.value)
+    dry = sa.select(_group.reward_max, sa.func.count()).where(is_dry).group_by(_group.reward_max)
+    broken = (_meta.run_id == run_id) & (_meta.state == RolloutState.REJECTED.value)
+    terminals = (
+        sa.select(_meta.terminal, sa.func.count())
+        .where(broken, _meta.reason == Reason.UNTRAINABLE.value)
+        .group_by(_meta.terminal)
+    )
+    holders = (
+        sa.select(lease.c.holder, sa.func.sum(_group.members))
+        .join(rollout_group, _group.lease_id == lease.c.lease_id)
+        .where(mine, _group.state == GroupState.LEASED.value)
+        .group_by(lease.c.holder)
+    )
+    return Evidence(
+        serving=tuple(serving_now(connection, run_id).values()) or _in_window(connection, run_id, oldest),
+        stale=_stale_versions(connection, run_id, oldest),
+        making=_making(connection, run_id, oldest),
+        no_signal={float(reward): count for reward, count in connection.execute(dry)},
+        terminals={name: count for name, count in connection.execute(terminals)},
+        asked=asked,
+        holders={holder: int(count) for holder, count in connection.execute(holders)},
+    )
+
+
+def _in_window(connection: sa.Connection, run_id: str, oldest: int | None) -> tuple[int, ...]:
+    published = checkpoint_rows.list_checkpoints(connection, run_id, CheckpointStatus.COMPLETED, limit=64)
+    return tuple(row.version for row in published if oldest is None or row.version >= oldest)
+
+
+def _stale_versions(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[int, int]:
+    """Return trajectories by the oldest version of their group: it is what takes the others out with it."""
+    expired = (_meta.run_id == run_id) & (_meta.state == RolloutState.EXPIRED.value)
+    counts: dict[int, int] = {}
+    by_group = sa.select(_group.oldest_version, sa.func.count()).join_from(
+        rollout_meta, rollout_group, _group.id == _meta.group_id
+    )
+    queries = [by_group.where(expired).group_by(_group.oldest_version)]
+    if oldest is not None:  # groups that no sweep has expired yet
+        waiting = (_group.run_id == run_id) & _group.state.in_(_WAITING) & (_group.oldest_version < oldest)
+        by_version = sa.select(_group.oldest_version, sa.func.sum(_group.members)).where(waiting)
+        queries.append(by_version.group_by(_group.oldest_version))
+    for query in queries:
+        for version, count in connection.execute(query):
+            counts[version] = counts.get(version, 0) + int(count)
+    return dict(sorted(counts.items()))
+
+
+def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[tuple[int, int], int]:
+    open_groups = (_group.run_id == run_id) & (_group.state == GroupState.OPEN.value)
+    if oldest is not None:
+        open_groups &= _group.oldest_version >= oldest
+    query = sa.select(_group.members, _group.expected, sa.func.count()).where(open_groups)
+    rows = connection.execute(query.group_by(_group.members, _group.expected).order_by(_group.members))
+    return {(members, expected): count for members, expected, count in rows}
+
+
+def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int, now: float) -> Status:
+    """Return how a run's data stands.
+
+    Args:
+        connection: in a transaction, whose snapshot it is.
+        run_id: the run.
+        max_staleness: of the staleness window.
+        window: latest rollouts that make a task's success rate.
+        now: Unix time by the database's clock.
+    """
+    newest = checkpoint_rows.newest_version(connection, run_id)
+    oldest = oldest_allowed(newest, max_staleness)
+    decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)
+    evidence = gather_evidence(connection, run_id, oldest)
+    census = statistics.census(connection, run_id, oldest)
+    return Status(
+        run_id=run_id,
+        newest_version=newest,
+        census=census,
+        evidence=evidence,
+        ready_by_task=_ready_by_task(connection, run_id, oldest),
+        making=evidence.making,
+        waiting_staleness=_waiting_staleness(connection, run_id, newest),
+        trained_staleness=statistics.staleness_histogram(connection, run_id),
+        tasks=tuple(statistics.task_stats(connection, run_id, window)),
+        pool=tuple(pool.counts(connection, run_id)),
+        dropped=dropped_by_rule(census),
+        dropped_groups=_dropped_groups(connection, run_id),
+        decisions={
+            f"{rule}: {verdict}": count
+            for rule, verdict, count in connection.execute(decided.group_by(_decision.rule, _decision.verdict))
+        },
+        leases=_leases(connection, run_id, now),
+        figures=figures_of(connection, run_id, census, newest, oldest, now),
+    )
+
+
+def _ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[str, int]:
+    ready = (_group.run_id == run_id) & (_group.state == GroupState.READY.value)
+    if oldest is not None:
+        ready &= _group.oldest_version >= oldest
+    query = sa.select(_group.task_id, sa.func.count()).where(ready).group_by(_group.task_id).order_by(_group.task_id)
+    return {name: count for name, count in connection.execute(query)}
+
+
+def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | None) -> dict[int, int]:
+    if newest is None:
+        return {}
+    age = sa.literal(newest) - _group.oldest_version
+    waiting = (_group.run_id == run_id) & _group.state.in_(_WAITING)
+    query = sa.select(age.label("age"), sa.func.sum(_group.members)).where(waiting)
+    return {int(behind): int(count) for behind, count in connection.execute(query.group_by("age").order_by("age"))}
+
+
+def _trained_lately(connection: sa.Connection, run_id: str, since: float) -> dict[int, int]:
+    """Return trajectories that were trained on leases of late, by versions that they were behind."""
+    behind = (lease.c.version - _group.oldest_version).label("behind")
+    committed = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.COMMITTED.value)
+    query = (
+        sa.select(behind, sa.func.sum(_group.members))
+        .join_from(lease, rollout_group, _group.lease_id == lease.c.lease_id)
+        .where(committed, lease.c.created_at >= since)
+        .group_by("behind")
+        .order_by("behind")
+    )
+    return {int(age): int(count) for age, count in connection.execute(query)}
+
+
+def _dropped_groups(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    dropped = (_group.run_id == run_id) & (_group.reason != "")
+    query = sa.select(_group.reason, sa.func.count()).where(dropped).group_by(_group.reason).order_by(_group.reason)
+    return {reason: count for reason, count in connection.execute(query)}
+
+
+def _leases(connection: sa.Connection, run_id: str, now: float) -> tuple[Held, ...]:
+    held = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.HELD.value)
+    query = sa.select(lease.c.holder, lease.c.num_groups, lease.c.expires_at).where(held).order_by(lease.c.created_at)
+    return tuple(Held(holder, groups, expires - now) for holder, groups, expires in connection.execute(query))

@@ -1,0 +1,203 @@
+"""The data manager's own process: keeps leases, staleness and per-task records up to date, and says how things stand.
+
+Everything that it does is done in transactions that the other modules do as well when they need it, so a run survives
+the loss of this process: only records and metrics stand still.
+
+Invariants:
+    - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done and a last line of metrics.
+    - A database that is busy or away costs turns, not the process, for as long as `patience_s`; what only a person can
+      mend ends it at once with its message.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.outage import Outage
+from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, SchemaError
+from dart_train.data.groups.leases import Sweep
+from dart_train.data.maintenance.pool_import import fill_pool
+from dart_train.data.maintenance.retention import RetentionConfig, collect
+from dart_train.data.manager.data_manager import DataManager
+
+_log = logging.getLogger(__name__)
+THROUGHPUT_WINDOW_S = 60.0
+LEFTOVER_AGE_S = 600.0
+
+
+class DataService:
+    """Sweeps in turns and writes a line of metrics per interval.
+
+    Args:
+        data: the run; the service does not close it.
+        metrics: where the lines go; None for nowhere.
+        slots: desktops of the run, for their utilisation.
+        retention: what is cleared away, and how often; by default nothing.
+        metrics_interval_s: between two lines.
+        patience_s: how long the database may be away, or its disk full.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        data: DataManager,
+        metrics: MetricsLog | None = None,
+        *,
+        slots: int | None = None,
+        retention: RetentionConfig | None = None,
+        metrics_interval_s: float = 1.0,
+        patience_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._outage = Outage("the database", patience_s)
+        self._data, self._metrics, self._slots = data, metrics, slots
+        self._retention = retention or RetentionConfig()
+        self._collected_at = clock()
+        self._cleaner: threading.Thread | None = None
+        self._interval_s, self._clock = metrics_interval_s, clock
+        self._next_line = clock()
+        self._swept = Sweep()
+        self._recorded: deque[tuple[float, int]] = deque()  # (when, trajectories so far) within the throughput window
+
+    def turn(self) -> None:
+        """Do what is due once."""
+        sweep = self._data.sweep()
+        self._swept += sweep
+        if sweep.returned_leases:
+            _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
+        self._data.refresh_task_stats()
+        if self._data.config.replay_leftovers:
+            self._data.replay_leftovers()
+        self._clean_up()
+        if self._clock() >= self._next_line:
+            self._next_line = max(self._next_line + self._interval_s, self._clock())
+            self._write_line()
+
+    def figures(self) -> dict[str, object]:
+        """Return the figures of a line: where every trajectory stands, throughput, success and version."""
+        (census, figures), now = self._data.figures(), self._clock()
+        self._recorded.append((now, census.total))
+        while now - self._recorded[0][0] > THROUGHPUT_WINDOW_S:
+            self._recorded.popleft()
+        (first, before), wall = self._recorded[0], time.time()
+        rate = (census.total - before) / (now - first) if now > first else 0.0
+        throughput = self._data.throughput(wall - THROUGHPUT_WINDOW_S, wall, self._slots)
+        newest = self._data.newest_checkpoint()
+        tasks = self._data.saved_task_stats()
+        rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
+        return {
+            **census.parts(),
+            **figures,
+            "total": census.total,
+            "newest_version": newest.version if newest else None,
+            "returned_leases": self._swept.returned_leases,
+            "surplus_groups": self._data.surplus(),
+            "trajectories_per_s": rate,
+            "actions_per_min": throughput.actions_per_minute,
+            "env_utilisation": throughput.utilisation,
+            "success_rate": sum(rates.values()) / len(rates) if rates else None,
+            "success_rate_by_task": rates,
+        }
+
+    def run(self, stop: threading.Event, sweep_interval_s: float = 0.5) -> None:
+        """Take turns until told to stop."""
+        self._data.files.remove_leftovers(LEFTOVER_AGE_S)
+        if self._data.config.experience_pool:
+            fill_pool(self._data)
+        while not stop.is_set():
+            pause = sweep_interval_s
+            try:
+                self.turn()
+                self._outage.succeeded()
+            except DataError as error:
+                pause = max(pause, self._outage.failed(error))
+                if self._outage.over or isinstance(error, (SchemaError, CorruptDataError, ReadOnlyError)):
+                    raise
+            stop.wait(pause)
+        self._data.refresh_task_stats()
+        self._write_line()
+
+    def _clean_up(self) -> None:
+        """Collect in a thread of its own when that is due: it may read every trajectory, and turns must go on."""
+        interval_s = self._retention.interval_s
+        busy = self._cleaner is not None and self._cleaner.is_alive()
+        if interval_s is None or busy or self._clock() - self._collected_at < interval_s:
+            return
+        self._collected_at = self._clock()
+        self._cleaner = threading.Thread(target=self._collect, name="retention", daemon=True)
+        self._cleaner.start()
+
+    def _collect(self) -> None:
+        try:
+            done = collect(self._data, self._retention)
+        except DataError as error:
+            _log.error("nothing was cleared away, will try again: %s", error)
+            return
+        _log.info(
+            "cleared away %d trajectories and %d screenshots, %.1f MB",
+            done.removed,
+            done.images,
+            done.freed_bytes / 1e6,
+        )
+        for problem in done.problems:
+            _log.warning("%s", problem)
+
+    def _write_line(self) -> None:
+        if self._metrics is not None:
+            self._metrics.write(**self.figures())
+
+
+def run_data_service(
+    data: DataManager,
+    metrics_path: str | Path | None = None,
+    *,
+    slots: int | None = None,
+    retention: RetentionConfig | None = None,
+    sweep_interval_s: float = 0.5,
+    metrics_interval_s: float = 1.0,
+    patience_s: float = 300.0,
+) -> None:
+    """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
+
+    Args:
+        data: the run.
+        metrics_path: file of JSON lines, such as `metrics/data.jsonl`.
+        slots: desktops of the run, for their utilisation.
+        retention: what is cleared away, and how often; by default nothing.
+        sweep_interval_s: between two turns.
+        metrics_interval_s: between two lines of metrics.
+        patience_s: how long the database may be away, or its disk full.
+
+    Raises:
+        DataError: the database or disk failed; the message says what to do.
+    """
+    stop = threading.Event()
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    metrics = MetricsLog(metrics_path) if metrics_path is not None else None
+    try:
+        service = DataService(
+            data,
+            metrics,
+            slots=slots,
+            retention=retention,
+            metrics_interval_s=metrics_interval_s,
+            patience_s=patience_s,
+        )
+        service.run(stop, sweep_interval_s)
+    finally:
+        if metrics is not None:
+            metrics.close()
+        for number, handler in previous.items():
+            signal.signal(number, handler)

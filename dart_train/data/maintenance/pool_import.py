@@ -1,0 +1,236 @@
+"""Brings successes from elsewhere into the experience pool: another run's, a person's, those of a policy with a hint.
+
+Invariants:
+    - What is stored is what a policy without the hint would have been asked: the hint's tokens leave every prompt, the
+      rest stays token by token. A prompt in which the hint is not found exactly is not imported.
+    - Behaviour log-probabilities stay only where the prompt stays: a hinted policy's are those of another prompt.
+    - Importing twice stores once: the new id is a digest of the content.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data.curation import experience_pool
+from dart_train.data.files.trajectory_files import TrajectoryFiles, pack_trajectory
+from dart_train.data.store.schema import Provenance
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.data_manager import DataManager
+
+_log = logging.getLogger(__name__)
+_SOURCES = {
+    Provenance.ROLLOUT: experience_pool.COLLECTED_SOURCE,
+    Provenance.ORACLE: "oracle",
+    Provenance.HUMAN: "human",
+    Provenance.HINTED: "hinted",
+}
+
+Found = tuple[Trajectory, dict[str, NDArray[np.uint8]]]
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did.
+
+    Attributes:
+        imported: successes that are in the pool now and were not before.
+        known: those that were there already.
+        without_logprobs: imported ones whose importance weight is 1.
+        refused: those that could not be imported.
+        problems: why, in words.
+    """
+
+    imported: int = 0
+    known: int = 0
+    without_logprobs: int = 0
+    refused: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Found]:
+    """Yield the successes among the trajectories of a data directory, with their screenshots.
+
+    Args:
+        root: `data` of a run directory, the run directory itself, or an fsspec URL.
+        tasks: only of these; all if there are none.
+
+    Raises:
+        DataError: there are no trajectories.
+    """
+    text = str(root)
+    if "://" not in text and not (Path(text) / "trajectories").is_dir():
+        if not (Path(text) / "data" / "trajectories").is_dir():
+            raise DataError(f"{text} has no trajectories: give a run's directory, or its data directory")
+        text = str(Path(text) / "data")
+    files = TrajectoryFiles(text)
+    for name, _ in sorted(files.stored_trajectories()):
+        trajectory = files.read_trajectory(name)
+        if experience_pool.belongs(trajectory) and (not tasks or trajectory.task_id in tasks):
+            hashes = {image for step in trajectory.steps for image in step.image_hashes}
+            yield trajectory, {image: files.read_image(image) for image in sorted(hashes)}
+
+
+def import_successes(
+    data: DataManager,
+    found: Iterable[Found],
+    *,
+    provenance: Provenance,
+    origin: str = "",
+    encode: Callable[[str], Sequence[int]] | None = None,
+    hint_marker: str | None = None,
+) -> ImportReport:
+    """Record successes and put them into the pool.
+
+    Args:
+        data: the run.
+        found: trajectories with their screenshots.
+        provenance: where they come from; HINTED needs `encode` and `hint_marker`.
+        origin: written down beside it: a directory, a person.
+        encode: of the policy's tokenizer, as it encodes an instruction.
+        hint_marker: text with which the hint begins in the instruction; it goes with everything behind it.
+
+    Raises:
+        DataError: the run's database or disk failed, or hinted trajectories come without a way to strip the hint.
+    """
+    if provenance is Provenance.HINTED and (encode is None or not hint_marker):
+        raise DataError("trajectories made with a hint need its marker, so that it can be stripped: --hint-marker")
+    report = ImportReport()
+    for trajectory, images in found:
+        try:
+            if provenance is Provenance.HINTED and encode is not None and hint_marker:
+                trajectory = strip_hint(trajectory, encode, hint_marker)
+            new = as_pooled(trajectory, data.run_id, provenance)
+            added = add_to_pool(data, new, images, origin=origin)
+        except (InvalidTrajectoryError, CorruptDataError) as error:
+            report.refused += 1
+            report.problems.append(str(error))
+            continue
+        report.imported += added
+        report.known += not added
+        report.without_logprobs += added and any(len(step.logprobs) != len(step.response_ids) for step in new.steps)
+    return report
+
+
+def add_to_pool(
+    data: DataManager, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]], *, origin: str = ""
+) -> bool:
+    """Record a success of elsewhere and put it into the pool; False if it was there.
+
+    Raises:
+        DataError: it cannot be recorded.
+    """
+    name = trajectory.trajectory_id
+    if data.store.read(lambda c: experience_pool.has(c, data.run_id, name)):
+        return False
+    data.record(trajectory, images)
+    data.store.write(lambda c: experience_pool.set_origin(c, data.run_id, name, origin))
+    return True
+
+
+def fill_pool(data: DataManager) -> int:
+    """Put recorded successes into the pool that are not in it, such as demonstrations of an older version's run.
+
+    Returns:
+        how many were put in.
+    """
+    rows = data.store.read(lambda c: experience_pool.missing(c, data.run_id, data.config.pool_sources))
+    count = 0
+    for rollout_id, name in rows:
+        try:
+            trajectory = data.load_trajectory(name)
+        except CorruptDataError as error:
+            _log.warning("not put into the pool: %s", error)
+            continue
+        count += data.store.write(functools.partial(_add, data.run_id, rollout_id, trajectory))
+    return count
+
+
+def _add(run_id: str, rollout_id: int, trajectory: Trajectory, connection: sa.Connection) -> bool:
+    return experience_pool.add(connection, run_id, rollout_id, trajectory, time.time())
+
+
+def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:
+    """Return a trajectory as if the policy had not been told how.
+
+    Args:
+        trajectory: its instruction holds the hint.
+        encode: of the policy's tokenizer; an instruction is encoded by itself, so its ids stand in the prompt as such.
+        marker: where the hint begins.
+
+    Raises:
+        InvalidTrajectoryError: the instruction has no hint, a prompt does not hold the instruction token by token, or a
+            response repeats the hint, which would teach the policy to make one up.
+    """
+    plain, found, _ = trajectory.instruction.partition(marker)
+    plain = plain.rstrip()
+    if not found or not plain:
+        raise InvalidTrajectoryError(
+            f"trajectory {trajectory.trajectory_id}: its instruction has no {marker!r} behind a text: give the marker "
+            "with which its hint begins"
+        )
+    hint = trajectory.instruction[len(plain) :].strip()
+    if any(hint in step.text for step in trajectory.steps):
+        raise InvalidTrajectoryError(f"trajectory {trajectory.trajectory_id}: a response repeats the hint word by word")
+    hinted_ids, plain_ids = tuple(encode(trajectory.instruction)), tuple(encode(plain))
+    steps = []
+    for index, step in enumerate(trajectory.steps):
+        prompt = replace_ids(step.prompt_ids, hinted_ids, plain_ids)
+        if prompt is None:
+            raise InvalidTrajectoryError(
+                f"step {index} of trajectory {trajectory.trajectory_id} does not hold its instruction token by token: "
+                "it was made with another tokenizer or prompt, and its hint cannot be stripped"
+            )
+        steps.append(dataclasses.replace(step, prompt_ids=prompt, logprobs=()))
+    return dataclasses.replace(trajectory, instruction=plain, steps=tuple(steps))
+
+
+def replace_ids(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
+    """Return token ids with the first occurrence of a run of ids replaced by another; None if there is none."""
+    ids, old = tuple(ids), tuple(old)
+    for start in range(len(ids) - len(old) + 1) if old else ():
+        if ids[start : start + len(old)] == old:
+            return (*ids[:start], *new, *ids[start + len(old) :])
+    return None
+
+
+def as_pooled(trajectory: Trajectory, run_id: str, provenance: Provenance) -> Trajectory:
+    """Return a success of elsewhere as one of a run's pool: own id, no group, versions that no window looks at.
+
+    Raises:
+        InvalidTrajectoryError: it is no success.
+    """
+    if not experience_pool.belongs(trajectory):
+        raise InvalidTrajectoryError(
+            f"trajectory {trajectory.trajectory_id} is no success to learn from (ended in {trajectory.terminal}, "
+            f"reward {trajectory.reward}, {len(trajectory.steps)} steps)"
+        )
+    new = dataclasses.replace(
+        trajectory,
+        trajectory_id="",
+        run_id=run_id,
+        group_key="",
+        source=_SOURCES[provenance],
+        steps=tuple(_plain_step(step) for step in trajectory.steps),
+    )
+    digest = hashlib.blake2b(pack_trajectory(new), digest_size=12).hexdigest()
+    return dataclasses.replace(new, trajectory_id=f"pool-{digest}")
+
+
+def _plain_step(step: Step) -> Step:
+    complete = len(step.logprobs) == len(step.response_ids)
+    return dataclasses.replace(step, version=(0, 0), logprobs=step.logprobs if complete else ())

@@ -1,0 +1,310 @@
+"""What is cleared away: garbage of crashes, trajectories that are done with, screenshots that nobody shows any more.
+
+`plan_removal` decides and is pure; `collect` looks, decides and acts. One at a time is enough; two do no harm.
+
+Invariants:
+    - What is leased, waits to be leased, or is in the pool is never removed; nor is a demonstration.
+    - The row stays: its reward and versions are history. `rollout_run.split_dir` becomes NULL, and only then the files
+      go, so that a crash between the two leaves files that the next collection knows to be garbage.
+    - A complete trajectory without a row (its recorder died between files and row) is recorded, not thrown away.
+    - An image goes only if no stored trajectory shows it and it is older than `IMAGE_GRACE_S`: see `data.files`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict, Field
+
+from dart_train.core.train_errors import CorruptDataError, DataError
+from dart_train.data.files.trajectory_files import IMAGE_GRACE_S
+from dart_train.data.store.schema import RolloutState, experience_pool, group_injection, rollout_meta, rollout_run
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.data_manager import DataManager
+
+_log = logging.getLogger(__name__)
+_meta, _run = rollout_meta.c, rollout_run.c
+DONE_STATES = (RolloutState.TRAINED, RolloutState.EXPIRED, RolloutState.REJECTED)
+ORPHAN_GRACE_S = 600.0  # a trajectory's row follows its files within this time, or its recorder is dead
+GIGABYTE = 1e9
+
+
+class RetentionConfig(BaseModel):
+    """What is kept of trajectories that are done with.
+
+    Attributes:
+        max_age_days: remove the files of trajectories that ended longer ago; None: keep them.
+        max_gigabytes: remove the oldest until all files together are smaller; None: no limit.
+        webp_after_days: re-encode screenshots of that age as lossless WebP; None: leave them PNG.
+        interval_s: how often the data manager's process collects; None: only `dart-train data gc` does.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_age_days: float | None = Field(default=None, ge=0.0)
+    max_gigabytes: float | None = Field(default=None, ge=0.0)
+    webp_after_days: float | None = Field(default=None, ge=0.0)
+    interval_s: float | None = Field(default=None, gt=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrajectory:
+    """A trajectory that has files.
+
+    Attributes:
+        trajectory_id: its name.
+        ended_at: Unix time.
+        size: bytes of its own file.
+        image_ids: the screenshots that it shows.
+        removable: it is done with, and not in the pool.
+    """
+
+    trajectory_id: str
+    ended_at: float
+    size: int
+    image_ids: frozenset[str]
+    removable: bool
+
+
+def plan_removal(
+    stored: Iterable[StoredTrajectory],
+    image_sizes: Mapping[str, int],
+    *,
+    now: float,
+    max_age_s: float | None,
+    max_bytes: float | None,
+) -> list[str]:
+    """Return the ids of the trajectories whose files go, oldest first.
+
+    By age: all that are older. By size: the oldest until what stays fits; a screenshot counts once, and is freed with
+    the last trajectory that shows it. Where all that may go is not enough, the rest stays.
+
+    Args:
+        stored: all trajectories with files.
+        image_sizes: bytes of every stored screenshot.
+        now: Unix time.
+        max_age_s: greatest age; None for any.
+        max_bytes: most bytes of trajectories and screenshots together; None for any number.
+    """
+    items = sorted(stored, key=lambda item: (item.ended_at, item.trajectory_id))
+    shown = Counter(name for item in items for name in item.image_ids)
+    total = sum(item.size for item in items) + sum(image_sizes.get(name, 0) for name in shown)
+    removed = []
+    for item in items:
+        too_old = max_age_s is not None and now - item.ended_at > max_age_s
+        too_much = max_bytes is not None and total > max_bytes
+        if not item.removable or not (too_old or too_much):
+            continue
+        removed.append(item.trajectory_id)
+        total -= item.size
+        for name in item.image_ids:
+            shown[name] -= 1
+            if shown[name] == 0:
+                total -= image_sizes.get(name, 0)
+    return removed
+
+
+@dataclass(slots=True)
+class Collection:
+    """What a collection did, or would do.
+
+    Attributes:
+        leftovers: temporary files of killed processes, removed.
+        adopted: complete trajectories without a row, recorded.
+        unreadable: files without a row that are no whole trajectory, removed.
+        half_removed: files of trajectories that an interrupted collection had given up, removed.
+        removed: trajectories whose files were removed by age or size.
+        images: screenshots removed that no trajectory shows.
+        reencoded: screenshots stored as WebP.
+        freed_bytes: by all of that.
+        kept_bytes: trajectories and screenshots that stay.
+        problems: what could not be done, in words.
+    """
+
+    leftovers: int = 0
+    adopted: int = 0
+    unreadable: int = 0
+    half_removed: int = 0
+    removed: int = 0
+    images: int = 0
+    reencoded: int = 0
+    freed_bytes: int = 0
+    kept_bytes: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+def collect(
+    data: DataManager,
+    policy: RetentionConfig | None = None,
+    *,
+    dry_run: bool = False,
+    orphan_grace_s: float = ORPHAN_GRACE_S,
+    image_grace_s: float = IMAGE_GRACE_S,
+) -> Collection:
+    """Clear away what may go.
+
+    Args:
+        data: the run. Trajectories without rows are recorded through it.
+        policy: of retention; without one, only garbage is collected.
+        dry_run: only count.
+        orphan_grace_s: age from which files without a row are taken for those of a dead recorder.
+        image_grace_s: age from which a screenshot that nobody shows is garbage.
+
+    Raises:
+        DataError: database or files cannot be used.
+    """
+    policy = policy or RetentionConfig()
+    result = Collection()
+    now = time.time()  # the files' clock
+    if not dry_run:
+        result.leftovers = data.files.remove_leftovers(orphan_grace_s)
+    _settle_orphans(data, result, now - orphan_grace_s, dry_run)
+    image_sizes = {name: entry.size for name, entry in data.files.stored_images()}
+    stored, known = _stored(data, result)
+    chosen = plan_removal(
+        stored,
+        image_sizes,
+        now=now,
+        max_age_s=None if policy.max_age_days is None else policy.max_age_days * 86400,
+        max_bytes=None if policy.max_gigabytes is None else policy.max_gigabytes * GIGABYTE,
+    )
+    gone = {name for name in chosen if dry_run or _remove_trajectory(data, name)}
+    result.removed = len(gone)
+    result.freed_bytes += sum(item.size for item in stored if item.trajectory_id in gone)
+    if len(stored) == known:
+        shown = {name for item in stored if item.trajectory_id not in gone for name in item.image_ids}
+        _remove_images(data, result, shown, now - image_grace_s, dry_run)
+    else:
+        result.problems.append(
+            f"{known - len(stored)} trajectories cannot be read, so nobody knows which screenshots they show: none is "
+            "removed before `dart-train data check --repair` has given those trajectories up"
+        )
+    if policy.webp_after_days is not None:
+        _reencode(data, result, now - policy.webp_after_days * 86400, dry_run)
+    kept = sum(item.size for item in stored if item.trajectory_id not in gone)
+    result.kept_bytes = kept + sum(entry.size for _, entry in data.files.stored_images())
+    return result
+
+
+def _settle_orphans(data: DataManager, result: Collection, before: float, dry_run: bool) -> None:
+    """Record complete trajectories without a row; remove what an interrupted collection had given up."""
+    split_dirs = data.store.read(lambda c: _split_dirs(c, data.run_id))
+    for name, entry in list(data.files.stored_trajectories()):
+        if name in split_dirs:
+            if split_dirs[name] is None:
+                result.half_removed += 1
+                result.freed_bytes += entry.size
+                if not dry_run:
+                    data.files.remove_trajectory(name)
+            continue
+        if entry.modified > before:
+            continue
+        try:
+            trajectory = data.files.read_trajectory(name)
+        except CorruptDataError as error:
+            _log.warning("removing files without a row that cannot be read: %s", error)
+            result.unreadable += 1
+            result.freed_bytes += entry.size
+            if not dry_run:
+                data.files.remove_trajectory(name)
+            continue
+        try:
+            if not dry_run:
+                data.record(trajectory)
+            result.adopted += 1
+        except DataError as error:
+            result.problems.append(f"{name} has files and no row, and cannot be recorded: {error}")
+
+
+def _split_dirs(connection: sa.Connection, run_id: str) -> dict[str, str | None]:
+    query = sa.select(_run.trajectory_id, _run.split_dir).where(_run.run_id == run_id)
+    return {name: split_dir for name, split_dir in connection.execute(query)}
+
+
+def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajectory], int]:
+    """Read what every stored trajectory shows; return those that can be read, and how many there are."""
+    sizes = {name: entry.size for name, entry in data.files.stored_trajectories()}
+    found: list[StoredTrajectory] = []
+    known = 0
+    for row in data.store.read(lambda c: c.execute(_candidates(data.run_id)).all()):
+        if row.trajectory_id not in sizes:
+            continue
+        known += 1
+        try:
+            trajectory = data.files.read_trajectory(row.trajectory_id)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+            continue
+        images = frozenset(name for step in trajectory.steps for name in step.image_hashes)
+        removable = bool(row.done) and not row.pooled
+        found.append(StoredTrajectory(row.trajectory_id, row.created_at, sizes[row.trajectory_id], images, removable))
+    return found, known
+
+
+def _is_pooled() -> sa.ColumnElement[bool]:
+    """Whether a row may still join a group, or has joined one."""
+    entry = sa.select(experience_pool.c.rollout_id).where(experience_pool.c.rollout_id == _meta.rollout_id)
+    joined = sa.select(group_injection.c.rollout_id).where(group_injection.c.rollout_id == _meta.rollout_id)
+    return entry.where(experience_pool.c.retired_at.is_(None)).exists() | joined.exists()
+
+
+def _candidates(run_id: str) -> sa.Select:
+    done = _meta.state.in_([state.value for state in DONE_STATES])
+    return sa.select(_meta.trajectory_id, _meta.created_at, done.label("done"), _is_pooled().label("pooled")).where(
+        _meta.run_id == run_id
+    )
+
+
+def _remove_trajectory(data: DataManager, trajectory_id: str) -> bool:
+    """Give a trajectory's files up, unless it is in use by now."""
+
+    def work(connection: sa.Connection) -> bool:
+        mine = (_meta.run_id == data.run_id) & (_meta.trajectory_id == trajectory_id)
+        row = connection.execute(
+            sa.select(_meta.rollout_id, _meta.state, _is_pooled().label("pooled")).where(mine).with_for_update()
+        ).first()
+        if row is None or row.pooled or row.state not in {state.value for state in DONE_STATES}:
+            return False
+        connection.execute(rollout_run.update().where(_run.id == row.rollout_id).values(split_dir=None))
+        return True
+
+    if not data.store.write(work):
+        return False
+    data.files.remove_trajectory(trajectory_id)
+    return True
+
+
+def _remove_images(data: DataManager, result: Collection, shown: set[str], before: float, dry_run: bool) -> None:
+    for name, entry in list(data.files.stored_images()):
+        if name in shown or entry.modified > before:
+            continue
+        now = data.files.storage.entry(entry.key)  # a recorder may have touched it since it was listed
+        if now is None or now.modified > before:
+            continue
+        if not dry_run:
+            data.files.storage.remove(entry.key)
+        result.images += 1
+        result.freed_bytes += entry.size
+
+
+def _reencode(data: DataManager, result: Collection, before: float, dry_run: bool) -> None:
+    for name, entry in list(data.files.stored_images()):
+        if not entry.key.endswith(".png") or entry.modified > before:
+            continue
+        if dry_run:
+            result.reencoded += 1
+            continue
+        try:
+            saved = data.files.reencode_image(name)
+        except CorruptDataError as error:
+            result.problems.append(str(error))
+            continue
+        result.reencoded += bool(saved)
+        result.freed_bytes += saved

@@ -1,0 +1,244 @@
+"""A run in one file, to take it to another machine or database: `export_run`, `import_run`.
+
+The file is a tar archive: `manifest.json`, `rows/<table>.jsonl` with the rows of the run, `trajectories/<id>.msgpack`,
+and `images/<hash>.png`. Weights are not in it: the rows of checkpoints name their places.
+
+Invariants:
+    - An archive has its final name only once it is whole; a run is imported whole or not at all.
+    - Numbers that a database gave (ids) are given anew; a run may be imported under another name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import json
+import os
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import sqlalchemy as sa
+from PIL import Image
+
+from dart_train.core.train_errors import CorruptDataError, DataError
+from dart_train.data.files.trajectory_files import encode_png, pack_trajectory, unpack_trajectory
+from dart_train.data.groups import trajectory_rows
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.manager.run_reader import RunReader
+from dart_train.data.store.schema import REVISION, metadata
+
+FORMAT = 1
+_BATCH = 500
+# Tables whose rows name their run, in an order in which what is referred to comes first ...
+_OF_RUN = (
+    "rollout_run", "checkpoint", "rollout_group", "lease", "rollout_meta", "checkpoint_meta", "task_state",
+    "serving", "experience_pool", "curation_decision", "run_state",
+)  # fmt: skip
+# ... and those that belong to a row of another table.
+_OF_PARENT = {
+    "rollout_step": ("rollout_id", "rollout_meta", "rollout_id"),
+    "lease_item": ("lease_id", "lease", "lease_id"),
+    "group_injection": ("group_id", "rollout_group", "id"),
+}
+_OWN_ID = {"rollout_run": "rollout", "rollout_group": "group", "checkpoint": "checkpoint"}
+_REFERENCES = {
+    "rollout_id": "rollout", "replaced_id": "rollout", "last_rollout_id": "rollout", "group_id": "group",
+    "checkpoint_id": "checkpoint", "lease_id": "lease",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transferred:
+    """What an archive holds: rows by table, and files."""
+
+    rows: dict[str, int]
+    trajectories: int
+    images: int
+
+
+def export_run(data: RunReader, path: str | Path) -> Transferred:
+    """Write a run into an archive. The run may go on meanwhile: the rows are of one moment.
+
+    Raises:
+        CorruptDataError: a file of the run is missing or damaged.
+    """
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.partial")
+    with tarfile.open(partial, "w") as archive:
+        rows = data.store.read(lambda connection: _write_rows(connection, data.run_id, archive))
+        images: set[str] = set()
+        names = _trajectory_ids(data)
+        for name in names:
+            trajectory = data.files.read_trajectory(name)
+            _add(archive, f"trajectories/{name}.msgpack", pack_trajectory(trajectory))
+            for image_id in {image for step in trajectory.steps for image in step.image_hashes} - images:
+                _add(archive, f"images/{image_id}.png", encode_png(data.files.read_image(image_id)))
+                images.add(image_id)
+        counts = {"rows": rows, "trajectories": len(names), "images": len(images)}
+        manifest = {"format": FORMAT, "revision": REVISION, "run_id": data.run_id, **counts}
+        _add(archive, "manifest.json", json.dumps(manifest, indent=2).encode())
+    os.replace(partial, path)
+    return Transferred(rows, len(names), len(images))
+
+
+def import_run(data: DataManager, path: str | Path) -> Transferred:
+    """Read an archive into a run that has no rows yet.
+
+    Raises:
+        DataError: the file is no such archive, of another version, or not whole; or the run has rows.
+    """
+    with _opened(path) as archive:
+        manifest = _manifest(archive, path)
+        if data.store.read(lambda connection: _has_rows(connection, data.run_id)):
+            raise DataError(f"run {data.run_id!r} has rows already: import into a run of another name")
+        digests = _read_files(archive, data)
+        if len(digests) != manifest["trajectories"]:
+            raise CorruptDataError(path, f"{len(digests)} of {manifest['trajectories']} trajectories are in it")
+        data.store.write(lambda connection: _read_rows(connection, archive, data.run_id, digests))
+    return Transferred(manifest["rows"], manifest["trajectories"], manifest["images"])
+
+
+def _trajectory_ids(data: RunReader) -> list[str]:
+    meta, run = metadata.tables["rollout_meta"].c, metadata.tables["rollout_run"].c
+    query = (
+        sa.select(meta.trajectory_id)
+        .join_from(meta.trajectory_id.table, run.id.table, run.id == meta.rollout_id)
+        .where(meta.run_id == data.run_id, run.split_dir.is_not(None))  # else retention removed the files
+        .order_by(meta.rollout_id)
+    )
+    return data.store.read(lambda connection: list(connection.execute(query).scalars()))
+
+
+def _write_rows(connection: sa.Connection, run_id: str, archive: tarfile.TarFile) -> dict[str, int]:
+    counts = {}
+    for name in (*_OF_RUN, *_OF_PARENT):
+        lines = [json.dumps(row, default=str) for row in _rows(connection, name, run_id)]
+        _add(archive, f"rows/{name}.jsonl", "\n".join(lines).encode())
+        counts[name] = len(lines)
+    return counts
+
+
+def _rows(connection: sa.Connection, name: str, run_id: str) -> Iterator[dict[str, Any]]:
+    table = metadata.tables[name]
+    if name in _OF_PARENT:
+        column, parent_name, parent_column = _OF_PARENT[name]
+        parent = metadata.tables[parent_name]
+        mine = sa.select(parent.c[parent_column]).where(parent.c.run_id == run_id)
+        query = sa.select(table).where(table.c[column].in_(mine))
+    else:
+        query = sa.select(table).where(table.c.run_id == run_id)
+    for row in connection.execution_options(yield_per=_BATCH).execute(query.order_by(*table.primary_key)).mappings():
+        yield dict(row)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _opened(path: str | Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(path)
+    except (OSError, tarfile.TarError) as error:
+        raise CorruptDataError(path, error) from error
+
+
+def _manifest(archive: tarfile.TarFile, path: str | Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(_content(archive, "manifest.json"))
+    except (KeyError, ValueError, tarfile.TarError) as error:
+        raise CorruptDataError(path, f"no archive of `dart-train data export`: {error}") from error
+    if (manifest["format"], manifest["revision"]) != (FORMAT, REVISION):
+        raise DataError(
+            f"{path} has format {manifest['format']} and schema version {manifest['revision']}, this program reads "
+            f"{FORMAT} and {REVISION}: export it with the same version of the package"
+        )
+    return manifest
+
+
+def _content(archive: tarfile.TarFile, name: str | tarfile.TarInfo) -> bytes:
+    member = archive.extractfile(name)
+    if member is None:
+        raise KeyError(f"{name} is no file")
+    return member.read()
+
+
+def _has_rows(connection: sa.Connection, run_id: str) -> bool:
+    tables = (metadata.tables[name] for name in _OF_RUN)
+    return any(connection.execute(sa.select(1).where(t.c.run_id == run_id).limit(1)).first() for t in tables)
+
+
+def _read_files(archive: tarfile.TarFile, data: DataManager) -> dict[str, str]:
+    """Store all files, and return the digest of each trajectory."""
+    digests = {}
+    for member in archive:
+        kind, _, file = member.name.partition("/")
+        stem = file.rpartition(".")[0]
+        try:
+            if kind == "images":
+                image = np.asarray(Image.open(io.BytesIO(_content(archive, member))))
+                data.files.write_images({stem: image})
+            elif kind == "trajectories":
+                trajectory = unpack_trajectory(_content(archive, member))
+                own = dataclasses.replace(trajectory, run_id=data.run_id)
+                data.files.write_trajectory(own, replace=True)
+                digests[own.trajectory_id] = trajectory_rows.digest(pack_trajectory(own))
+        except (OSError, ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            raise CorruptDataError(member.name, error) from error
+    return digests
+
+
+def _read_rows(connection: sa.Connection, archive: tarfile.TarFile, run_id: str, digests: dict[str, str]) -> None:
+    numbers: dict[str, dict[Any, Any]] = {"rollout": {}, "group": {}, "checkpoint": {}, "lease": {}}
+    for name in (*_OF_RUN, *_OF_PARENT):
+        table = metadata.tables[name]
+        lines = _content(archive, f"rows/{name}.jsonl").decode().splitlines()
+        renew = _renewal(table, run_id, numbers, digests)
+        if name in _OWN_ID:  # one at a time: each gets its number from the database
+            for line in lines:
+                row = json.loads(line)
+                key = connection.execute(table.insert(), renew(row)).inserted_primary_key
+                assert key is not None  # SQLAlchemy's type: a single-row insert always has one
+                numbers[_OWN_ID[name]][row["id"]] = key[0]
+        else:
+            for start in range(0, len(lines), _BATCH):
+                connection.execute(table.insert(), [renew(json.loads(line)) for line in lines[start : start + _BATCH]])
+
+
+def _renewal(
+    table: sa.Table, run_id: str, numbers: dict[str, dict[Any, Any]], digests: dict[str, str]
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what makes a row of an archive one of this run and this database."""
+    times = [column.name for column in table.columns if isinstance(column.type, sa.TIMESTAMP)]
+    own_number = table.name in _OWN_ID or table.name in ("serving", "curation_decision")
+
+    def renew(row: dict[str, Any]) -> dict[str, Any]:
+        new = {name: value for name, value in row.items() if name != "id" or not own_number}
+        if "run_id" in new:
+            new["run_id"] = run_id
+        for column, kind in _REFERENCES.items():
+            old = new.get(column)
+            if old is None:
+                continue
+            if kind == "lease" and old not in numbers[kind]:
+                numbers[kind][old] = uuid.uuid4().hex
+            new[column] = numbers[kind].get(old, 0)
+        if "digest" in new:
+            new["digest"] = digests.get(new["trajectory_id"], "")
+        for name in times:
+            if new[name] is not None:
+                new[name] = _time(new[name])
+        return new
+
+    return renew
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)

@@ -1,0 +1,1 @@
+"""The database: schema, connections and transactions, locks, versions of the schema."""

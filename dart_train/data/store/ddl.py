@@ -1,0 +1,37 @@
+"""The schema as SQL text for people and database administrators: `python -m dart_train.data.store.ddl sql`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from dart_train.data.store.schema import REVISION, alembic_version, metadata, version_metadata
+
+_DIALECTS: dict[str, type[Dialect]] = {"sqlite": sqlite.dialect, "mysql": mysql.dialect}
+FILES = {"mysql": "schema.sql", "sqlite": "sqlite.sql"}
+
+
+def ddl(dialect: str) -> str:
+    """Return the whole schema as SQL statements for "sqlite" or "mysql"."""
+    compiler = _DIALECTS[dialect]()
+    parts = [f"-- Generated from dart_train/data/store/schema.py (revision {REVISION}): do not edit."]
+    for table in (*metadata.sorted_tables, *version_metadata.sorted_tables):
+        statements: list[CreateTable | CreateIndex] = [CreateTable(table)]
+        statements += [CreateIndex(index) for index in sorted(table.indexes, key=lambda index: str(index.name))]
+        parts += [str(statement.compile(dialect=compiler)).strip() + ";" for statement in statements]
+    parts.append(f"INSERT INTO {alembic_version.name} (version_num) VALUES ('{REVISION}');")
+    return "\n\n".join("\n".join(line.rstrip() for line in part.splitlines()) for part in parts) + "\n"
+
+
+def write_sql(folder: str | Path) -> None:
+    """Write `schema.sql` (MySQL) and `sqlite.sql` into a folder."""
+    for dialect, name in FILES.items():
+        Path(folder, name).write_text(ddl(dialect))
+
+
+if __name__ == "__main__":
+    write_sql(sys.argv[1] if len(sys.argv) > 1 else "sql")

@@ -1,0 +1,43 @@
+"""The control that takes a run of its own: the same run with rewards shuffled between trajectories must not learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dart_train.config.run_config import RunConfig
+from dart_train.core.train_errors import DartTrainError
+from dart_train.launch import pipeline
+from dart_train.modules import write_report
+from dart_train.modules.module_context import ModuleContext
+from dart_train.run.run_directory import RunDirectory, read_json, write_json
+
+SUFFIX = "-shuffled"
+
+
+def shuffled(config: RunConfig) -> RunConfig:
+    """The same run, but for the rewards of every lease being dealt to its trajectories by chance."""
+    return config.model_copy(
+        update={
+            "name": config.name + SUFFIX,
+            "description": "Control: rewards are shuffled between the trajectories of a batch.",
+            "trainer": {**config.trainer, "shuffle_rewards": True},
+            "controls": config.controls.model_copy(update={"supervised": False, "constant_click": False}),
+            "evaluation": config.evaluation.model_copy(update={"beside": (), "greedy": False}),
+        }
+    )
+
+
+def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirectory:
+    """Run the control (or go on with it) and add its outcome to the report of the run.
+
+    Raises:
+        DartTrainError: the run itself is not finished.
+    """
+    run = RunDirectory(runs_dir / config.name)
+    if not run.figures.exists():
+        raise DartTrainError(f"{run.root} has no report yet; finish the run first: dart-train run CONFIG")
+    control = pipeline.execute(shuffled(config), runs_dir, plain=plain)
+    outcome = read_json(control.evaluation("after"), f"remove {control.root} and run the controls again")
+    write_json(run.evaluation("shuffled"), {**outcome, "label": "shuffled"})
+    write_report.main(ModuleContext(config, run))
+    return run

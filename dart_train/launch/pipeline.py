@@ -1,0 +1,306 @@
+"""The phases of a run, one after the other, each in processes of its own: what `dart-train run` does.
+
+    prepare -> demonstrate -> warmup -> before -> rl -> after -> [supervised control] -> report
+
+Invariants:
+    - The launcher holds no data: phases hand over through the run directory and the data base alone, so that a
+      killed run goes on with the same command at the phase where it was.
+    - The environment cluster runs from the first phase that needs desktops to the last, the supervised control from
+      the end of the reinforcement learning on; everything else only for its phase. Whatever ends the launcher ends
+      all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from rich.console import Console
+
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.config.task_names import check_tasks
+from dart_train.core.train_errors import Interrupted
+from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.run.run_directory import (
+    MAX_SOCKET_PATH,
+    RunDirectory,
+    RunDirectoryError,
+    RunLock,
+    RunState,
+    read_json,
+    write_text,
+)
+from dart_train.run.supervisor import ModuleSpec, Supervisor, python_module
+from dart_train.terminal.panel import Panel
+
+TICK_S = 0.25
+SUPERVISED = "supervised"
+WARM_VERSION = 1
+"""Version of the weights with which the reinforcement learning starts; 0 is the model as built or loaded."""
+
+
+class Pipeline:
+    """Runs all phases of one run.
+
+    Args:
+        config: the run.
+        run: its directory.
+        panel: shows what goes on.
+        lock: of the directory; modules share it.
+    """
+
+    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock) -> None:
+        self.config, self.run, self.panel = config, run, panel
+        self.state = RunState(run.root / "state.json")
+        self.supervisor = Supervisor(run.logs, [lock.fileno()])
+        self._stop = threading.Event()
+        self._sockets: Path | None = None
+        self._cluster_url = config.cluster.url
+        self._cluster_answered = False
+
+    def __enter__(self) -> Pipeline:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.supervisor.stop_all()
+        if self._sockets is not None:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self._stop.set()
+
+    # --- the phases ---------------------------------------------------------------------------------------------
+
+    def phases(self) -> list[tuple[str, str, Callable[[], None]]]:
+        """(name, title, function) of every phase of this configuration, in order."""
+        config = self.config
+        listed = [("prepare", "model", self._prepare)]
+        if config.demonstrations.per_task:
+            listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
+        if config.warmup.max_steps:
+            listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
+        if config.warmup.max_steps and config.model.path in SHIPPED_MODELS:
+            listed.append(("base", "test base", lambda: self._evaluate("base", 0, "--trained-only")))
+        listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
+        if config.evaluation.greedy:
+            listed.append(("greedy_before", "greedy before", lambda: self._greedy("greedy_before", WARM_VERSION)))
+        listed.append(("rl", "training", self._train))
+        listed.append(("after", "test after", self._test_after))
+        if config.evaluation.greedy:
+            listed.append(("greedy_after", "greedy after", lambda: self._greedy("greedy_after", None)))
+        if config.controls.constant_click:
+            listed.append(("constant", "constant click", lambda: self._module("constant-click", desktops=True)))
+        if config.controls.supervised:
+            listed.append((SUPERVISED, "supervised only", self._supervised_control))
+        listed.append(("report", "report", lambda: self._module("report")))
+        return listed
+
+    def execute(self, only: Collection[str] | None = None) -> None:
+        """Run every phase that is not finished yet.
+
+        Args:
+            only: names of the phases to run; None for all.
+
+        Raises:
+            Interrupted: a signal asked to stop; the same command goes on later.
+            DartTrainError: a module crashed for good, or the directory cannot be used.
+        """
+        self.state.values["lives"] += 1
+        self.state.save()
+        phases = [phase for phase in self.phases() if only is None or phase[0] in only]
+        self.panel.set_phases([(name, title, self.state.finished(name)) for name, title, _ in phases])
+        for name, _, function in phases:
+            if self.state.finished(name):
+                continue
+            self.state.begin(name)
+            self.panel.begin(name)
+            function()
+            self.state.finish(name)
+            self.panel.finish(name)
+
+    def _prepare(self) -> None:
+        self._module("prepare")
+
+    def _train(self) -> None:
+        """The four modules of DART beside one another."""
+        self._start_cluster()
+        cluster = ("--cluster", str(self._cluster_url))
+        self._start("data", service=True)
+        self._start("rollout", *cluster)
+        self._start("learn")
+        self._until_finished("rl", "learn")  # after its `max_steps`, or once rollouts have ended and are trained on
+        self.supervisor.stop("rollout")
+        self.supervisor.stop("data")
+
+    def _test_after(self) -> None:
+        """Beside it begins the supervised control, which needs one processor for as long as RL took."""
+        if self.config.controls.supervised:
+            self._start_supervised_control()
+        self._evaluate("after", None)
+
+    def _evaluate(self, label: str, version: int | None, *arguments: str) -> None:
+        which = () if version is None else ("--version", str(version))
+        self._module("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
+
+    def _greedy(self, label: str, version: int | None) -> None:
+        self._evaluate(label, version, "--trained-only", "--temperature", "0")
+
+    def _start_supervised_control(self) -> None:
+        """Supervised training goes on from the same warm start, on the same demonstrations, as long as RL took."""
+        if SUPERVISED in self.supervisor.modules or (self.run.supervised / "config.json").exists():
+            return
+        seconds = f"{self.state.seconds('rl'):.0f}"
+        self._start("warmup", "--continue-to", str(self.run.supervised), "--seconds", seconds, name=SUPERVISED)
+
+    def _supervised_control(self) -> None:
+        self._start_supervised_control()
+        if SUPERVISED in self.supervisor.modules:
+            self._until_finished(SUPERVISED, SUPERVISED)
+        arguments = ("--label", SUPERVISED, "--model", str(self.run.supervised), "--trained-only")
+        self._module("evaluate", *arguments, desktops=True, phase=SUPERVISED)
+
+    # --- processes ----------------------------------------------------------------------------------------------
+
+    def _module(
+        self, command: str, *arguments: str, desktops: bool = False, phase: str | None = None, threads: int = 1
+    ) -> None:
+        if desktops:
+            self._start_cluster()
+            arguments += ("--cluster", str(self._cluster_url))
+        self._start(command, *arguments, threads=threads)
+        self._until_finished(phase or command, command)
+
+    def _start(
+        self, command: str, *arguments: str, threads: int = 1, service: bool = False, name: str | None = None
+    ) -> None:
+        common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
+        self.supervisor.start(python_module(name or command, "dart_train", *common, threads=threads, service=service))
+
+    def _start_cluster(self) -> None:
+        if self._cluster_url is not None:
+            if self.config.cluster.url is not None and not self._cluster_answered:
+                reach_cluster(self._cluster_url, self.config.cluster.token())
+                self._cluster_answered = True
+            return
+        path = self.run.root.resolve() / "cluster.sock"
+        if len(bytes(path)) > MAX_SOCKET_PATH:
+            self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
+            path = self._sockets / "cluster.sock"
+        self._cluster_url = f"ws+unix://{path}"
+        self.supervisor.start(cluster_server(self._cluster_url, self.config))
+
+    def _until_finished(self, phase: str, *names: str) -> None:
+        """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
+        touched = time.monotonic()
+        while not all(self.supervisor.modules[name].finished for name in names):
+            if self._stop.wait(TICK_S):
+                raise Interrupted("stopped; the same command goes on where it was")
+            self.supervisor.check()
+            self.panel.refresh(self.supervisor)
+            if time.monotonic() - touched > 2.0:
+                self._touch(phase)
+                touched = time.monotonic()
+        for name in names:
+            del self.supervisor.modules[name]
+
+    def _touch(self, phase: str) -> None:
+        known = self.state.values["phases"]
+        self.state.touch(phase if phase in known else next(reversed(known)))
+
+
+def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
+    """The environment cluster of the run as a module."""
+    arguments = ("serve", "--listen", url, "--desktops", str(config.cluster.desktops))
+    return python_module(
+        "cluster", "dart_gym.commands.gym_cli", *arguments, "--sandbox", config.cluster.sandbox, service=True
+    )
+
+
+def reach_cluster(url: str, token: str | None = None) -> None:
+    """See whether a configured cluster answers, before modules try for minutes. Raises `ClusterError`."""
+    asyncio.run(ClusterClient(url, token=token).status())
+
+
+def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
+    """Make or reopen the directory of a run.
+
+    Raises:
+        RunDirectoryError: it belongs to another configuration, cannot be written, or has lost its own.
+    """
+    run = RunDirectory(runs_dir / config.name)
+    run.create()
+    afresh = f"remove {run.root} to start afresh, or choose another --name"
+    if run.config.exists():
+        try:
+            # not its text: a later version of the package may have more settings
+            known = load_config(run.config, check_trainer=False)
+        except ConfigError as error:
+            raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
+        if known != config:
+            raise RunDirectoryError(
+                f"{run.root} was made by another configuration; {afresh} "
+                f"(to compare: {run.config} and what the same command prints with --dry-run)"
+            )
+    elif (run.root / "state.json").exists():
+        raise RunDirectoryError(
+            f"{run.config} is missing, so nobody knows what {run.root} holds; {afresh}, "
+            f"or restore it, for example from the same command with --dry-run"
+        )
+    else:
+        write_text(run.config, dump_config(config))
+    return run
+
+
+def execute(
+    config: RunConfig, runs_dir: Path, *, plain: bool = False, only: Collection[str] | None = None
+) -> RunDirectory:
+    """Run, or go on with, everything that a configuration describes, or some of its phases."""
+    run = open_run(config, runs_dir)
+    with (
+        RunLock(run) as lock,
+        Panel(config, run, plain=plain) as panel,
+        Pipeline(config, run, panel, lock) as pipeline,
+    ):
+        pipeline.execute(only)
+    return run
+
+
+def check(config: RunConfig) -> None:
+    """Find what only a start would show: settings of the trainer, and names of formats and tasks.
+
+    Raises:
+        DartTrainError: a value is wrong.
+        DartGymError: no such format or task.
+    """
+    from dart_agent.formats import get_format
+    from dart_train.modules.learn import trainer_arguments
+
+    get_format(config.agent.format)
+    check_tasks(config)
+    with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory
+        trainer_arguments(config, RunDirectory(Path(scratch) / config.name))
+
+
+def say_result(run: RunDirectory, console: Console) -> None:
+    """The last lines of a run: what it came to and where the report lies."""
+    figures = read_json(run.figures, f"make it anew: dart-train report {run.config} --runs-dir {run.root.parent}")
+    before, after = figures.get("success_before"), figures.get("success_after")
+    if before is not None and after is not None:
+        console.print(
+            f"\n[bold]Success on held-out seeds: {100 * before:.0f} % before, [green]{100 * after:.0f} %[/] after[/] "
+            f"({figures.get('rollouts') or 0:,} rollouts in {(figures.get('rl_wall_s') or 0) / 60:.1f} min "
+            "of reinforcement learning)"
+        )
+    console.print(f"Report: {run.report}", highlight=False, soft_wrap=True)

@@ -1,0 +1,73 @@
+"""Records the demonstrations that the warm-up needs; goes on where it was after a break."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dart_agent.formats import get_format
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_train.core.train_errors import DartTrainError
+from dart_train.modules.module_context import ModuleContext
+from dart_train.modules.run_policy import conversation_config
+from dart_train.rollout.play.oracle_demonstrations import (
+    DemonstratingPolicy,
+    collect_demonstrations,
+    plan_demonstrations,
+)
+from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.play.rollout_episode import PlayedEpisode
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
+
+SEEDS_PER_RUN = 100_000
+"""Distance between the demonstration seeds of runs with neighbouring `seed`s."""
+
+LEAST_SHARE = 0.9
+"""An oracle that fails more often than this leaves room for is broken, and says so."""
+
+
+def main(context: ModuleContext) -> None:
+    """Record `demonstrations.per_task` successful episodes of every task."""
+    config = context.config
+    settings = config.demonstrations
+    tasks = list(settings.tasks or config.train_tasks)
+    counts = {task: settings.per_task_of.get(task, settings.per_task) for task in tasks}
+    assignments = plan_demonstrations(counts, FIRST_TRAINING_SEED + config.seed * SEEDS_PER_RUN)
+    model_dir = context.run.checkpoint(0)
+    tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
+    progress = context.progress()
+
+    def new_policy(session: ClientSession) -> DemonstratingPolicy:
+        return DemonstratingPolicy(
+            session,
+            tokens=tokens,
+            vision=vision,
+            action_format=get_format(config.agent.format),
+            conversation=conversation_config(config.agent),
+            grid=settings.grid,
+        )
+
+    with context.open_data() as data:
+        known = {(item.task_id, item.seed) for item in data.trajectories(source="oracle")}
+        missing = [item for item in assignments if (item.task_id, item.seed) not in known]
+
+        def told(done: int, episode: PlayedEpisode) -> None:
+            progress.say(len(assignments) - len(missing) + done, len(assignments), episode.assignment.task_id)
+
+        recorder = Recorder(data, source="oracle")
+        try:
+            kept = asyncio.run(
+                collect_demonstrations(
+                    context.client(), missing, recorder, new_policy, slots=config.rollout.slots, told=told
+                )
+            )
+        finally:
+            recorder.close()
+        if recorder.failure is not None:
+            raise recorder.failure
+        if missing and kept < LEAST_SHARE * len(missing):
+            raise DartTrainError(
+                f"the oracles succeeded in only {kept} of {len(missing)} demonstrations; run "
+                f"`dart-agent eval --policy oracle` on {', '.join(tasks)} to see which one is broken"
+            )

@@ -1,0 +1,143 @@
+"""The trainer as a process: leases groups, trains, publishes, until the rollouts have ended and nothing is left.
+
+`--trainer module:Class` puts another trainer in the place of `DartGRPOTrainer`: see `dart_train.trainer.trainer_loop`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dart_gym.utils.processes import STOPPED_STATUS
+from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.modules.module_context import ModuleContext, published
+from dart_train.run.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from dart_train.trainer.batches.samples import Sample
+
+ROLLOUTS_ENDED = "rollouts_ended"
+"""Fact of the run: the rollout service has spent its budget."""
+
+START_SOURCES = ("initial", "warmup")
+"""Sources of published weights that are not the trainer's own."""
+
+LOOK_INTERVAL_S = 0.5
+
+
+def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
+    """`DartGRPOConfig` of a run.
+
+    Raises:
+        ConfigError: a field has a wrong value.
+    """
+    import torch
+
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+
+    values: dict[str, Any] = {
+        "use_cpu": not torch.cuda.is_available(),
+        "output_dir": str(run.trainer),
+        "seed": config.seed,
+        "report_to": ["tensorboard"],
+        **config.trainer,
+    }
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
+    try:
+        return DartGRPOConfig(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+class EndOfData:
+    """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left to lease."""
+
+    def __init__(self, context: ModuleContext, data: DataManager, groups: int) -> None:
+        self._context, self._data, self._groups = context, data, groups
+        self._looked = 0.0
+        self._ended = False
+
+    def __call__(self) -> bool:
+        """True to stop. Looks into the data base twice a second at most."""
+        if self._context.stop.is_set():
+            return True
+        now = time.monotonic()
+        if now - self._looked > LOOK_INTERVAL_S:
+            self._looked = now
+            self._ended = bool(self._data.fact(ROLLOUTS_ENDED)) and self._data.ready()[0] < self._groups
+        return self._ended
+
+
+def main(context: ModuleContext, *, trainer: str | None = None) -> None:
+    """Train until the data ends; goes on from the newest state in `trainer/`.
+
+    Args:
+        context: of the module.
+        trainer: "module:Class" of another trainer.
+
+    Raises:
+        SystemExit: told to stop before that.
+    """
+    context.catch_signals()
+    if trainer is None:
+        _learn(context)
+    else:
+        _learn_with(context, trainer)
+    if context.stop.is_set():
+        raise SystemExit(STOPPED_STATUS)
+
+
+def _learn(context: ModuleContext) -> None:
+    from dart_train.trainer import DartGRPOTrainer
+
+    arguments = trainer_arguments(context.config, context.run)
+    with context.open_data(context.config.data.patience_s) as data:
+        newest = published(data)
+        started_from = max(
+            (row for row in data.checkpoints() if row.source in START_SOURCES), key=lambda row: row.version
+        )
+        demonstrations: Sequence[Sample] = ()
+        if arguments.supervised_coef:
+            from dart_train.modules.warmup import load_samples
+
+            demonstrations = load_samples(context.config, data, newest.path, wanted=1)
+        # An adapter belongs to the weights that it was begun on, which are the reference as well when it is off.
+        start, reference = (started_from.path, None) if arguments.use_peft else (newest.path, started_from.path)
+        main_rank = arguments.process_index == 0
+        DartGRPOTrainer(
+            start,
+            arguments,
+            data,
+            ref_model=reference,  # of the KL term: the same one after every restart
+            demonstrations=demonstrations,
+            checkpoints=context.run.checkpoints,
+            metrics=MetricsLog(context.run.metrics("trainer")) if main_rank else None,
+            stop=EndOfData(context, data, arguments.groups_per_step),
+        ).run()
+
+
+def _learn_with(context: ModuleContext, name: str) -> None:
+    from dart_train.trainer.trainer_loop import LoopConfig, load_class, run_trainer
+
+    kind = load_class(name)
+    loop, options = LoopConfig.split(context.config.trainer)
+    with context.open_data(context.config.data.patience_s) as data:
+        newest = published(data)
+        try:
+            trainer = kind(newest.path, data, **options)
+        except TypeError as error:
+            raise ConfigError(f"trainer: {name} does not take these settings: {error}") from error
+        run_trainer(
+            trainer,
+            data,
+            loop,
+            model_dir=Path(newest.path),
+            checkpoints=context.run.checkpoints,
+            metrics=MetricsLog(context.run.metrics("trainer")),
+            stop=EndOfData(context, data, loop.groups_per_step),
+        )

@@ -1,0 +1,146 @@
+"""What every module of a run starts from: the configuration, the run's directory, the data manager, progress."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.core.errors import ConfigurationError
+from dart_train.config.run_config import RunConfig
+from dart_train.config.task_names import expand_tasks
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.train_errors import CheckpointError
+from dart_train.data.groups.checkpoint_rows import CheckpointRow
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store.sql_store import PATIENCE_S
+from dart_train.run.run_directory import RunDirectory
+
+PROGRESS_INTERVAL_S = 0.2
+
+
+class Progress:
+    """Tells the panel how far a phase is, a few times a second at most.
+
+    Args:
+        run: directory of the run.
+        phase: that it is about, where it may not be the present one; None for that.
+    """
+
+    def __init__(self, run: RunDirectory, phase: str | None = None) -> None:
+        self._log = MetricsLog(run.metrics("progress"))
+        self._phase = phase
+        self._said = 0.0
+
+    def say(self, done: float, total: float, detail: str = "") -> None:
+        """Write down `done` of `total`; the last one is never left out."""
+        now = time.monotonic()
+        if done >= total or now - self._said > PROGRESS_INTERVAL_S:
+            self._said = now
+            self._log.write(done=done, total=total, detail=detail, phase=self._phase)
+
+
+@dataclass(slots=True)
+class ModuleContext:
+    """One module's view of its run.
+
+    Attributes:
+        config: of the run, with every task named.
+        run: its directory.
+        cluster_url: of the environment cluster, instead of the configured one.
+        stop: set once the module is told to end.
+    """
+
+    config: RunConfig
+    run: RunDirectory
+    cluster_url: str | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.config = expand_tasks(self.config)
+
+    def open_data(self, patience_s: float = PATIENCE_S) -> DataManager:
+        """The run's data manager; its calls wait so long for a database that is away."""
+        return open_data(self.config, self.run, patience_s)
+
+    def database_url(self) -> str:
+        """URL of the run's database."""
+        return self.config.data.database_url() or self.run.database_url
+
+    def progress(self, phase: str | None = None) -> Progress:
+        """The run's progress log, of the present phase or of a named one."""
+        return Progress(self.run, phase)
+
+    @property
+    def url(self) -> str:
+        """URL of the environment cluster.
+
+        Raises:
+            ConfigurationError: none was given.
+        """
+        url = self.cluster_url or self.config.cluster.url
+        if url is None:
+            raise ConfigurationError(
+                "this module needs desktops: start `dart-gym serve --listen URL` and pass --cluster URL, "
+                "or use `dart-train run`, which starts them"
+            )
+        return url
+
+    def client(self) -> ClusterClient:
+        """A client of the environment cluster."""
+        return ClusterClient(self.url, token=self.config.cluster.token())
+
+    def catch_signals(self) -> None:
+        """Turn SIGTERM and SIGINT into `stop`, for modules that end at the next good point."""
+
+        def handler(signum: int, frame: FrameType | None) -> None:
+            self.stop.set()
+
+        signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGINT, handler)
+
+
+def published(data: DataManager, version: int | None = None) -> CheckpointRow:
+    """A version whose weights can be loaded; the newest if none is named.
+
+    Raises:
+        CheckpointError: there is none, or its directory is not whole.
+    """
+    rows = {row.version: row for row in data.checkpoints()}
+    row = data.newest_checkpoint() if version is None else rows.get(version)
+    if row is None:
+        raise CheckpointError(
+            f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
+        )
+    check_model(row.path)
+    return row
+
+
+def check_model(path: str | Path) -> None:
+    """See that a directory holds a model, before engines try for minutes to load it.
+
+    Raises:
+        CheckpointError: it does not.
+    """
+    if "://" in str(path):
+        return
+    config, weights = Path(path) / "config.json", [*Path(path).glob("*.safetensors"), *Path(path).glob("*.bin")]
+    if not config.is_file() or not weights:
+        lacks = "weights (*.safetensors)" if config.is_file() else "config.json"
+        raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
+
+
+def open_data(config: RunConfig, run: RunDirectory, patience_s: float = PATIENCE_S) -> DataManager:
+    """Open a run's data manager with the run's settings; its calls wait so long for a database that is away."""
+    return DataManager.open(
+        url=config.data.database_url() or run.database_url,
+        root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
+        run_id=config.name,
+        config=config.curation,
+        image_format=config.data.image_format,
+        patience_s=patience_s,
+    )

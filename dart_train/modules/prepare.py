@@ -1,0 +1,99 @@
+"""The model that a run starts from: built in place, shipped, or given; published as version 0."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from dart_agent.models.image_patches import VisionSpec, image_settings
+from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.core.errors import ConfigurationError
+from dart_train.modules.module_context import ModuleContext
+from dart_train.run.run_directory import RunDirectoryError
+
+SHIPPED_MODELS = {"tiny-base": "tiny_base"}
+"""Names of models that come with the package: directories in `dart_train/assets`."""
+
+
+def main(context: ModuleContext) -> None:
+    """Publish version 0. Does nothing when that has happened before."""
+    target = context.run.checkpoint(0)
+    if not target.exists():
+        model, agent = context.config.model, context.config.agent
+        pixels = {"min_pixels": agent.min_pixels, "max_pixels": agent.max_pixels}
+        place_model(model.path, model.tiny, target, seed=context.config.seed, pixels=pixels)
+    with context.open_data() as data:
+        if data.newest_checkpoint() is None:
+            data.publish(0, target, source="initial")
+
+
+def place_model(
+    path: str, tiny: dict[str, object], target: Path, *, seed: int, pixels: dict[str, int | None] | None = None
+) -> None:
+    """Put a model directory at `target`, whole or not at all.
+
+    Args:
+        path: "tiny", a name of `SHIPPED_MODELS`, or a directory.
+        tiny: fields of `TinyModelConfig`, for "tiny".
+        target: where it goes; of a directory of the user's the files are linked.
+        seed: of the initial weights.
+        pixels: "min_pixels" and "max_pixels" of the image processor, where they are not to be the model's own.
+
+    Raises:
+        RunDirectoryError: no such model.
+        ConfigurationError: not a model of this family, or settings that it cannot have.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    if path == "tiny":
+        from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+
+        try:
+            config = TinyModelConfig(**tiny)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ConfigurationError(
+                f"model.tiny: {error}; its fields: {', '.join(_fields(TinyModelConfig))}"
+            ) from error
+        build_tiny_model(temporary, seed=seed, config=config)
+    elif path in SHIPPED_MODELS:
+        with as_file(files("dart_train").joinpath("assets", SHIPPED_MODELS[path])) as source:
+            shutil.copytree(source, temporary)
+    elif (Path(path) / "config.json").exists():
+        temporary.mkdir()
+        for file in Path(path).resolve().iterdir():
+            (temporary / file.name).symlink_to(file)
+    else:
+        known = ", ".join(["tiny", *SHIPPED_MODELS])
+        raise RunDirectoryError(f"no model {path!r}: give a directory with a config.json, or one of {known}")
+    try:
+        limit_pixels(temporary, pixels or {})
+        ModelTokens.load(temporary)
+    except BaseException:
+        shutil.rmtree(temporary)
+        raise
+    temporary.replace(target)
+
+
+def _fields(kind: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def limit_pixels(model_dir: Path, pixels: dict[str, int | None]) -> None:
+    """Give a model's image processor other bounds. Engines, trainer and later versions all read them from there."""
+    chosen = {name: value for name, value in pixels.items() if value is not None}
+    spec = VisionSpec.from_dir(model_dir)
+    least, most = chosen.get("min_pixels", spec.min_pixels), chosen.get("max_pixels", spec.max_pixels)
+    if least > most:
+        raise ConfigurationError(f"agent.min_pixels = {least} is above agent.max_pixels = {most}; lower it")
+    if not chosen:
+        return
+    settings = {**image_settings(model_dir), "min_pixels": least, "max_pixels": most}
+    settings["size"] = {"shortest_edge": least, "longest_edge": most}
+    path = model_dir / "preprocessor_config.json"
+    path.unlink(missing_ok=True)  # a link to the user's own file
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

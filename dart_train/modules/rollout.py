@@ -1,0 +1,122 @@
+"""The rollout service as a process.
+
+The first SIGTERM (or Ctrl-C) lets running episodes end for a while and has what was played recorded; the second one
+ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.outage import insist
+from dart_train.modules.learn import ROLLOUTS_ENDED
+from dart_train.modules.module_context import ModuleContext, published
+from dart_train.modules.run_policy import make_policy
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.service import service_http
+from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary
+from dart_train.run.run_directory import MAX_SOCKET_PATH, RunDirectory
+from dart_train.terminal.panel import RolloutPanel
+
+_log = logging.getLogger(__name__)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SOCKET = "rollout.sock"
+SHOW_INTERVAL_S = 0.5
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+def main(context: ModuleContext, *, plain: bool = False) -> None:
+    """Play rollouts until the budget is spent, and say so in the data base.
+
+    Args:
+        context: of the module.
+        plain: no dashboard; there is none without a terminal, or under a supervisor.
+
+    Raises:
+        SystemExit: told to stop before that.
+    """
+    config = context.config.rollout
+    listen = listen_address(config.metrics_listen, context.run)
+    service_http.parse_listen(listen)
+    with insist(context.open_data, config.patience_s) as data:
+        newest = insist(lambda: published(data), config.patience_s)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, False), config.patience_s)
+        service = RolloutService(
+            config,
+            data,
+            cluster_url=context.url,
+            token=context.config.cluster.token(),
+            weights=Weights(newest.path, newest.version),
+            make_policy=make_policy(newest.path, context.config.agent, config.sampling),
+            metrics=MetricsLog(context.run.metrics("rollout")),
+            log_dir=context.run.logs,
+        )
+        console = Console()
+        live = console.is_terminal and not plain and SUPERVISED not in os.environ
+        with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
+            summary, stopped = asyncio.run(_serve(service, listen, panel))
+        _log.info("ended: %s", summary)
+        if stopped:
+            raise SystemExit(STOPPED_STATUS)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, True), config.patience_s)
+
+
+def listen_address(configured: str | None, run: RunDirectory) -> str:
+    """Where the service answers to HTTP: as configured, else a socket in the run's directory where its path fits."""
+    if configured is not None:
+        return configured
+    path = (run.root / SOCKET).resolve()
+    return f"{service_http.UNIX}{path}" if len(bytes(path)) <= MAX_SOCKET_PATH else ""
+
+
+async def _serve(
+    service: RolloutService, listen: str, panel: RolloutPanel | None = None
+) -> tuple[RolloutSummary, bool]:
+    """Run until done or told to stop; returns the counts and whether it was told to."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def at_once(signum: int, frame: FrameType | None) -> None:
+        os.write(2, f"told twice to stop: {service.unrecorded} finished episodes are not recorded\n".encode())
+        if panel is not None:
+            os.write(1, SHOW_CURSOR)
+        os._exit(STOPPED_STATUS)  # the engines end with this process, and the next one removes their sockets
+
+    def stop() -> None:
+        for signum in SIGNALS:
+            loop.remove_signal_handler(signum)
+            signal.signal(signum, at_once)
+        stopped.set()
+        service.stop()
+
+    def figures() -> dict[str, Any] | None:
+        return service.figures() if service.playing else None
+
+    for signum in SIGNALS:
+        loop.add_signal_handler(signum, stop)
+    async with service_http.serving(listen, figures) as where:
+        _log.info("metrics and health: %s", where or "nowhere")
+        showing = asyncio.create_task(_show(panel, figures)) if panel is not None else None
+        try:
+            return await service.run(), stopped.is_set()
+        finally:
+            if showing is not None:
+                showing.cancel()
+
+
+async def _show(panel: RolloutPanel, figures: Callable[[], dict[str, Any] | None]) -> None:
+    while True:
+        if (now := figures()) is not None:
+            panel.refresh(now)
+        await asyncio.sleep(SHOW_INTERVAL_S)

@@ -1,0 +1,106 @@
+"""The supervised warm-up: from version 0 and the demonstrations to version 1. Also its continuation, the control."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from dart_agent.formats import get_format
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.prompting.conversation import Conversation
+from dart_train.config.run_config import RunConfig
+from dart_train.core.train_errors import DartTrainError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.modules.module_context import ModuleContext
+from dart_train.modules.module_context import Progress as PanelProgress
+from dart_train.modules.run_policy import conversation_config
+from dart_train.trainer.batches.collator import Sample
+from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
+from dart_train.trainer.supervised import Progress, SupervisedConfig, train_supervised
+
+MAX_PASSES = 20
+UNLIMITED = 1 << 30
+
+
+def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
+    """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save.
+
+    Args:
+        context: of the module.
+        continue_to: where the continuation is saved; None for the warm-up itself.
+        seconds: of the continuation.
+    """
+    config, version = context.config, 1
+    with context.open_data() as data:
+        published = {row.version: row for row in data.checkpoints()}
+        if continue_to is None and version in published:
+            return
+        start = published.get(version if continue_to else 0)
+        if start is None:
+            raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
+        target = continue_to or context.run.checkpoint(version)
+        settings = _settings(config, seconds if continue_to else None)
+        wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
+        samples = load_samples(config, data, start.path, wanted=wanted)
+        say = _teller(context.progress("supervised" if continue_to else "warmup"), settings)
+        train_supervised(start.path, samples, data.load_image, target, settings, on_progress=say)
+        if continue_to is None:
+            data.publish(version, target, source="warmup")
+
+
+def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
+    warmup = config.warmup
+    return SupervisedConfig(
+        max_steps=None if seconds else warmup.max_steps,
+        max_seconds=seconds,
+        batch_size=warmup.batch_size,
+        learning_rate=warmup.learning_rate,
+        warmup_steps=warmup.warmup_steps,
+        weight_decay=warmup.weight_decay,
+        seed=config.seed + (1 if seconds else 0),
+        threads=warmup.threads,
+    )
+
+
+def _teller(progress: PanelProgress, settings: SupervisedConfig) -> Callable[[Progress], None]:
+    def say(now: Progress) -> None:
+        if settings.max_steps:
+            progress.say(now.steps, settings.max_steps, f"loss {now.loss:.3f}")
+        else:
+            progress.say(min(now.seconds, settings.max_seconds or 0), settings.max_seconds or 0, f"loss {now.loss:.3f}")
+
+    return say
+
+
+def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *, wanted: int) -> list[Sample]:
+    """The run's demonstrations as training samples, imperfect as configured, and successes of other sources.
+
+    Equal for equal seeds.
+
+    Every pass over the demonstrations draws anew which of them carry a wrong instruction: a fixed choice would be
+    learned by heart.
+
+    Args:
+        config: of the run.
+        data: has the demonstrations.
+        model_dir: of tokenizer and image processing.
+        wanted: samples that the training will take; so many passes are made, at most `MAX_PASSES`.
+    """
+    oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
+    demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]
+    tokens = ModelTokens.load(model_dir)
+    vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)
+    conversation = Conversation(tokens, vision, conversation_config(config.agent), action_format)
+    share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
+    passes = MAX_PASSES if share or any(share_of.values()) else 1
+    rng = random.Random(config.seed)
+    samples: list[Sample] = []
+    for source in config.warmup.pool_sources:
+        samples += recorded(data.trajectories(source=source))
+    for _ in range(passes if demonstrations else 0):
+        samples += encode(corrupt(demonstrations, share, rng, share_of), conversation, tokens, data.load_image)
+        if len(samples) >= wanted:
+            break
+    return samples

@@ -1,0 +1,18 @@
+"""Writes `report.html` and `report.json` from what a run has left behind."""
+
+from __future__ import annotations
+
+from dart_train.modules.module_context import ModuleContext
+from dart_train.report.gather import gather
+from dart_train.report.report_page import render
+from dart_train.run.run_directory import write_json
+
+
+def main(context: ModuleContext) -> None:
+    """Make the report anew; it may be called at any time, also while the run goes on."""
+    with context.open_data() as data:
+        report = gather(context.config, context.run, data)
+    write_json(context.run.figures, report.figures)
+    temporary = context.run.report.with_suffix(".tmp")
+    temporary.write_text(render(report), encoding="utf-8")
+    temporary.replace(context.run.report)

@@ -1,0 +1,173 @@
+"""The report's plots as SVG text (matplotlib), and screenshots with the actions drawn in as PNG."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from dart_train.report.report_data import Curve, ReportData, TaskFigures
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  the backend must be chosen first
+
+INK, FAINT = "#1f2933", "#9aa5b1"
+BEFORE, AFTER, CONSTANT = "#b8c4d0", "#2563eb", "#d97706"
+PALETTE = ("#2563eb", "#059669", "#d97706", "#7c3aed", "#db2777", "#0891b2", "#65a30d", "#dc2626")
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "grid.color": "#e8ecf0",
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+}
+
+
+def short_name(task_id: str) -> str:
+    """The task's name without its suite."""
+    return task_id.split("/", 1)[-1]
+
+
+def _svg(figure: Any) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight", transparent=True)
+    plt.close(figure)
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def learning_curves(curves: list[Curve], tasks: list[TaskFigures]) -> str:
+    """One small panel per task: success over rollouts, the best constant click dashed, held-out points at both ends."""
+    figures = {task.task_id: task for task in tasks}
+    columns = min(3, max(1, len(curves)))
+    rows = -(-len(curves) // columns)
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(rows, columns, figsize=(3.5 * columns, 2.3 * rows), squeeze=False, sharey=True)
+        for axis in axes.flat[len(curves) :]:
+            axis.set_visible(False)
+        for index, (axis, curve) in enumerate(zip(axes.flat, curves, strict=False)):
+            task = figures.get(curve.task_id)
+            axis.plot(curve.rollouts, curve.success, color=PALETTE[index % len(PALETTE)], linewidth=1.8)
+            if task and task.constant_click is not None:
+                axis.axhline(task.constant_click, color=CONSTANT, linestyle="--", linewidth=1)
+            end = curve.rollouts[-1] if len(curve.rollouts) else 1
+            for rate, x in ((task and task.before, 0), (task and task.after, end)):
+                if rate:
+                    errors = [[max(0.0, rate.rate - rate.low)], [max(0.0, rate.high - rate.rate)]]
+                    axis.errorbar([x], [rate.rate], yerr=errors, fmt="o", color=INK, markersize=4, capsize=3)
+            axis.set_title(short_name(curve.task_id), fontsize=9.5, loc="left", color=INK)
+            axis.set_ylim(-0.02, 1.02)
+            axis.xaxis.set_major_locator(plt.MaxNLocator(4))
+        figure.supxlabel("rollouts of the run", fontsize=9)
+        figure.tight_layout()
+        return _svg(figure)
+
+
+def before_after(tasks: list[TaskFigures]) -> str:
+    """Horizontal bars per task with confidence intervals; the constant click as a tick."""
+    rows = [task for task in tasks if task.before or task.after]
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7.2, 0.42 * len(rows) + 0.9))
+        for index, task in enumerate(rows):
+            y = len(rows) - 1 - index
+            for rate, offset, color in ((task.before, 0.18, BEFORE), (task.after, -0.18, AFTER)):
+                if rate is None:
+                    continue
+                errors = [[max(0.0, rate.rate - rate.low)], [max(0.0, rate.high - rate.rate)]]
+                axis.barh(y + offset, rate.rate, height=0.34, color=color)
+                axis.errorbar([rate.rate], [y + offset], xerr=errors, fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)
+            if task.constant_click is not None:
+                axis.plot([task.constant_click] * 2, [y - 0.4, y + 0.4], color=CONSTANT, linewidth=1.6)
+        axis.set_yticks(range(len(rows) - 1, -1, -1))
+        axis.set_yticklabels([short_name(t.task_id) + ("" if t.trained else "  (not trained)") for t in rows])
+        axis.set_xlim(0, 1.02)
+        axis.grid(axis="y", visible=False)
+        axis.set_xlabel("success on held-out seeds")
+        handles: list[Any] = [plt.Rectangle((0, 0), 1, 1, color=BEFORE), plt.Rectangle((0, 0), 1, 1, color=AFTER)]
+        labels = ["before RL", "after RL"]
+        if any(task.constant_click is not None for task in rows):
+            handles.append(plt.Line2D([], [], color=CONSTANT))
+            labels.append("best constant click")
+        axis.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=3, frameon=False)
+        return _svg(figure)
+
+
+def utilisation(data: ReportData) -> str:
+    """Shares of desktops, engines and trainer over time."""
+    series = data.utilisation
+    if series is None:
+        raise ValueError("no utilisation was recorded")
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(7.2, 2.4))
+        for index, (name, values) in enumerate(series.values.items()):
+            axis.plot(series.seconds, values, label=name, color=PALETTE[index], linewidth=1.5)
+        axis.set_ylim(0, 1.02)
+        axis.set_xlabel("seconds of training")
+        axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4, frameon=False)
+        return _svg(figure)
+
+
+def staleness(counts: dict[int, int]) -> str:
+    """How many versions behind the trained trajectories were."""
+    with plt.rc_context(STYLE):
+        figure, axis = plt.subplots(figsize=(3.6, 2.2))
+        keys = list(range(max(counts, default=0) + 1))
+        axis.bar(keys, [counts.get(key, 0) for key in keys], color=AFTER, width=0.7)
+        axis.set_xticks(keys)
+        axis.set_xlabel("versions behind when trained")
+        axis.set_ylabel("trajectories")
+        axis.grid(axis="x", visible=False)
+        return _svg(figure)
+
+
+def draw_actions(image: NDArray[np.uint8], actions: tuple[dict[str, object], ...], width: int = 640) -> Image.Image:
+    """A screenshot with clicks as rings, drags as lines and typed text as a caption.
+
+    Small screens are enlarged twice; wide ones shrink to `width`, so that a report stays a file to be mailed.
+    """
+    scale = min(2.0, width / image.shape[1])
+    size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
+    picture = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
+    draw = ImageDraw.Draw(picture)
+    for action in actions:
+        _draw_action(draw, action, scale, picture.size)
+    return picture
+
+
+def _draw_action(draw: ImageDraw.ImageDraw, action: dict[str, Any], scale: float, size: tuple[int, int]) -> None:
+    kind, x, y = action.get("kind"), action.get("x"), action.get("y")
+    if kind == "drag":
+        points = [(px * scale, py * scale) for px, py in action["path"]]
+        draw.line(points, fill="#e11d48", width=3)
+        x, y = action["path"][-1]
+    if isinstance(x, int) and isinstance(y, int):
+        for radius, color, width in ((9, "white", 5), (9, "#e11d48", 3), (2, "#e11d48", 2)):
+            draw.ellipse(
+                (x * scale - radius, y * scale - radius, x * scale + radius, y * scale + radius),
+                outline=color,
+                width=width,
+            )
+        return
+    caption = {"type": f"type {action.get('text')!r}", "press": "press " + "+".join(map(str, action.get("keys", ())))}
+    text = caption.get(str(kind), str(kind))
+    draw.rectangle((0, size[1] - 16, size[0], size[1]), fill="#1f2933")
+    draw.text((4, size[1] - 14), text, fill="white")
+
+
+def png_data_url(picture: Image.Image) -> str:
+    """A picture as a `data:` URL."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,74 @@
+"""How many requests a replica gets at the same time: more while that helps it, fewer once it only queues them. Pure.
+
+Invariants:
+    - The limit stays within [least, most]. It grows only while it is what holds requests back, so an idle replica
+      does not gain a limit that it has never shown to bear.
+    - One overload shrinks it once, not with every look: after a cut it rests until what was sent before has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dart_agent.engines.base.engine import EngineInfo
+
+HIGH_KV_USE = 0.9
+LOW_KV_USE = 0.75
+CUT = 0.7
+GROWTH = 0.25
+REST_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """A replica's limit, and how long it rests after a cut.
+
+    Attributes:
+        limit: requests at the same time.
+        least: smallest limit.
+        most: largest limit.
+        rest: looks until it may be cut again.
+    """
+
+    limit: int
+    least: int
+    most: int
+    rest: int = 0
+
+    @classmethod
+    def begin(cls, least: int, most: int) -> Concurrency:
+        """Begin in the middle of what an engine may bear: it grows within seconds where that is too little."""
+        return cls(limit=min(most, max(least, 32)), least=least, most=most)
+
+
+def overloaded(info: EngineInfo) -> bool:
+    """Whether more requests only wait in it: its cache is nearly full, or its queue longer than what it computes.
+
+    An engine that computes in batches lets the next batch wait meanwhile: that is no overload.
+    """
+    running = info.capacity or max(1, info.in_flight - info.waiting)
+    return info.kv_use >= HIGH_KV_USE or info.waiting > running
+
+
+def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:
+    """The limit after a look at a replica: additive growth in quarters, multiplicative cuts (AIMD).
+
+    Args:
+        state: the present one.
+        info: what the replica says.
+        in_flight: requests that it has from here.
+    """
+    if overloaded(info):
+        if state.rest:
+            return replace(state, rest=state.rest - 1)
+        return replace(state, limit=max(state.least, int(min(state.limit, in_flight) * CUT)), rest=REST_LOOKS)
+    rest = max(0, state.rest - 1)
+    if in_flight >= state.limit and info.kv_use <= LOW_KV_USE:
+        growth = max(1, int(state.least * GROWTH))
+        return replace(state, limit=min(state.most, state.limit + growth), rest=rest)
+    return replace(state, rest=rest)
+
+
+def shrink(state: Concurrency) -> Concurrency:
+    """The limit after a replica said that it is too busy."""
+    return replace(state, limit=max(state.least, int(state.limit * CUT)), rest=REST_LOOKS)

@@ -1,0 +1,144 @@
+"""Weights as files: a checkpoint directory with its version, and what can be known of it without reading its tensors.
+
+A server may end over weights that are cut off or do not fit (vLLM does): both are found here first, from the headers
+of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dart_agent.engines.vllm.vllm_adapters import ADAPTER_CONFIG, MODEL_CONFIG, is_adapter
+from dart_gym.core.errors import ConfigurationError
+
+MAX_HEADER = 100 << 20  # of a safetensors file, its own limit
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A checkpoint directory and its version."""
+
+    path: str
+    version: int
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it holds a LoRA adapter, not a whole model."""
+        return is_adapter(self.path)
+
+    @property
+    def model(self) -> str:
+        """Directory of the whole model: its own, or that which the adapter was trained on.
+
+        Raises:
+            ConfigurationError: the adapter does not name it.
+        """
+        if not self.is_adapter:
+            return self.path
+        try:
+            return str(json.loads((Path(self.path) / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.path}/{ADAPTER_CONFIG} does not name its model ({error}): set base_model_name_or_path"
+            ) from error
+
+
+class BrokenFileError(Exception):
+    """A file of weights is not whole; the message says how."""
+
+
+def why_unusable(path: str | Path) -> str:
+    """Look at a checkpoint directory without reading its weights; return what is wrong, "" if nothing is."""
+    directory = Path(path)
+    if not directory.is_dir():
+        return f"{directory} is no directory"
+    config = ADAPTER_CONFIG if Weights(str(path), 0).is_adapter else MODEL_CONFIG
+    try:
+        json.loads((directory / config).read_bytes())
+    except (OSError, ValueError) as error:
+        return f"{config} cannot be read: {error}"
+    try:
+        shapes = tensor_shapes(directory)
+    except BrokenFileError as error:
+        return str(error)
+    if shapes is None:
+        return f"{directory} holds no *.safetensors"
+    return _why_incomplete(directory, shapes)
+
+
+def why_unfit(path: str | Path, serving: str | Path) -> str:
+    """Compare the tensors of a checkpoint with those of the one that is being served; "" where they fit.
+
+    Only shapes under the same name are compared: two writers of one model may name tensors otherwise, or leave tied
+    ones out. Both directories must be readable here; what cannot be read is for `why_unusable` to tell, and fits.
+
+    Args:
+        path: the new directory.
+        serving: the directory of weights that an engine has loaded.
+    """
+    try:
+        new, old = tensor_shapes(Path(path)), tensor_shapes(Path(serving))
+    except BrokenFileError:
+        return ""
+    return different_shapes(new or {}, old or {})
+
+
+def different_shapes(new: Mapping[str, tuple[int, ...]], old: Mapping[str, tuple[int, ...]]) -> str:
+    """Say how tensors of the same name differ; "" where they do not. Pure."""
+    other = [name for name in sorted(new.keys() & old.keys()) if new[name] != old[name]]
+    if not other:
+        return ""
+    shapes = f"{list(new[other[0]])} instead of {list(old[other[0]])}"
+    return f"it does not fit the model: {len(other)} tensors have other shapes, such as {other[0]}: {shapes}"
+
+
+def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
+    """Shapes by name over all *.safetensors of a directory; None where there is none.
+
+    Raises:
+        BrokenFileError: a file is cut off or no safetensors file.
+    """
+    files = sorted(directory.glob("*.safetensors"))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        shapes |= _read_header(file)
+    return shapes if files else None
+
+
+def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes in a safetensors file whose size is what its header says."""
+    try:
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            (length,) = struct.unpack("<Q", prefix) if len(prefix) == 8 else (MAX_HEADER + 1,)
+            if length > MAX_HEADER:
+                raise BrokenFileError(f"{path.name} has no valid header")
+            size = path.stat().st_size
+            if size < 8 + length:
+                raise BrokenFileError(f"{path.name} has {size} bytes, its header alone has {8 + length}")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        expected = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BrokenFileError(f"{path.name} cannot be read: {error}") from error
+    if size != expected:
+        raise BrokenFileError(f"{path.name} has {size} bytes, its header says {expected}")
+    return shapes
+
+
+def _why_incomplete(directory: Path, shapes: Mapping[str, object]) -> str:
+    """Whether all tensors are there that the index of a checkpoint in several files names."""
+    index = directory / "model.safetensors.index.json"
+    try:
+        names = json.loads(index.read_bytes())["weight_map"].keys()
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{index.name} cannot be read: {error}"
+    missing = sorted(names - shapes.keys())
+    return f"{len(missing)} tensors of {index.name} are in no file, such as {missing[0]}" if missing else ""

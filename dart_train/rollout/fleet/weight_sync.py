@@ -1,0 +1,190 @@
+"""WeightSync: brings newly published checkpoints into the replicas, a few at a time, while the others go on.
+
+Invariants:
+    - The newest checkpoint is looked up before each single update, so a newer one supersedes what has not begun.
+    - At most `updates_at_once` replicas are being updated at any time, and never the last one that serves while
+      another one may come back within `ALONE_S`: after that, stale rollouts cost more than a moment without an engine.
+    - Services that share a replica update it one at a time (`locks`); its turn comes again where another one has it.
+    - A version is tried on one replica first; the others follow when that one is known to serve it.
+    - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
+      quarantined and restarted with the last weights that were verified; a checkpoint that fails `MAX_FAILURES` times,
+      whose files are incomplete, or whose tensors are not those of the model, is skipped with a logged reason, and the
+      next one is tried when it comes.
+    - Nothing here ends the service: a database that is away is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from dart_agent.engines.base.engine import EngineBusy, EngineError
+from dart_train.core.outage import Outage
+from dart_train.core.train_errors import DataError
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.fleet.wakeup import Wakeup
+from dart_train.rollout.fleet.weight_files import why_unfit, why_unusable
+
+_log = logging.getLogger(__name__)
+MAX_FAILURES = 2
+HOPELESS_FAILURES = 3
+ALONE_S = 10.0
+
+
+def next_stale(
+    replicas: Sequence[Replica],
+    version: int,
+    *,
+    at_once: int = 1,
+    proven: bool = True,
+    begun: Collection[str] = (),
+    spare_last: bool = True,
+) -> list[Replica]:
+    """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
+
+    Args:
+        replicas: all of them.
+        version: what they should serve.
+        at_once: most that are updated at the same time.
+        proven: whether a replica serves the version already.
+        begun: names of those whose update has been begun.
+        spare_last: whether the only one that serves waits for another one to come back.
+    """
+    ready = [replica for replica in replicas if replica.state is ReplicaState.READY and replica.name not in begun]
+    stale = sorted((r for r in ready if r.version != version), key=lambda replica: replica.version)
+    under_way = [r for r in replicas if r.name in begun or r.state in (ReplicaState.UPDATING, ReplicaState.DRAINING)]
+    room = (at_once if proven else 1) - len(under_way)
+    others = [replica for replica in replicas if replica not in ready]
+    if len(ready) > 1 or (spare_last and any(replica.failures < HOPELESS_FAILURES for replica in others)):
+        room = min(room, len(ready) - 1)  # somebody goes on serving
+    return stale[: max(0, room)]
+
+
+class WeightSync:
+    """Watches the checkpoint table and updates the pool.
+
+    Args:
+        newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
+        pool: the replicas.
+        interval_s: between two looks.
+        outage: of the database; told of looks that fail.
+
+    Attributes:
+        target: the checkpoint that the replicas are brought to.
+        updates: of single replicas that came to their end.
+        failed: those that did not.
+        update_s: seconds of the former together.
+        skipped: checkpoints that were given up, with the reason.
+    """
+
+    def __init__(
+        self,
+        newest: Callable[[], Weights | None],
+        pool: EnginePool,
+        *,
+        interval_s: float = 0.2,
+        outage: Outage | None = None,
+    ) -> None:
+        self._newest, self._pool, self._interval = newest, pool, interval_s
+        self._outage = outage or Outage("the database", math.inf)
+        self._failures: Counter[Weights] = Counter()
+        self._checked: Weights | None = None
+        self._running: set[str] = set()
+        self._ended = Wakeup()
+        self._alone_since: float | None = None  # since when a single replica serves
+        self.target: Weights | None = None
+        self.updates = self.failed = 0
+        self.update_s = 0.0
+        self.skipped: dict[Weights, str] = {}
+
+    async def run(self) -> None:
+        """Update replicas as checkpoints come, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._begin(group)
+                await self._ended.wait(time.monotonic() + self._interval)
+
+    async def update_some(self) -> int:
+        """Begin the updates that may begin now, and wait for them; return how many they were."""
+        async with asyncio.TaskGroup() as group:
+            return await self._begin(group)
+
+    async def _begin(self, group: asyncio.TaskGroup) -> int:
+        """Look up the newest checkpoint, and begin the updates to it that may begin now."""
+        weights = await asyncio.to_thread(self._look_up)
+        if weights is None or weights in self.skipped or not await self._sound(weights):
+            return 0
+        self.target = self._pool.published = weights
+        if not Path(self._pool.weights.path).is_dir():  # pruned: a replica could not be started with it any more
+            self._pool.weights = weights
+        proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
+        stale = next_stale(
+            self._pool.replicas,
+            weights.version,
+            at_once=self._pool.config.updates_at_once,
+            proven=proven,
+            begun=self._running,
+            spare_last=not self._long_alone(),
+        )
+        for replica in stale:
+            self._running.add(replica.name)
+            group.create_task(self._update(replica, weights), name=f"update {replica.name}")
+        return len(stale)
+
+    def _long_alone(self) -> bool:
+        """Whether a single replica has served for longer than another one takes to come back."""
+        if sum(replica.usable for replica in self._pool.replicas) != 1:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = time.monotonic()
+        return self._alone_since is not None and time.monotonic() - self._alone_since >= ALONE_S
+
+    async def _update(self, replica: Replica, weights: Weights) -> None:
+        started = time.perf_counter()
+        try:
+            await self._pool.update(replica, weights)
+        except EngineBusy:
+            return  # it went out of service before; its turn comes again
+        except EngineError as error:
+            self.failed += 1
+            self._failures[weights] += 1
+            if self._failures[weights] >= MAX_FAILURES:
+                self._skip(weights, f"failed {self._failures[weights]} times, at last: {error}")
+        else:
+            self.updates += 1
+            self.update_s += time.perf_counter() - started
+        finally:
+            self._running.discard(replica.name)
+            self._ended.wake()
+
+    def _look_up(self) -> Weights | None:
+        try:
+            weights = self._newest()
+        except DataError as error:
+            self._outage.failed(error, "checkpoints")
+            return None
+        self._outage.succeeded("checkpoints")
+        return weights
+
+    async def _sound(self, weights: Weights) -> bool:
+        """Whether its files are whole and its tensors those of the model."""
+        if weights != self._checked:
+            reason = await asyncio.to_thread(why_unusable, weights.path)
+            if self._pool.sync.transfer == "lora" and not weights.is_adapter and weights != self._pool.weights:
+                reason = reason or "it is a whole model, and rollout.sync.transfer lora takes adapters only: use files"
+            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.weights.path)
+            if reason:
+                self._skip(weights, reason)
+                return False
+            self._checked = weights
+        return True
+
+    def _skip(self, weights: Weights, reason: str) -> None:
+        self.skipped[weights] = reason
+        _log.error("checkpoint version %d is skipped: %s", weights.version, reason)

@@ -1,0 +1,1 @@
+"""Rollouts on desktops: workers that play one episode after the other, and what becomes of each."""

@@ -1,0 +1,181 @@
+"""What the rollout service measures about itself: phases, successes, staleness, rates over a sliding window."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dart_train.rollout.fleet.replica import Replica
+from dart_train.rollout.play.rollout_episode import PHASES, PlayedEpisode
+
+BUSY_PHASES = frozenset({"reset", "step"})
+"""Phases in which the desktop itself works; during the others it waits for a policy or for a rollout."""
+
+
+class PhaseClock:
+    """Which phase every slot is in, and seconds spent in each phase by all slots together."""
+
+    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._phase = ["idle"] * slots
+        self._since = [clock()] * slots
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+
+    @property
+    def slots(self) -> int:
+        """How many there are."""
+        return len(self._phase)
+
+    def enter(self, slot: int, phase: str) -> None:
+        """A slot begins a phase."""
+        now = self._clock()
+        self._seconds[self._phase[slot]] += now - self._since[slot]
+        self._phase[slot], self._since[slot] = phase, now
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase until now, the running ones included."""
+        now = self._clock()
+        total = dict(self._seconds)
+        for phase, since in zip(self._phase, self._since, strict=True):
+            total[phase] += now - since
+        return total
+
+    def counts(self) -> dict[str, int]:
+        """Slots by present phase."""
+        return dict(Counter(self._phase))
+
+
+class SuccessWindow:
+    """Mean reward of every task's newest rollouts."""
+
+    def __init__(self, tasks: Iterable[str], size: int = 64) -> None:
+        self._rewards: dict[str, deque[float]] = {task: deque(maxlen=size) for task in tasks}
+
+    def add(self, task_id: str, reward: float) -> None:
+        """A scored rollout ended."""
+        self._rewards[task_id].append(reward)
+
+    def means(self) -> dict[str, float | None]:
+        """Mean reward by task; None before the first rollout."""
+        return {task: sum(rewards) / len(rewards) if rewards else None for task, rewards in self._rewards.items()}
+
+
+class Totals:
+    """Sums over the life of the service, and how they grew over the last seconds."""
+
+    def __init__(self, window_s: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._window = clock, window_s
+        self._history: deque[tuple[float, dict[str, float]]] = deque([(clock(), {})])
+        self.sums: defaultdict[str, float] = defaultdict(float)
+        self.terminals: Counter[str] = Counter()
+
+    def add(self, played: PlayedEpisode) -> None:
+        """An episode ended."""
+        self.sums["episodes"] += 1
+        self.sums["actions"] += played.actions
+        self.sums["steps"] += len(played.steps)
+        for phase, seconds in played.timings.items():
+            self.sums[f"{phase}_s"] += seconds
+        self.terminals[str(played.terminal)] += 1
+
+    def rates(self, **more: float) -> tuple[float, dict[str, float]]:
+        """How much the sums, and the given ever-growing numbers, grew over the window.
+
+        Returns:
+            (seconds that the window covers, growth by name).
+        """
+        now = self._clock()
+        current = {**self.sums, **more}
+        self._history.append((now, current))
+        while len(self._history) > 2 and now - self._history[1][0] >= self._window:
+            self._history.popleft()
+        then, before = self._history[0]
+        return max(now - then, 1e-9), {name: value - before.get(name, 0.0) for name, value in current.items()}
+
+
+class Gauges:
+    """All gauges of one service.
+
+    Args:
+        slots: desktops.
+        tasks: the training set.
+        newest_version: returns the newest weights' version, to tell how old those of an episode are.
+
+    Attributes:
+        clock: phases of the slots.
+        success: of the newest rollouts by task.
+        totals: sums over the life of the service.
+        staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
+    """
+
+    def __init__(
+        self, slots: int, tasks: Iterable[str], newest_version: Callable[[], int], *, window: int = 256
+    ) -> None:
+        self.clock = PhaseClock(slots)
+        self.success = SuccessWindow(tasks)
+        self.totals = Totals()
+        self.staleness: deque[int] = deque(maxlen=window)
+        self._newest_version = newest_version
+
+    def add(self, played: PlayedEpisode) -> None:
+        """An episode ended."""
+        self.totals.add(played)
+        if played.trainable and played.reward is not None:
+            self.success.add(played.assignment.task_id, played.reward)
+            versions = [step.decision.generation.version[0] for step in played.steps if step.decision.generation]
+            self.staleness.append(max(0, self._newest_version() - min(versions)))
+
+    def figures(self, **growing: float) -> dict[str, Any]:
+        """The gauges' part of a metrics line.
+
+        Args:
+            growing: more ever-growing numbers (seconds of work beside the desktops); their growth per second is in the
+                line as "<name>_share".
+        """
+        phases, totals, staleness = self.clock.seconds(), self.totals, self.staleness
+        busy = sum(phases[phase] for phase in BUSY_PHASES)
+        seconds, grown = totals.rates(busy=busy, waiting=phases["generate"], **growing)
+        slot_seconds, episodes = seconds * self.clock.slots, grown.get("episodes", 0.0)
+        return {
+            "actions": int(totals.sums["actions"]),
+            "episodes": int(totals.sums["episodes"]),
+            "success": self.success.means(),
+            "terminals": dict(totals.terminals),
+            "desktops": self.clock.counts(),
+            "phase_s": phases,
+            "env_utilisation": min(1.0, grown["busy"] / slot_seconds),
+            "engine_wait_share": min(1.0, grown["waiting"] / slot_seconds),
+            "actions_per_min": 60.0 * grown.get("actions", 0.0) / seconds,
+            "rollouts_per_s": episodes / seconds,
+            "seconds_per_rollout": {
+                name.removesuffix("_s"): value / episodes
+                for name, value in grown.items()
+                if name.endswith("_s") and episodes and name not in growing
+            },
+            "staleness": {"mean": sum(staleness) / len(staleness), "max": max(staleness)} if staleness else None,
+            **{f"{name.removesuffix('_s')}_share": max(0.0, grown[name]) / seconds for name in growing},
+        }
+
+
+def engine_figures(replicas: Iterable[Replica]) -> list[dict[str, Any]]:
+    """The engines' part of a metrics line."""
+    return [
+        {
+            "name": replica.name,
+            "state": str(replica.state),
+            "version": replica.version,
+            "verified": replica.verified,
+            "busy_share": replica.busy_share,
+            "in_flight": replica.in_flight,
+            "limit": replica.concurrency.limit,
+            "waiting": replica.info.waiting if replica.info else 0,
+            "kv_use": replica.info.kv_use if replica.info else 0.0,
+            "requests": replica.requests,
+            "restarts": replica.restarts,
+            "failures": replica.failures,
+            "why_down": "" if replica.usable else replica.why_down,
+        }
+        for replica in replicas
+    ]

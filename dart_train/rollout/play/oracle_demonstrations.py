@@ -1,0 +1,110 @@
+"""Demonstrations: the scripted oracle plays, and each of its actions is written down as a model would have said it.
+
+The recorded prompts and ids are those that the conversation makes for a policy, so that what is trained on later is
+exactly what a rollout would have seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from dart_agent.engines.base.engine import Generation
+from dart_agent.formats.grammar.action_format import ActionFormat
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.policies.policy import Decision, Episode
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
+from dart_gym.core.actions import Action, Click
+from dart_gym.core.outcomes import Observation
+from dart_train.rollout.play.episode_batch import play_all
+from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.play.rollout_episode import PlayedEpisode
+from dart_train.rollout.schedule.scheduler import Assignment
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
+
+
+def snapped(action: Action, grid: int) -> Action:
+    """A click moved to the nearest multiple of `grid` pixels; other actions as they are. Fewer targets are easier."""
+    if grid <= 1 or not isinstance(action, Click) or action.x is None or action.y is None:
+        return action
+    return dataclasses.replace(action, x=round(action.x / grid) * grid, y=round(action.y / grid) * grid)
+
+
+class DemonstratingPolicy:
+    """The oracle of a session, in a model's words."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        *,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        action_format: ActionFormat,
+        conversation: ConversationConfig,
+        grid: int = 1,
+    ) -> None:
+        """Put the parts together; `grid` is the grid of clicks in pixels."""
+        self._session, self._tokens, self._vision, self._format = session, tokens, vision, action_format
+        self._conversation = Conversation(tokens, vision, conversation, action_format)
+        self._grid = grid
+
+    def reset(self, episode: Episode) -> None:
+        """A new episode."""
+        self._conversation.begin(episode.instruction)
+
+    async def act(self, observation: Observation) -> Decision:
+        """What the oracle would do, with the prompt that a model would have had."""
+        self._conversation.observe(observation.screenshot, observation.action_error)
+        prompt = self._conversation.prompt()
+        action = snapped(await self._session.oracle(), self._grid)
+        text = self._format.format((action,), self._vision.space(*observation.screenshot.shape[:2]))
+        ids = tuple(self._tokens.response(text))
+        self._conversation.respond(ids)
+        generation = Generation(text, ids, (), version=(0, 0), finish_reason="stop", engine="oracle")
+        return Decision((action,), text, prompt=prompt, generation=generation)
+
+
+def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED) -> list[Assignment]:
+    """So many episodes of each task, on seeds that no evaluation uses; task by task, so that pages stay loaded."""
+    return [
+        Assignment(task, first + index, f"{task}@{first + index}#demo", 0, 0, first + index, None)
+        for task, count in counts.items()
+        for index in range(count)
+    ]
+
+
+async def collect_demonstrations(
+    client: ClusterClient,
+    assignments: list[Assignment],
+    recorder: Recorder,
+    new_policy: Callable[[ClientSession], DemonstratingPolicy],
+    *,
+    slots: int,
+    told: Callable[[int, PlayedEpisode], None],
+) -> int:
+    """Play and record demonstrations; those that did not succeed are left out.
+
+    Args:
+        client: of the cluster.
+        assignments: what to play.
+        recorder: with the source "oracle".
+        new_policy: makes the policy of a session.
+        slots: sessions at the same time.
+        told: called after each episode with the number of those done.
+
+    Returns:
+        how many were recorded.
+    """
+    kept = 0
+
+    def take(done: int, episode: PlayedEpisode) -> None:
+        nonlocal kept
+        if (episode.reward or 0.0) > 0.5:
+            recorder.put(episode)
+            kept += 1
+        told(done, episode)
+
+    await play_all(client, assignments, new_policy, slots=slots, told=take)
+    return kept

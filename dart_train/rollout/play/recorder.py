@@ -1,0 +1,169 @@
+"""Hands finished rollouts to the data manager from a thread of its own, so that no slot waits for disk or database.
+
+Invariants:
+    - Episodes are recorded in the order in which they ended; each once, however often that is tried.
+    - While the database is away, or the disk is full, they wait, and are tried again until the outage is over or has
+      lasted for too long; then `failure` is set and the service ends.
+    - An episode that the data manager refuses as invalid is left out, and said so. Several in a row are no accident.
+    - `put` never blocks. Back-pressure is the slots' business: they look at `full` before they begin an episode.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.rollout_episode import PlayedEpisode, to_trajectory
+
+_log = logging.getLogger(__name__)
+SOURCE = "recorder"
+MAX_REFUSED = 8
+"""Episodes in a row that may be refused as invalid."""
+
+_FOR_GOOD = (CorruptDataError, SchemaError)
+
+
+class Recorder:
+    """Records played episodes.
+
+    Args:
+        data: the run's data manager.
+        source: of the trajectories.
+        patience_s: how long an outage may last, where `outages` is not given.
+        outages: notes those of database and disk; shared with others who notice them.
+        most: episodes that may wait before it is full.
+        most_bytes: of screenshots that may wait before it is full.
+        on_failure: called (in the recorder's thread) when recording is given up.
+
+    Attributes:
+        recorded: episodes.
+        refused: episodes that were invalid.
+        failure: why recording was given up; None while it goes on.
+        busy_s: seconds spent on what was recorded.
+    """
+
+    def __init__(
+        self,
+        data: DataManager,
+        *,
+        source: str = "rollout",
+        patience_s: float = 300.0,
+        outages: Outages | None = None,
+        most: int = 256,
+        most_bytes: int = 1 << 31,
+        on_failure: Callable[[], object] | None = None,
+    ) -> None:
+        self.recorded = self.refused = 0
+        self.failure: BaseException | None = None
+        self.busy_s = 0.0
+        self._data, self._source = data, source
+        self._outages = outages or Outages(patience_s)
+        self._most, self._most_bytes = most, most_bytes
+        self._on_failure = on_failure
+        self._queue: SimpleQueue[PlayedEpisode | None] = SimpleQueue()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting = self._waiting_bytes = 0
+        self._refused_in_a_row = 0
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def pending(self) -> int:
+        """Episodes that are not recorded yet."""
+        return self._waiting
+
+    @property
+    def full(self) -> bool:
+        """Whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
+        return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._outages.disk.away
+
+    def put(self, played: PlayedEpisode) -> None:
+        """Record an episode soon."""
+        self._count(played, 1)
+        self._queue.put(played)
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+        self._stop.set()
+        self._thread.join()
+        if self.pending:
+            _log.error("%d episodes were not recorded: %s", self.pending, self.failure or self._why_not())
+
+    def _why_not(self) -> str:
+        away = self._outages.present()
+        return "; ".join(f"{state.what}: {state.reason}" for state in away.values()) or "no time was left"
+
+    def _count(self, played: PlayedEpisode, change: int) -> None:
+        size = change * played.image_bytes
+        with self._lock:
+            self._waiting += change
+            self._waiting_bytes += size
+
+    def _work(self) -> None:
+        try:
+            while (played := self._queue.get()) is not None:
+                if not self._record(played):
+                    return
+                self._count(played, -1)
+        except Exception as error:
+            self.failure = error
+            _log.exception("recording has failed")
+            if self._on_failure is not None:
+                self._on_failure()
+
+    def _record(self, played: PlayedEpisode) -> bool:
+        """Record one episode, however often that takes; False when told to stop meanwhile."""
+        started = time.perf_counter()
+        trajectory, images = to_trajectory(
+            played, run_id=self._data.run_id, hash_image=self._data.image_hash, source=self._source
+        )
+        while True:
+            try:
+                self._data.record(trajectory, images, expected=played.assignment.group_size)
+            except InvalidTrajectoryError as error:
+                self._refuse(error)
+                return True
+            except _FOR_GOOD:
+                raise
+            except DataError as error:
+                pause = self._note(error)
+            else:
+                self._succeed(time.perf_counter() - started)
+                return True
+            if self._stop.wait(pause):
+                return False
+
+    def _succeed(self, seconds: float) -> None:
+        self._outages.disk.succeeded(SOURCE)
+        self._outages.database.succeeded(SOURCE)
+        self.recorded += 1
+        self.busy_s += seconds
+        self._refused_in_a_row = 0
+
+    def _refuse(self, error: InvalidTrajectoryError) -> None:
+        self.refused += 1
+        self._refused_in_a_row += 1
+        if self._refused_in_a_row >= MAX_REFUSED:
+            raise error
+        _log.error("an episode is left out: %s", error)
+
+    def _note(self, error: DataError) -> float:
+        """Note a failure; return the pause before the next try. Raises the error after too long an outage."""
+        full = isinstance(error, DiskFullError)
+        outage, other = self._outages.disk, self._outages.database
+        if not full:
+            outage, other = other, outage
+        other.succeeded(SOURCE)  # as far as one can see
+        pause = outage.failed(error, SOURCE)
+        if outage.over:
+            raise error
+        return pause

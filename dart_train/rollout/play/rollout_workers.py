@@ -1,0 +1,266 @@
+"""Desktop slots: each plays one rollout after the other on a session of its own.
+
+Invariants:
+    - Every rollout that begins is taken account of exactly once: scored, or lost and dealt again, or cut off by the end
+      of the service; what was played of it is recorded in any case.
+    - A slot that loses its desktop goes on with a new session, while the service has patience with the cluster.
+    - A task that loses its desktops is left out for a while (`quarantine`), and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from dart_agent.policies.policy import Policy
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
+from dart_gym.cluster.wire.frames import ErrorCode
+from dart_gym.core.errors import (
+    ClusterError,
+    ConfigurationError,
+    DartGymError,
+    MissingDependencyError,
+    UnknownTaskError,
+)
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.outage import backoff
+from dart_train.core.train_errors import TasksFailedError
+from dart_train.rollout.play.gauges import Gauges
+from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.play.rollout_episode import Limits, PlayedEpisode, Rollout
+from dart_train.rollout.schedule.circuit_breaker import Quarantine
+from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
+from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
+
+_log = logging.getLogger(__name__)
+FOR_A_PERSON = (ConfigurationError, MissingDependencyError, UnknownTaskError)
+STOPPED = "the service was told to stop"
+TASKS_FAULTS = ("environment", "evaluation")
+
+
+class Slots:
+    """All desktop slots of the service, within one event loop.
+
+    Args:
+        config: of the service.
+        scheduler: deals out rollouts.
+        client: of the environment cluster.
+        new_policy: makes the policy of one slot.
+        recorder: takes what was played.
+        gauges: are told what goes on.
+        outages: note those of the cluster, and of all tasks together.
+
+    Attributes:
+        admitted: whether another group may be opened; the data manager's decision.
+        quarantine: tasks that are left out.
+    """
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        scheduler: Scheduler,
+        *,
+        client: ClusterClient,
+        new_policy: Callable[[], Policy],
+        recorder: Recorder,
+        gauges: Gauges,
+        outages: Outages,
+    ) -> None:
+        self.admitted = True
+        self.quarantine = Quarantine(
+            (entry.id for entry in config.tasks),
+            losses=config.quarantine_after,
+            first_s=config.quarantine_s,
+            longest_s=20 * config.quarantine_s,
+        )
+        self._config, self._scheduler = config, scheduler
+        self._client, self._new_policy = client, new_policy
+        self._recorder, self._gauges, self._outages = recorder, gauges, outages
+        self._limits = Limits(config.time_limit_s, config.longest_turn_s)
+        self._stop = asyncio.Event()
+        self._work = asyncio.Event()  # something changed that may give an idle slot work
+        self._connected: set[int] = set()
+        self._tries: Counter[int] = Counter()  # of slots that lost their desktop while others have theirs
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._stop.set()
+        self._work.set()
+
+    def wake(self) -> None:
+        """Let idle slots look for work."""
+        self._work.set()
+
+    async def run(self, slot: int) -> None:
+        """Be one slot: play until there is nothing more to play.
+
+        Raises:
+            DartGymError: a setting or a task's name is wrong, or the cluster stayed away for too long.
+            TasksFailedError: no task could be played for too long.
+        """
+        assignment: Assignment | None = None
+        while True:
+            assignment = assignment or await self._next(slot)
+            if assignment is None:
+                return
+            self._gauges.clock.enter(slot, "connect")
+            try:
+                async with self._client.session() as session:
+                    self._found(slot)
+                    if self._stop.is_set():
+                        return
+                    begun, assignment = assignment, None
+                    await self._episodes(slot, session, begun)
+                    continue
+            except FOR_A_PERSON:
+                raise
+            except (DartGymError, OSError) as error:
+                if isinstance(error, ClusterError) and error.code == ErrorCode.AUTH:
+                    raise
+                self._connected.discard(slot)
+                pause = self._missed(slot, error)
+            finally:
+                self._connected.discard(slot)
+            self._gauges.clock.enter(slot, "idle")
+            await self._pause(pause)
+            if self._stop.is_set():
+                return
+
+    def _found(self, slot: int) -> None:
+        self._connected.add(slot)
+        self._tries.pop(slot, None)
+        self._outages.cluster.ended()
+
+    def _missed(self, slot: int, error: Exception) -> float:
+        """A slot has no desktop: note it, and return the pause before it tries again."""
+        if self._connected:
+            self._tries[slot] += 1
+            if self._tries[slot] == 2:  # the others have had time to notice if it is the whole cluster
+                _log.warning("slot %d lost its desktop, %d others go on: %s", slot, len(self._connected), error)
+            return backoff(self._tries[slot])
+        outage = self._outages.cluster
+        pause = outage.failed(error, f"slot {slot}")
+        if outage.over:
+            raise ClusterError(
+                f"no slot found a desktop for more than {self._config.patience_s:g} s; is `dart-gym serve` running? "
+                f"Last error: {error}",
+                ErrorCode.UNREACHABLE,
+            ) from error
+        return pause
+
+    # --- playing ------------------------------------------------------------------------------------------------
+
+    async def _episodes(self, slot: int, session: ClientSession, first: Assignment) -> None:
+        """Play one rollout after the other on a session, until there is none or the session is lost."""
+        policy = self._new_policy()
+        assignment: Assignment | None = first
+        losses = 0
+        while assignment is not None:
+            played = await self._play(slot, session, policy, assignment)
+            losses = 0 if self._take(played) else losses + 1
+            self._gauges.clock.enter(slot, "idle")
+            if losses:
+                await self._pause(backoff(losses))
+            if played.lost_by == "cluster":
+                return
+            assignment = await self._next(slot)
+
+    async def _play(self, slot: int, session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
+        """Play one rollout; one that is cut off is taken account of before the error goes on."""
+        rollout = Rollout(assignment)
+
+        def enter(phase: str) -> None:
+            self._gauges.clock.enter(slot, phase)
+
+        try:
+            return await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
+        except asyncio.CancelledError:
+            self._take(rollout.cut_off(TerminalState.INTERRUPTED, STOPPED, "stop"))
+            raise
+        except Exception as error:
+            self._take(rollout.cut_off(TerminalState.ENV_ERROR, str(error), "cluster"))
+            raise
+
+    def _take(self, played: PlayedEpisode) -> bool:
+        """Account for an ended episode and have it recorded; return whether it counts."""
+        self._gauges.add(played)
+        if played.steps:
+            self._recorder.put(played)
+        if played.trainable and played.reward is not None:
+            self._scheduler.complete(played.assignment)
+            self._won(played.assignment.task_id)
+        else:
+            self._lost(played)
+        if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.mode is not Mode.ROLLOUT:
+            self._work.set()  # others wait for what this one was the last of
+        return played.trainable
+
+    def _won(self, task: str) -> None:
+        if self.quarantine.won(task):
+            self._scheduler.rejoin(task)
+            _log.warning("%s can be played again, and is dealt as before", task)
+        self._outages.tasks.ended()
+
+    def _lost(self, played: PlayedEpisode) -> None:
+        task, ended = played.assignment.task_id, played.terminal
+        again = self._scheduler.lose(played.assignment)
+        what = str(ended) if ended is not TerminalState.DONE else "not scored"
+        then = "it will be played again" if again else "given up, its group stays incomplete"
+        if played.lost_by != "stop":
+            _log.log(
+                logging.INFO if again else logging.WARNING,
+                "%s seed %d ended as %s (%s); %s",
+                task, played.assignment.seed, what, played.detail or "no detail", then,
+            )  # fmt: skip
+        if played.lost_by not in TASKS_FAULTS:
+            self.quarantine.undecided(task)
+        elif self.quarantine.lost(task, played.detail or what):
+            _log.error("%s goes into quarantine, the other tasks go on: %s", task, self.quarantine.shown()[task])
+        if task in self.quarantine.held():  # those that were begun before are not dealt again either
+            self._scheduler.drop(task)
+
+    # --- waiting ------------------------------------------------------------------------------------------------
+
+    async def _next(self, slot: int) -> Assignment | None:
+        """Wait for something to play; None when the service ends."""
+        while not self._stop.is_set():
+            self._work.clear()
+            if not self._recorder.full:
+                assignment = self._scheduler.next(slot, admitted=self.admitted, held=self.quarantine.held())
+                if assignment is not None:
+                    self.quarantine.dealt(assignment.task_id)
+                    return assignment
+                if self._scheduler.exhausted:
+                    self._work.set()
+                    return None
+                self._look_at_tasks()
+            await self._wait_for_work()
+        return None
+
+    def _look_at_tasks(self) -> None:
+        """Nothing is dealt: perhaps because no task is left."""
+        if not self.quarantine.all_held:
+            return
+        outage = self._outages.tasks
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in list(self.quarantine.shown().items())[:3])
+        outage.failed(reasons)
+        if outage.over:
+            raise TasksFailedError(
+                f"no task could be played for {self._config.patience_s:g} s ({reasons}): look at the cluster's log, "
+                "and try one with `dart-gym tasks`"
+            )
+
+    async def _wait_for_work(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.admission_interval_s):
+                await self._work.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the service is told to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()

@@ -1,0 +1,1 @@
+"""Which rollout is played next: pure decisions about tasks, groups and batches."""

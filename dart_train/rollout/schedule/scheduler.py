@@ -1,0 +1,320 @@
+"""Deals out rollouts to desktop slots.
+
+Rollout-wise, as DART does: whoever is free gets the next one, nobody waits for a batch or a task. For comparison, and
+where a trainer must stay on-policy, there are two ways that wait: task-wise, where the slots that play a group are a
+team and take a new group when the last member has ended, and batch-wise, where new groups come with a new batch.
+
+Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
+
+Invariants:
+    - A group is `group_size` rollouts of one task and one seed, fewer where curation planned fewer for the task. Its
+      size is settled when it is opened. Each member is dealt once, and again when it was lost (at most `max_attempts`
+      times), so every opened group terminates: each member ends as completed or given up.
+    - Training seeds are at least `FIRST_TRAINING_SEED`; no seed below is ever dealt.
+    - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
+      v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
+      its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
+      or for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot
+      that changes its task pays for a new page, so small groups must not make it change more often. Finishing what is
+      open, when no new group is admitted or as many are dealt out as may be at once, is exempt.
+    - Members of an open group go before a new group of the same task.
+    - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
+    - Task-wise, a slot plays members of one group until that group has ended. Batch-wise, the groups that are open or
+      ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from dart_train.rollout.schedule.group_batches import Batches
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, Mode, TaskEntry
+
+SEED_RANGE = (1 << 31) - FIRST_TRAINING_SEED
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One rollout to play.
+
+    Attributes:
+        task_id: the task.
+        seed: of the environment, shared by the group.
+        group_key: names the group; unique over the lives of a run.
+        n: which member of the group, from 0.
+        attempt: how often this member was dealt before.
+        sampling_seed: of the policy; differs between all members and attempts.
+        max_steps: step limit, None for the task's own.
+        group_size: members of the group.
+    """
+
+    task_id: str
+    seed: int
+    group_key: str
+    n: int
+    attempt: int
+    sampling_seed: int
+    max_steps: int | None = None
+    group_size: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    key: str
+    task: _Task
+    seed: int
+    size: int
+    max_steps: int | None
+    to_deal: deque[tuple[int, int]]  # (member, attempt)
+    unfinished: int
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    entry: TaskEntry
+    order: int
+    size: int  # of its next group
+    max_steps: int | None  # of its next group
+    opened: int = 0
+    dealt: int = 0
+    dealt_groups: float = 0.0  # each divided by the share of its time, so that a new share does not rewrite the past
+    share: float = 1.0  # factor on the weight, from now on
+    admitted: bool = True  # whether a group of it may be opened
+    groups: deque[_Group] = field(default_factory=deque)  # those with something to deal, oldest first
+
+    @property
+    def served(self) -> float:
+        return self.dealt_groups / self.entry.weight
+
+
+class Scheduler:
+    """Decides what each free slot plays next.
+
+    Args:
+        tasks: the training set.
+        group_size: rollouts per group, where `plan` does not say otherwise.
+        seed: of the stream of seeds.
+        budget: rollouts of the whole run, former lives included; None for no limit.
+        completed: rollouts recorded in former lives of the run.
+        life: names this life of the service, so that its groups are never taken for those of an earlier one.
+        max_steps: step limit of tasks without one of their own.
+        stay_groups: how many full groups' rollouts a task may be ahead before a slot leaves it.
+        max_attempts: how often one member is dealt at most.
+        mode: what a free slot waits for.
+        groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
+            any number, lets each slot stay on a task of its own. Task-wise it is 1: a team is filled before the next.
+        batches: of batch-wise rollouts, which need them.
+
+    Raises:
+        ValueError: batch-wise without batches, or batches where nothing waits for them.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[TaskEntry],
+        *,
+        group_size: int = 8,
+        seed: int = 0,
+        budget: int | None = None,
+        completed: int = 0,
+        life: str = "0",
+        max_steps: int | None = None,
+        stay_groups: float = 2.0,
+        max_attempts: int = 5,
+        mode: Mode = Mode.ROLLOUT,
+        groups_at_once: int | None = None,
+        batches: Batches | None = None,
+    ) -> None:
+        if (mode is Mode.BATCH) != (batches is not None):
+            raise ValueError(f"{mode} rollouts {'need' if mode is Mode.BATCH else 'know no'} batches")
+        self.mode = mode
+        self.batches = batches
+        self.group_size = group_size
+        self.budget = budget
+        self.completed = completed
+        self.lost = 0
+        self.given_up = 0
+        self.running = 0
+        self._tasks = {
+            entry.id: _Task(entry, order, size=group_size, max_steps=entry.max_steps or max_steps)
+            for order, entry in enumerate(tasks)
+        }
+        self._groups: dict[str, _Group] = {}
+        self._unfinished = 0  # members of all open groups
+        self._to_deal = 0  # groups with members to deal
+        self._slot_task: dict[int, _Task] = {}
+        self._slot_group: dict[int, _Group] = {}  # task-wise: the group that a slot is bound to
+        self._origin = f"{seed}/{completed}"
+        self._life = life
+        self._slack = stay_groups * group_size
+        self._max_attempts = max_attempts
+        self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
+
+    def next(self, slot: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
+        """Return what the slot plays next, or None when there is nothing to do for it now.
+
+        Args:
+            slot: the free desktop slot.
+            admitted: whether the data manager takes another group; open groups are dealt out in any case.
+            held: tasks of which nothing is dealt now.
+        """
+        bound_to = self._slot_group.get(slot)
+        if bound_to is not None and bound_to.unfinished:
+            return self._deal(bound_to) if bound_to.to_deal and bound_to.task.entry.id not in held else None
+        if not admitted and not self._to_deal:
+            return None
+        admitted = admitted and (self.batches is None or self.batches.may_open)
+        open_to = [task for task in self._tasks.values() if task.groups or (admitted and self._fits(task))]
+        if held:
+            open_to = [task for task in open_to if task.entry.id not in held]
+        if self._to_deal >= self._at_once:
+            open_to = [task for task in open_to if task.groups]
+        open_to = [task for task in open_to if task.groups or task.admitted]
+        if not open_to:
+            return None
+        task = self._choose(open_to, self._slot_task.get(slot))
+        if not task.groups:
+            self._open(task)
+        self._slot_task[slot] = task
+        group = task.groups[0]
+        if self.mode is Mode.TASK:
+            self._slot_group[slot] = group
+        return self._deal(group)
+
+    def plan(
+        self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0, admitted: bool = True
+    ) -> None:
+        """Settle the size and step limit of a task's groups from the next one on, and its share from now on.
+
+        Args:
+            task_id: one of the training set.
+            group_size: rollouts per group.
+            max_steps: step limit; None for the task's own.
+            share: factor on the task's weight, above 0.
+            admitted: whether the data manager takes another group of this task; open ones go on in any case.
+        """
+        task = self._tasks[task_id]
+        task.size, task.max_steps, task.share, task.admitted = group_size, max_steps, share, admitted
+
+    def complete(self, assignment: Assignment) -> None:
+        """The rollout was played and recorded."""
+        self.running -= 1
+        self.completed += 1
+        self._finish_member(self._groups[assignment.group_key])
+
+    def lose(self, assignment: Assignment) -> bool:
+        """The rollout broke off without a trajectory that may be trained on.
+
+        Returns:
+            Whether it will be dealt again; False once it has been tried `max_attempts` times.
+        """
+        self.running -= 1
+        self.lost += 1
+        group = self._groups[assignment.group_key]
+        if assignment.attempt + 1 >= self._max_attempts:
+            self._give_up_member(group)
+            return False
+        if not group.to_deal:
+            group.task.groups.appendleft(group)
+            self._to_deal += 1
+        group.to_deal.append((assignment.n, assignment.attempt + 1))
+        return True
+
+    def drop(self, task_id: str) -> int:
+        """Give up all members of a task that are to be dealt, so that nobody waits for them; return how many."""
+        task = self._tasks[task_id]
+        dropped = 0
+        while task.groups:
+            group = task.groups.popleft()
+            self._to_deal -= 1
+            while group.to_deal:
+                group.to_deal.popleft()
+                self._give_up_member(group)
+                dropped += 1
+        return dropped
+
+    def rejoin(self, task_id: str) -> None:
+        """A task was left out for a while: it goes on beside the others, and does not catch up what it missed."""
+        task = self._tasks[task_id]
+        others = [other.served for other in self._tasks.values() if other is not task]
+        task.dealt_groups = max(task.dealt_groups, min(others, default=0.0) * task.entry.weight)
+
+    @property
+    def open_groups(self) -> int:
+        """Groups with members that are running or not dealt yet."""
+        return len(self._groups)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the budget allows no further group and all opened ones have ended."""
+        return not self._groups and not any(self._fits(task) for task in self._tasks.values())
+
+    @property
+    def unfinished(self) -> int:
+        """Members of open groups that are running or not dealt yet."""
+        return self._unfinished
+
+    def dealt(self) -> dict[str, int]:
+        """Rollouts dealt by task in this life, repeats not counted."""
+        return {task_id: task.dealt for task_id, task in self._tasks.items()}
+
+    def _choose(self, tasks: Sequence[_Task], present: _Task | None) -> _Task:
+        least = min(tasks, key=lambda task: (task.served, task.order))
+        if present is not None and present in tasks and present.served - least.served <= self._slack / present.size:
+            return present
+        return least
+
+    def _fits(self, task: _Task) -> bool:
+        return self.budget is None or self.completed + self._unfinished + task.size <= self.budget
+
+    def _open(self, task: _Task) -> None:
+        digest = hashlib.blake2b(f"{self._origin}/{task.entry.id}/{task.opened}".encode(), digest_size=8).digest()
+        seed = FIRST_TRAINING_SEED + int.from_bytes(digest) % SEED_RANGE
+        key = f"{task.entry.id}@{seed}#{self._life}.{task.opened}"
+        members = deque((n, 0) for n in range(task.size))
+        group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
+        task.opened += 1
+        task.groups.append(group)
+        self._to_deal += 1
+        self._groups[key] = group
+        self._unfinished += task.size
+        if self.batches is not None:
+            self.batches.opened(key)
+
+    def _deal(self, group: _Group) -> Assignment:
+        task = group.task
+        n, attempt = group.to_deal.popleft()
+        if not group.to_deal:
+            task.groups.remove(group)
+            self._to_deal -= 1
+        if attempt == 0:
+            task.dealt += 1
+            task.dealt_groups += 1 / (group.size * task.share)
+        self.running += 1
+        digest = hashlib.blake2b(f"{group.key}/{n}/{attempt}".encode(), digest_size=4).digest()
+        return Assignment(
+            task_id=task.entry.id,
+            seed=group.seed,
+            group_key=group.key,
+            n=n,
+            attempt=attempt,
+            sampling_seed=int.from_bytes(digest) & 0x7FFFFFFF,
+            max_steps=group.max_steps,
+            group_size=group.size,
+        )
+
+    def _give_up_member(self, group: _Group) -> None:
+        self.given_up += 1
+        self._finish_member(group)
+
+    def _finish_member(self, group: _Group) -> None:
+        group.unfinished -= 1
+        self._unfinished -= 1
+        if group.unfinished == 0:
+            del self._groups[group.key]
+            if self.batches is not None:
+                self.batches.ended(group.key)

@@ -1,0 +1,81 @@
+"""BatchGate: lets batch-wise rollouts go on once their batch was trained on and all engines serve what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from dart_gym.core.errors import ConfigurationError
+from dart_train.core.outage import Outage
+from dart_train.core.train_errors import DataError
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store.schema import RolloutState
+from dart_train.rollout.schedule.group_batches import Batches, trained_and_served
+from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
+
+POLL_S = 0.02  # between two looks: desktops stand still meanwhile
+
+
+def make_batches(config: RolloutConfig, data: DataManager) -> Batches | None:
+    """The batches of a configuration; None where nothing waits for batches. Raises `ConfigurationError`."""
+    if config.mode is not Mode.BATCH:
+        return None
+    sizes = data.config
+    try:
+        return Batches(sizes.batch_groups, over_provision=config.over_provision, window=sizes.max_staleness)
+    except ValueError as error:
+        raise ConfigurationError(f"rollout.over_provision and data.curation.max_staleness: {error}") from error
+
+
+class BatchGate:
+    """Watches a run's data and engines for the end of each batch.
+
+    Args:
+        batches: to close.
+        data: the run's data manager.
+        pending: returns the number of episodes that are not recorded yet.
+        served: returns the versions of the engines that take requests.
+        on_closed: called after a batch was closed.
+        outage: of the database; told of questions that fail.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        data: DataManager,
+        *,
+        pending: Callable[[], int],
+        served: Callable[[], Iterable[int]],
+        on_closed: Callable[[], None],
+        outage: Outage,
+    ) -> None:
+        self._outage = outage
+        self._batches, self._data = batches, data
+        self._pending, self._served, self._on_closed = pending, served, on_closed
+
+    async def run(self) -> None:
+        """Close batches until cancelled; a database that is away is asked again."""
+        while True:
+            # in this order: what is recorded becomes ready, then leased, then a version, then served
+            if self._batches.complete and not self._pending():
+                try:
+                    over = await asyncio.to_thread(self._is_over)
+                    self._outage.succeeded("gate")
+                except DataError as error:
+                    self._outage.failed(error, "gate")
+                    over = False
+                if over:
+                    self._batches.close()
+                    self._on_closed()
+            await asyncio.sleep(POLL_S)
+
+    def _is_over(self) -> bool:
+        ready, leased = self._data.ready()[0], self._data.counts()[RolloutState.LEASED]
+        newest = self._data.newest_checkpoint()
+        return trained_and_served(
+            target=self._batches.target,
+            ready=ready,
+            leased=leased,
+            newest=newest.version if newest else None,
+            served=self._served(),
+        )

@@ -1,0 +1,333 @@
+"""RolloutService: desktop slots, engine replicas, scheduler and recorder together; the process `dart-train rollout`.
+
+Invariants:
+    - One event loop, one coroutine per desktop slot. The loop never waits for disk, database or a model: recording,
+      admission and the checkpoint table are read and written in threads, models run in their own processes.
+    - Every rollout that begins ends as exactly one of: recorded, lost (dealt again, or given up), cut off by the end of
+      the service. What was played of the latter two is recorded as such, without a score.
+    - Cluster, database, space on the disk and engines may be away for `patience_s` (`rollout.outages`): what has ended
+      waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends the
+      service at once with that error.
+    - Once `run` returns or raises, no process, socket or thread of the service is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dart_agent.engines.base.engine import Engine, EngineError
+from dart_agent.policies.policy import Policy
+from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.fleet.socket_directory import socket_directory
+from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.play.gauges import Gauges, engine_figures
+from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.recorder import Recorder
+from dart_train.rollout.play.rollout_workers import Slots
+from dart_train.rollout.schedule.scheduler import Scheduler
+from dart_train.rollout.service.batch_gate import BatchGate, make_batches
+from dart_train.rollout.service.planner import Planner
+from dart_train.rollout.settings.rollout_config import RolloutConfig
+
+_log = logging.getLogger(__name__)
+RECONNECT_S = 10.0
+LOOK_S = 0.5
+"""How often the service looks whether any engine is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSummary:
+    """Final counts.
+
+    Attributes:
+        rollouts: recorded ones of the run, earlier lives included.
+        lost: rollouts that broke off and were dealt again.
+        given_up: group members that were lost too often.
+        actions: carried out in this life.
+        weight_updates: of single replicas.
+        reissued: engine requests that were sent again.
+        seconds: of this life.
+        terminals: episodes by how they ended.
+        cpu_s: processor seconds of this process.
+    """
+
+    rollouts: int
+    lost: int
+    given_up: int
+    actions: int
+    weight_updates: int
+    reissued: int
+    seconds: float
+    terminals: dict[str, int] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+
+class RolloutService:
+    """Plays rollouts until the budget is spent or `stop` is called.
+
+    Args:
+        config: what to play and how.
+        data: the run's data manager.
+        cluster_url: of the environment cluster.
+        weights: what the engines start with.
+        make_policy: makes the policy of one slot around an engine; it must sample with the configured sampling.
+        metrics: gets a line per `metrics_interval_s`; None for none.
+        log_dir: of the engines' logs.
+        token: of the cluster.
+    """
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        data: DataManager,
+        *,
+        cluster_url: str,
+        weights: Weights,
+        make_policy: Callable[[Engine], Policy],
+        metrics: MetricsLog | None = None,
+        log_dir: str | Path | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.config, self.data = config, data
+        self.scheduler = _scheduler(config, data)
+        self.outages = Outages(config.patience_s)
+        self.gauges = Gauges(config.slots, (entry.id for entry in config.tasks), self._newest_version)
+        settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
+        self._client = ClusterClient(cluster_url, token=token, settings=settings)
+        self._weights, self._make_policy = weights, make_policy
+        self._metrics, self._log_dir = metrics, log_dir
+        self._stop = asyncio.Event()
+        self._started = time.monotonic()
+        self._cpu_started = time.process_time()
+        self._pool: EnginePool
+        self._sync: WeightSync
+        self._recorder: Recorder
+        self._slots: Slots
+
+    def stop(self) -> None:
+        """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
+        self._stop.set()
+        if self.playing:
+            self._slots.stop()
+
+    @property
+    def playing(self) -> bool:
+        """Whether the parts of the service are there: from the start of `run` on."""
+        return hasattr(self, "_slots")
+
+    @property
+    def unrecorded(self) -> int:
+        """Episodes that have ended and are not recorded yet."""
+        return self._recorder.pending if hasattr(self, "_recorder") else 0
+
+    async def run(self) -> RolloutSummary:
+        """Play until done.
+
+        Raises:
+            DartGymError: a task's name or a setting is wrong, or the cluster stayed away for too long.
+            DataError: the database stayed away for too long, or the disk full.
+            EngineError: no engine came up, or all stayed away for too long.
+            TasksFailedError: no task could be played for too long.
+        """
+        self._recorder = self._new_recorder()
+        try:
+            with socket_directory() as directory:
+                self._assemble(directory)
+                async with self._pool:
+                    await self._run_all()
+        finally:
+            await asyncio.to_thread(self._recorder.close, self.config.record_grace_s)
+        self._write_metrics()
+        if self._recorder.failure is not None:
+            raise self._recorder.failure
+        return self.summary()
+
+    def summary(self) -> RolloutSummary:
+        """The counts so far."""
+        totals = self.gauges.totals
+        return RolloutSummary(
+            rollouts=self.scheduler.completed,
+            lost=self.scheduler.lost,
+            given_up=self.scheduler.given_up,
+            actions=int(totals.sums["actions"]),
+            weight_updates=self._sync.updates,
+            reissued=self._pool.reissued,
+            seconds=time.monotonic() - self._started,
+            terminals=dict(totals.terminals),
+            cpu_s=time.process_time() - self._cpu_started,
+        )
+
+    # --- parts --------------------------------------------------------------------------------------------------
+
+    def _new_recorder(self) -> Recorder:
+        loop = asyncio.get_running_loop()
+        return Recorder(
+            self.data,
+            outages=self.outages,
+            most=self.config.max_unrecorded,
+            most_bytes=self.config.max_unrecorded_mb * 1_000_000,
+            on_failure=lambda: loop.call_soon_threadsafe(self.stop),
+        )
+
+    def _assemble(self, sockets: Path) -> None:
+        config = self.config
+        self._pool = EnginePool(
+            config.engine,
+            self._weights,
+            directory=sockets,
+            log_dir=self._log_dir,
+            sync=config.sync,
+            locks=self.data,
+        )
+        self._sync = WeightSync(
+            self._newest_weights, self._pool, interval_s=config.sync_interval_s, outage=self.outages.database
+        )
+        self._slots = Slots(
+            config,
+            self.scheduler,
+            client=self._client,
+            new_policy=lambda: self._make_policy(EpisodeEngine(self._pool)),
+            recorder=self._recorder,
+            gauges=self.gauges,
+            outages=self.outages,
+        )
+
+    def _helpers(self) -> list[Coroutine[Any, Any, None]]:
+        """What goes on beside the slots."""
+        planner = Planner(self.config, self.data, self.scheduler, self._slots, self.outages.database)
+        helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines()]
+        if self.scheduler.batches is not None:
+            gate = BatchGate(
+                self.scheduler.batches,
+                self.data,
+                pending=lambda: self._recorder.pending,
+                served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
+                on_closed=self._slots.wake,
+                outage=self.outages.database,
+            )
+            helpers.append(gate.run())
+        return helpers
+
+    # --- tasks of the event loop --------------------------------------------------------------------------------
+
+    async def _run_all(self) -> None:
+        """Run slots until they are done or told to stop, and the helpers beside them as long."""
+        helpers = [asyncio.create_task(helper) for helper in self._helpers()]
+        slots = [asyncio.create_task(self._slots.run(slot), name=f"slot-{slot}") for slot in range(self.config.slots)]
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            waiting: set[asyncio.Task[Any]] = {*slots, *helpers, stopping}
+            while any(not slot.done() for slot in slots) and not self._stop.is_set():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            unfinished = [slot for slot in slots if not slot.done()]
+            if unfinished:
+                _log.info("told to stop: %d episodes get %g s to end", self.scheduler.running, self.config.stop_grace_s)
+                await asyncio.wait(unfinished, timeout=self.config.stop_grace_s)
+        finally:
+            for task in (*slots, *helpers, stopping):
+                task.cancel()
+            await asyncio.gather(*slots, *helpers, stopping, return_exceptions=True)
+
+    async def _look_at_engines(self) -> None:
+        """Say when no engine is left, and when one is back.
+
+        Raises:
+            EngineError: that took too long.
+        """
+        outage = self.outages.engines
+        while True:
+            if any(replica.usable for replica in self._pool.replicas):
+                outage.ended()
+            else:
+                outage.failed("; ".join(f"{one.name}: {one.why_down or one.state}" for one in self._pool.replicas))
+                if outage.over:
+                    raise EngineError(
+                        f"no engine replica for {self.config.patience_s:g} s ({outage.reason}); their logs may say why"
+                    )
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_metrics(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.metrics_interval_s)
+            self._write_metrics()
+
+    def _newest_weights(self) -> Weights | None:
+        row = self.data.newest_checkpoint()
+        return Weights(row.path, row.version) if row is not None else None
+
+    def _newest_version(self) -> int:
+        return self._sync.target.version if self._sync.target else self._pool.weights.version
+
+    # --- metrics ------------------------------------------------------------------------------------------------
+
+    def _write_metrics(self) -> None:
+        if self._metrics is None or not self.playing:
+            return
+        try:
+            self._metrics.write(**self.figures())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.outages.disk.failed(error, "metrics")
+        else:
+            self.outages.disk.succeeded("metrics")
+
+    def figures(self) -> dict[str, Any]:
+        """The metrics line. Only while `playing`."""
+        scheduler, pool, sync = self.scheduler, self._pool, self._sync
+        return {
+            "rollouts": scheduler.completed,
+            "budget": self.config.budget_rollouts,
+            "running": scheduler.running,
+            "lost": scheduler.lost,
+            "given_up": scheduler.given_up,
+            "open_groups": scheduler.open_groups,
+            "dealt": scheduler.dealt(),
+            "admitted": self._slots.admitted,
+            "unrecorded": self._recorder.pending,
+            "refused": self._recorder.refused,
+            **self.gauges.figures(recorder_s=self._recorder.busy_s, cpu_s=time.process_time() - self._cpu_started),
+            "engines": engine_figures(pool.replicas),
+            "engine_queue": pool.queued,
+            "engine_faults": dict(pool.faults),
+            "reissued": pool.reissued,
+            "target_version": sync.target.version if sync.target else None,
+            "weight_updates": sync.updates,
+            "weight_updates_failed": sync.failed,
+            "weight_update_s": sync.update_s,
+            "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
+            "quarantine": self._slots.quarantine.shown(),
+            "outages": {name: asdict(state) for name, state in self.outages.present().items()},
+            "outages_ended": {name: one.count - one.away for name, one in self.outages.named().items() if one.count},
+        }
+
+
+def _scheduler(config: RolloutConfig, data: DataManager) -> Scheduler:
+    """The scheduler of a new life of a run."""
+    return Scheduler(
+        config.tasks,
+        group_size=config.group_size,
+        seed=config.seed,
+        budget=config.budget_rollouts,
+        completed=sum(stats.rollouts for stats in data.task_stats().values()),
+        life=f"{time.time_ns() // 1_000_000:x}",
+        max_steps=config.max_steps,
+        stay_groups=config.stay_groups,
+        max_attempts=config.max_attempts,
+        mode=config.mode,
+        groups_at_once=config.groups_at_once,
+        batches=make_batches(config, data),
+    )

@@ -1,0 +1,109 @@
+"""What the rollout service answers to plain HTTP: `/metrics` for Prometheus, `/healthz`, `/status` as JSON. Read-only.
+
+Invariants:
+    - It listens on a Unix socket or on loopback unless another address is given; nothing here has a key.
+    - A service that has lost something answers `/healthz` with 503 and names it; it goes on all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from dart_gym.core.errors import AddressError, ConfigurationError
+from dart_train.rollout.service.exposition import prometheus_text
+
+_log = logging.getLogger(__name__)
+UNIX = "unix:"
+FORMS = 'use "127.0.0.1:9465", "unix:/path/to.sock", or "" for none'
+LOOPBACK = "127.0.0.1"
+
+
+def parse_listen(listen: str) -> tuple[str, int] | Path | None:
+    """Host and port, or the path of a Unix socket; None for "".
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if not listen:
+        return None
+    if listen.startswith(UNIX):
+        path = Path(listen.removeprefix(UNIX))
+        if not path.is_absolute():
+            raise ConfigurationError(f"rollout.metrics_listen {listen!r}: a socket's path is absolute; {FORMS}")
+        return path
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigurationError(f"rollout.metrics_listen {listen!r} has no port; {FORMS}")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+@contextlib.asynccontextmanager
+async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> AsyncIterator[str]:
+    """Answer while the context lasts.
+
+    Args:
+        listen: see `parse_listen`.
+        figures: returns those of the service; None while it starts.
+
+    Yields:
+        Where it listens; "" for nowhere.
+
+    Raises:
+        AddressError: somebody else listens there, or it cannot be made.
+    """
+    address = parse_listen(listen)
+    if address is None:
+        yield ""
+        return
+    app = web.Application()
+    for route, handler in (("/metrics", _metrics), ("/healthz", _health), ("/status", _status)):
+        app.router.add_get(route, _with(figures, handler))
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        yield await _listen(runner, address)
+    finally:
+        await runner.cleanup()
+        if isinstance(address, Path):
+            address.unlink(missing_ok=True)
+
+
+async def _listen(runner: web.AppRunner, address: tuple[str, int] | Path) -> str:
+    try:
+        if isinstance(address, Path):
+            address.unlink(missing_ok=True)  # of a service that was killed
+            await web.UnixSite(runner, str(address)).start()
+            return f"{UNIX}{address}"
+        await web.TCPSite(runner, *address).start()
+    except OSError as error:
+        raise AddressError(f"rollout.metrics_listen: cannot listen on {address} ({error}); {FORMS}") from error
+    host, port = runner.addresses[0][:2]
+    return f"{host}:{port}"
+
+
+def _with(figures: Callable[[], dict[str, Any] | None], answer: Callable[[dict[str, Any]], web.Response]) -> Any:
+    async def handle(request: web.Request) -> web.Response:
+        now = figures()
+        return web.json_response({"starting": True}, status=503) if now is None else answer(now)
+
+    return handle
+
+
+def _metrics(figures: dict[str, Any]) -> web.Response:
+    return web.Response(body=prometheus_text(figures), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _health(figures: dict[str, Any]) -> web.Response:
+    outages = figures["outages"]
+    return web.json_response({"ok": not outages, "outages": outages}, status=503 if outages else 200)
+
+
+def _status(figures: dict[str, Any]) -> web.Response:
+    return web.json_response(figures)

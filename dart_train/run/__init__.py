@@ -1,0 +1,1 @@
+"""One run on one machine: its directory and lock, and the supervisor that keeps its processes going."""

@@ -1,0 +1,365 @@
+"""The directory of one run: its paths, its lock, and how far it has come.
+
+Invariants:
+    - One launcher at a time holds the lock; the kernel frees it when that process and the modules that it started
+      have ended, however they end.
+    - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
+      everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
+    - A run is defined by its resolved configuration; another one under the same name is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from dart_gym.core.errors import DartGymError
+from dart_gym.utils.processes import start_time
+from dart_train.core.train_errors import DartTrainError, DiskFullError
+
+_log = logging.getLogger(__name__)
+MODULES_END_S = 15.0
+"""Modules of a launcher that was killed get so long to end."""
+
+MAX_SOCKET_PATH = 100
+"""Bytes that a Unix socket's path may have (the kernel takes 107)."""
+
+FULL_DISK_BYTES = 1 << 18
+"""With less free space than this whatever fails is taken to fail for want of it."""
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space and run the same command again, it goes on where it was",
+    errno.EDQUOT: "the quota is used up; free some space and run the same command again, it goes on where it was",
+    errno.EFBIG: "files of that size are forbidden; raise `ulimit -f` and run the same command again",
+    errno.EROFS: "the file system is read-only; choose another place with --runs-dir",
+    errno.EACCES: "no right to write there; choose another place with --runs-dir",
+    errno.EPERM: "no right to write there; choose another place with --runs-dir",
+    errno.ENOTDIR: "a file is in the way; remove it, or choose another place with --runs-dir",
+    errno.EEXIST: "a file is in the way; remove it, or choose another place with --runs-dir",
+}
+
+
+class RunDirectoryError(DartTrainError):
+    """The run's directory cannot be used; the message says why and what to do."""
+
+    hopeless = True
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Paths inside `runs/<name>`."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, which the modules read."""
+        return self.root / "config.yaml"
+
+    @property
+    def data(self) -> Path:
+        """Trajectories, screenshots and the data base."""
+        return self.root / "data"
+
+    @property
+    def database_url(self) -> str:
+        """SQLAlchemy URL of the run's own data base."""
+        return f"sqlite:///{(self.data / 'dart.sqlite').resolve()}"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Published weights, one plain Hugging Face directory per version."""
+        return self.root / "checkpoints"
+
+    @property
+    def supervised(self) -> Path:
+        """Weights of the supervised control."""
+        return self.root / "controls" / "supervised"
+
+    def checkpoint(self, version: int) -> Path:
+        """Directory of one published version."""
+        return self.checkpoints / f"v{version:06d}"
+
+    @property
+    def trainer(self) -> Path:
+        """Resume state of the trainer."""
+        return self.root / "trainer"
+
+    @property
+    def logs(self) -> Path:
+        """What the modules print."""
+        return self.root / "logs"
+
+    def metrics(self, module: str) -> Path:
+        """JSON lines of one module."""
+        return self.root / "metrics" / f"{module}.jsonl"
+
+    def evaluation(self, label: str) -> Path:
+        """Result of one evaluation."""
+        return self.root / "eval" / f"{label}.json"
+
+    @property
+    def report(self) -> Path:
+        """The page for people."""
+        return self.root / "report.html"
+
+    @property
+    def figures(self) -> Path:
+        """The same for programs."""
+        return self.root / "report.json"
+
+    def create(self) -> None:
+        """Make the directories.
+
+        Raises:
+            RunDirectoryError: the disk is full or read-only.
+        """
+        try:
+            for path in (
+                self.data,
+                self.checkpoints,
+                self.trainer,
+                self.logs,
+                self.root / "metrics",
+                self.root / "eval",
+            ):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain_os_error(error, self.root) from error
+
+
+def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:
+    """A file system's error in words, with the next step."""
+    remedy = _REMEDIES.get(error.errno or 0, "mend that and run the same command again")
+    return RunDirectoryError(f"cannot write to {path}: {error.strerror or error}; {remedy}")
+
+
+def disk_is_full(path: Path) -> bool:
+    """Whether next to no space is left where `path` is."""
+    try:
+        return shutil.disk_usage(path).free < FULL_DISK_BYTES
+    except OSError:  # there is nothing at `path`
+        return False
+
+
+@contextlib.contextmanager
+def explained_file_errors(root: Path) -> Iterator[None]:
+    """What a file system does to the code inside becomes an error for people; bugs stay what they are.
+
+    Libraries have errors of their own for that: `safetensors` (Rust) gives at least the number, and for others
+    (`torch.save`) the disk itself is asked whether it is full.
+
+    Raises:
+        RunDirectoryError: the file system refused something.
+        DiskFullError: an unexpected error, and no space is left.
+    """
+    try:
+        yield
+    except (DartTrainError, DartGymError):
+        raise
+    except OSError as error:
+        if error.errno in _REMEDIES:
+            raise explain_os_error(error, Path(error.filename or root)) from error
+        raise
+    except Exception as error:
+        named = re.search(r"\(os error (\d+)\)", str(error))
+        if named and int(named[1]) in _REMEDIES:
+            raise explain_os_error(OSError(int(named[1]), os.strerror(int(named[1]))), root) from error
+        if disk_is_full(root):
+            raise DiskFullError(root) from error
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file atomically."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file atomically; after an error nothing is left beside it.
+
+    Raises:
+        RunDirectoryError: the disk is full or read-only.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+        )
+        try:
+            with file:
+                file.write(text)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise explain_os_error(error, path) from error
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read a JSON object that the run has left behind.
+
+    Args:
+        path: the file.
+        remedy: what to do when it is damaged, for the message.
+
+    Raises:
+        RunDirectoryError: it is missing or damaged.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunDirectoryError(f"{path} is missing; {remedy}") from None
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is damaged ({error}); {remedy}") from error
+    if not isinstance(value, dict):
+        raise RunDirectoryError(f"{path} is damaged (no object in it); {remedy}")
+    return value
+
+
+class RunState:
+    """How far a run has come: which phases have started and finished, and when."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.values: dict[str, Any] = {"phases": {}, "lives": 0}
+        if path.exists():
+            remedy = f"remove {path.parent} to start this run afresh"
+            self.values = read_json(path, remedy)
+            if not _is_state(self.values):
+                raise RunDirectoryError(f"{path} is damaged (not the state of a run); {remedy}")
+
+    def finished(self, phase: str) -> bool:
+        """Whether a phase is over."""
+        return "finished" in self.values["phases"].get(phase, {})
+
+    def begin(self, phase: str) -> None:
+        """A phase starts, or goes on after a break."""
+        entry = self.values["phases"].setdefault(phase, {"spans": []})
+        entry["spans"].append([time.time(), None])
+        self.save()
+
+    def touch(self, phase: str) -> None:
+        """The phase is still going on: its last span reaches until now (so a kill loses only seconds of it)."""
+        self.values["phases"][phase]["spans"][-1][1] = time.time()
+        self.save()
+
+    def finish(self, phase: str, **facts: Any) -> None:
+        """A phase is over; `facts` are kept with it."""
+        self.touch(phase)
+        self.values["phases"][phase].update(facts, finished=time.time())
+        self.save()
+
+    def fact(self, phase: str, name: str, default: Any = None) -> Any:
+        """A fact that `finish` was given."""
+        return self.values["phases"].get(phase, {}).get(name, default)
+
+    def seconds(self, phase: str) -> float:
+        """Wall-clock seconds spent in a phase, breaks left out."""
+        spans = self.values["phases"].get(phase, {}).get("spans", [])
+        return sum(end - start for start, end in spans if end is not None)
+
+    def save(self) -> None:
+        """Write it down."""
+        write_json(self.path, self.values)
+
+
+def _is_state(values: dict[str, Any]) -> bool:
+    phases = values.get("phases")
+    if not isinstance(phases, dict) or not isinstance(values.get("lives"), int):
+        return False
+    return all(isinstance(phase, dict) and isinstance(phase.get("spans"), list) for phase in phases.values())
+
+
+class RunLock:
+    """Exclusive use of a run directory.
+
+    A launcher hands the lock's file to the modules that it starts, so that the lock of one that was killed is free
+    once its modules have ended, too: they save and tidy up, which nobody else may do at the same time. Modules that
+    do not end within `MODULES_END_S` are killed.
+    """
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._path = run.root / "run.lock"
+        self._file: IO[str] | None = None
+
+    def fileno(self) -> int:
+        """File descriptor to hand on."""
+        if self._file is None:
+            raise ValueError("the lock is not held")
+        return self._file.fileno()
+
+    def __enter__(self) -> RunLock:
+        file = self._lock()
+        while not self._path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(self._path)):
+            file.close()  # its holder removed it between our opening and locking it: that lock keeps nobody out
+            file = self._lock()
+        file.truncate(0)
+        file.write(f"{os.getpid()} {start_time(os.getpid())}")
+        file.flush()
+        self._file = file
+        return self
+
+    def _lock(self) -> IO[str]:
+        kill_at = None
+        while True:
+            try:
+                file = self._path.open("a+")
+            except OSError as error:
+                raise explain_os_error(error, self._path) from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:
+                with file:
+                    self._refuse_if_alive(file)
+                    left = _holders(file.fileno())
+            if kill_at is None:
+                _log.warning("the launcher before was killed: waiting for its modules to end (%s)", left)
+                kill_at = time.monotonic() + MODULES_END_S
+            if time.monotonic() > kill_at:
+                for pid in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+
+    def _refuse_if_alive(self, file: IO[str]) -> None:
+        """Raise `RunDirectoryError` unless the launcher that has the lock is dead."""
+        file.seek(0)
+        pid, _, started = file.read().strip().partition(" ")
+        if not started.isdigit() or start_time(int(pid)) == int(started):
+            raise RunDirectoryError(
+                f"{self._path.parent} is in use by process {pid or '(starting)'}; wait for it, stop it, or choose "
+                "another --name"
+            )
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._path.unlink(missing_ok=True)
+            self._file.close()
+
+
+def _holders(fd: int) -> list[int]:
+    """Other processes of this user that have the same file open: those to which a launcher handed its lock."""
+    wanted, found = os.fstat(fd), []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                if pid != os.getpid() and os.path.samestat(wanted, os.stat(f"/proc/{pid}/fd/{name}")):
+                    found.append(pid)
+                    break
+    return found

@@ -1,0 +1,246 @@
+"""Keeps a set of processes running: starts them, notices deaths, restarts with back-off, ends all cleanly.
+
+Invariants:
+    - Every child is tied to this process by the kernel: `kill -9` of the supervisor ends them too.
+    - A child that ends with 0 has finished its work, unless it is a service, which never has. Any other end is a
+      crash and is restarted, until there were `max_crashes` of them within `crash_window_s`: then `ModuleCrashed`
+      with what the child said last. An error that a restart cannot mend (`HOPELESS_STATUS`) is final at once.
+    - `stop_all` sends SIGTERM, waits, then SIGKILLs; after it no child is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
+from dart_train.core.train_errors import DartTrainError
+from dart_train.run.run_directory import disk_is_full
+
+STOP_GRACE_S = 15.0
+FIRST_BACKOFF_S = 0.5
+LOG_TAIL_LINES = 15
+LOG_TAIL_BYTES = 1 << 16
+ERROR_WINDOW_S = 1800.0
+"""Errors with a message count for so long: they can take minutes of patience each."""
+
+_ERROR_MARKS = ("error: ", "dart-gym: ", "dart-agent: ")
+"""How our programs begin the message that they end with."""
+
+
+class ModuleCrashed(DartTrainError):
+    """A module died again and again, or for good; the message holds what it said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSpec:
+    """One module as a process.
+
+    Attributes:
+        name: for logs and people.
+        argv: program and arguments.
+        env: additions to the environment.
+        max_crashes: give up at this many crashes within `crash_window_s`.
+        crash_window_s: seconds.
+        service: it works until it is stopped; an end with status 0 is a crash like others.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    max_crashes: int = 4
+    crash_window_s: float = 60.0
+    service: bool = False
+
+
+@dataclass(slots=True)
+class Module:
+    """A module and its process of the moment."""
+
+    spec: ModuleSpec
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    crashes: deque[float] = field(default_factory=deque)
+    errors: deque[float] = field(default_factory=deque)
+    log_start: int = 0
+    not_before: float = 0.0
+    finished: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is alive."""
+        return self.process is not None and self.process.poll() is None
+
+
+def next_start(crashes: deque[float], now: float, spec: ModuleSpec, window_s: float | None = None) -> float | None:
+    """When a crashed module may start again (monotonic seconds); None when it has crashed too often. Pure."""
+    recent = [t for t in crashes if now - t <= (spec.crash_window_s if window_s is None else window_s)]
+    if len(recent) >= spec.max_crashes:
+        return None
+    return now + FIRST_BACKOFF_S * 2 ** (len(recent) - 1)
+
+
+def log_tail(path: Path, start: int = 0) -> str:
+    """The end of a log from byte `start` on; "" if there is none."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(start, path.stat().st_size - LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace").strip()
+
+
+def last_error(log: str) -> str:
+    """The message that one of our programs ended with, which may have several lines; "" if it ended otherwise."""
+    lines = log.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        mark = next((mark for mark in _ERROR_MARKS if lines[index].startswith(mark)), None)
+        if mark is not None:
+            return "\n".join([lines[index].removeprefix(mark), *lines[index + 1 :]])
+    return ""
+
+
+class Supervisor:
+    """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second.
+
+    Args:
+        log_dir: of what they print.
+        handed_on: file descriptors that every module keeps open while it lives, such as a lock's.
+    """
+
+    def __init__(self, log_dir: Path, handed_on: Sequence[int] = ()) -> None:
+        self.log_dir, self._handed_on = log_dir, tuple(handed_on)
+        self.modules: dict[str, Module] = {}
+        log_dir.mkdir(parents=True, exist_ok=True)
+
+    def start(self, spec: ModuleSpec) -> Module:
+        """Start a module and watch it from now on."""
+        module = Module(spec, self.log_dir / f"{spec.name}.log")
+        self.modules[spec.name] = module
+        self._spawn(module)
+        return module
+
+    def _spawn(self, module: Module) -> None:
+        spec = module.spec
+        with module.log.open("ab") as log:
+            log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
+            log.flush()
+            module.log_start = log.tell()
+            module.process = subprocess.Popen(
+                spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, SUPERVISED: "1", **spec.env},
+                pass_fds=self._handed_on,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )
+
+    def check(self) -> None:
+        """Reap what has ended and restart what has crashed.
+
+        Raises:
+            ModuleCrashed: a module crashed too often, or said that it would again.
+        """
+        now = time.monotonic()
+        for module in self.modules.values():
+            if module.finished or module.running:
+                continue
+            if module.process is not None:
+                self._reap(module, now)
+            elif now >= module.not_before:
+                module.restarts += 1
+                self._spawn(module)
+
+    def _reap(self, module: Module, now: float) -> None:
+        code = module.process.returncode if module.process else 0
+        module.process = None
+        if code == 0 and not module.spec.service:
+            module.finished = True
+            return
+        if disk_is_full(self.log_dir):  # what the module had to say is lost then
+            raise ModuleCrashed(
+                f"module {module.spec.name!r} ended with {describe_exit(code)}: no space is left on the device of "
+                f"{self.log_dir}; free some and run the same command again, it goes on where it was"
+            )
+        log = log_tail(module.log, module.log_start)
+        message = last_error(log)
+        module.crashes.append(now)
+        if message:
+            module.errors.append(now)
+        start = next_start(module.crashes, now, module.spec)
+        if code == HOPELESS_STATUS or next_start(module.errors, now, module.spec, ERROR_WINDOW_S) is None:
+            start = None
+        if start is None:
+            raise ModuleCrashed(_last_words(module, code, message, log))
+        module.not_before = start
+
+    def wait(self, name: str, poll_s: float = 0.1) -> None:
+        """Wait until a module has finished, restarting whatever crashes meanwhile."""
+        while not self.modules[name].finished:
+            self.check()
+            module = self.modules[name]
+            if module.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    module.process.wait(poll_s)
+
+    def stop(self, name: str, grace_s: float = STOP_GRACE_S) -> None:
+        """End one module: SIGTERM, then SIGKILL to its process group. Forget it."""
+        module = self.modules.pop(name, None)
+        if module is not None:
+            _end([module], grace_s)
+
+    def stop_all(self, grace_s: float = STOP_GRACE_S) -> None:
+        """End all modules, the latest started first to be told."""
+        modules = list(self.modules.values())[::-1]
+        self.modules.clear()
+        _end(modules, grace_s)
+
+
+def _end(modules: list[Module], grace_s: float) -> None:
+    living = [module.process for module in modules if module.process is not None and module.running]
+    for process in living:
+        process.terminate()
+    deadline = time.monotonic() + grace_s
+    for process in living:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _last_words(module: Module, code: int, message: str, log: str) -> str:
+    """What a person is told of a module that is given up."""
+    count = len(module.crashes)
+    times = "" if count == 1 else f", {count} times"
+    head = f"module {module.spec.name!r} ended with {describe_exit(code)}{times}"
+    if message:
+        return f"{message}\n({head}; its log is {module.log})"
+    tail = "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
+    return f"{head}. The end of {module.log}:\n{tail}"
+
+
+def describe_exit(code: int) -> str:
+    """An exit status in words."""
+    if code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"status {code}"
+
+
+def python_module(
+    name: str, module: str, *args: str, threads: int = 1, service: bool = False, **env: str
+) -> ModuleSpec:
+    """A `python -m module args...` of this interpreter, with its share of threads."""
+    threading = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**threading, "PYTHONUNBUFFERED": "1", **env}
+    return ModuleSpec(name, (sys.executable, "-m", module, *args), environment, service=service)

@@ -1,0 +1,1 @@
+"""Leased groups -> tensors: samples, rows, images, optimizer batches, and the lease that they come from."""

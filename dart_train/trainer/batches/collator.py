@@ -1,0 +1,369 @@
+"""Steps -> tensors: exact token ids, padding, positions, images. What the engine saw is what is trained on.
+
+How samples share rows is decided in `samples.py`; here rows become tensors. The result of a sample does not depend on
+the row, the micro-batch or the padding that it meets.
+
+Invariants:
+    - Nothing is tokenised here: ids are copied from the record.
+    - Micro-batches hold at most `max_tokens` tokens with padding, unless a single row is longer.
+    - Each distinct screenshot of a micro-batch goes through the vision tower once.
+    - A micro-batch holds hashes of screenshots; their patches are made when it runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dart_agent.engines.embedded.qwen_runner import rope_positions
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.trainer.batches.image_cache import ImageCache, ImagePatches
+from dart_train.trainer.batches.samples import Chain, Row, Sample, bad_logprobs, rows
+
+__all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_counts"]
+
+PADDING = 256
+"""So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
+PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "too_long")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a sample cannot be trained on.
+
+    Attributes:
+        reason: one of `PROBLEMS`, for counting.
+        text: what was found, and what to do.
+    """
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Tensors of one forward pass: B rows of L tokens, S samples with responses of up to T tokens, M in all.
+
+    Attributes:
+        input_ids: (B, L).
+        mm_token_type_ids: (B, L), 1 on image pads, else 0.
+        position_ids: (3, B, L) rotary positions in time, height and width.
+        attention_mask: (B, L) of 0 and 1, or (B, 1, L, L) boolean where rows have branches.
+        image_hashes: the images to be run through the vision tower.
+        image_order: (occurrences,) which of them belongs to each run of pads, row by row; None without images.
+        predict_index: (M,) position in the flattened (B * L) hidden states that predicts each response token.
+        response_ids: (M,) in the order of `mask`.
+        mask: (S, T) True on response tokens.
+        behaviour_logprobs: (S, T), 0 where unknown.
+        behaviour_known: (S, T) True where the engine recorded a log-probability.
+        advantages: (S,).
+        weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
+        stale: (S,) True where an older version than the trainer's sampled it.
+        groups: (S,).
+        supervised: (S,) True where the response is imitated instead of reinforced.
+        sample_index: (S,) place of each sample in the list that was collated.
+        patches: makes the images' tensors.
+    """
+
+    input_ids: Tensor
+    mm_token_type_ids: Tensor
+    position_ids: Tensor
+    attention_mask: Tensor
+    image_hashes: tuple[str, ...]
+    image_order: Tensor | None
+    predict_index: Tensor
+    response_ids: Tensor
+    mask: Tensor
+    behaviour_logprobs: Tensor
+    behaviour_known: Tensor
+    advantages: Tensor
+    weights: Tensor
+    stale: Tensor
+    groups: Tensor
+    supervised: Tensor
+    sample_index: Tensor
+    patches: ImagePatches
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens."""
+        return self.response_ids.numel()
+
+    @property
+    def fills_up(self) -> bool:
+        """Whether it only makes up the number of micro-batches: nothing of it counts."""
+        return not bool(self.weights.any())
+
+    @property
+    def reinforced(self) -> Tensor:
+        """(S,) weights of the samples that are reinforced, 0 for the others."""
+        return self.weights.masked_fill(self.supervised, 0.0)
+
+    @property
+    def imitated(self) -> Tensor:
+        """(S,) weights of the samples that are imitated, 0 for the others."""
+        return self.weights.masked_fill(~self.supervised, 0.0)
+
+    @property
+    def pixel_values(self) -> Tensor | None:
+        """(patches, patch_dim) float32 of the images; None without images. Made anew on every call."""
+        return self.patches.tensors(self.image_hashes)[0] if self.image_hashes else None
+
+    @property
+    def image_grid_thw(self) -> Tensor | None:
+        """(images, 3) grids in patches; None without images."""
+        return torch.tensor([self.patches.grid(name) for name in self.image_hashes]) if self.image_hashes else None
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same on another device."""
+        if self.input_ids.device == device:
+            return self
+        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return MicroBatch(**values)
+
+
+class Collator:
+    """Makes micro-batches of samples.
+
+    Args:
+        tokens: of the model.
+        vision: of the model.
+        images: where screenshots come from.
+        share_prompts: whether chains with equal first prompts share a row; needs attention that takes a mask.
+        merge_prefixes: whether steps that extend one another become one row.
+        distinct_images: whether an image that occurs several times in a micro-batch runs through the tower once.
+        max_length: positions of the model; longer steps are refused. None for no limit.
+        padding_side: where rows are filled up. It changes no result; "right" needs no mask of its own.
+    """
+
+    def __init__(
+        self,
+        tokens: ModelTokens,
+        vision: VisionSpec,
+        images: ImageCache,
+        *,
+        share_prompts: bool = True,
+        merge_prefixes: bool = True,
+        distinct_images: bool = True,
+        max_length: int | None = None,
+        padding_side: Literal["right", "left"] = "right",
+    ) -> None:
+        self._tokens = tokens
+        self._patches = ImagePatches(vision, images)
+        self._share_prompts = share_prompts
+        self._merge_prefixes = merge_prefixes
+        self._distinct_images = distinct_images
+        self._max_length = max_length
+        self._left = padding_side == "left"
+        self._suppressed = frozenset(tokens.suppressed_ids)
+
+    def problem(self, sample: Sample) -> Problem | None:
+        """Why a sample cannot have come from this model's engine, or cannot be trained on; None if it can."""
+        if not sample.response_ids or not sample.prompt_ids:
+            text = "a sample needs a prompt and a response of at least one token: leave empty steps out"
+            return Problem("empty_response", text)
+        if text := bad_logprobs(sample):
+            return Problem("bad_logprobs", text)
+        if not self._suppressed.isdisjoint(sample.response_ids):
+            return Problem(
+                "special_token",
+                "a response holds a token that is never sampled (a special token): the rollout engine suppresses "
+                "another set than the trainer; serve the same model directory to both",
+            )
+        if self._max_length is not None and sample.length > self._max_length:
+            return Problem(
+                "too_long",
+                f"a step of {sample.length} tokens is longer than the model's {self._max_length} positions: keep fewer "
+                "screenshots or texts in the prompt",
+            )
+        return self._wrong_pads(sample)
+
+    def _wrong_pads(self, sample: Sample) -> Problem | None:
+        """Whether each run of image pads is as long as its own image needs: a swap of unequal images shows here."""
+        pads = np.flatnonzero(np.asarray(sample.prompt_ids) == self._tokens.image_pad_id)
+        breaks = np.flatnonzero(np.diff(pads) > 1) + 1
+        runs = [len(run) for run in np.split(pads, breaks)] if len(pads) else []
+        need = [self._patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
+        if runs == need:
+            return None
+        return Problem(
+            "image_tokens",
+            f"a prompt has {len(pads)} image pads in runs of {runs}, its images need {sum(need)} in {need}: it was "
+            "recorded with another model or image processor than the one trained, or its images are not its own",
+        )
+
+    def micro_batches(self, samples: Sequence[Sample], max_tokens: int, *, checked: bool = False) -> list[MicroBatch]:
+        """Cut samples into micro-batches of rows of similar length, the longest first.
+
+        Args:
+            samples: at least one.
+            max_tokens: of a micro-batch, padding included.
+            checked: the caller has asked for each sample's `problem` and found none.
+
+        Raises:
+            ValueError: a sample with a `problem`.
+        """
+        for sample in () if checked else samples:
+            if problem := self.problem(sample):
+                raise ValueError(problem.text)
+        found = rows(samples, max_tokens, merge=self._merge_prefixes, share=self._share_prompts)
+        return [self._tensors(part, samples) for part in _cut(found, max_tokens)]
+
+    def __call__(self, samples: Sequence[Sample]) -> MicroBatch:
+        """All samples as one micro-batch."""
+        (batch,) = self.micro_batches(samples, max_tokens=1 << 62)
+        return batch
+
+    def _tensors(self, batch: list[Row], samples: Sequence[Sample]) -> MicroBatch:
+        count, length = len(batch), max(row.length for row in batch)
+        ids = np.full((count, length), self._tokens.pad_id, np.int64)
+        positions = np.zeros((3, count, length), np.int64)
+        branches = np.full((count, length), -1, np.int64)  # 0 the shared prompt, 1... its chains, -1 padding
+        predict: list[NDArray[np.int64]] = []
+        hashes: list[str] = []
+        for number, row in enumerate(batch):
+            shift = length - row.length if self._left else 0
+            part = slice(shift, shift + row.length)
+            places, images = self._fill(
+                row, samples, ids[number, part], positions[:, number, part], branches[number, part]
+            )
+            predict += [place + number * length + shift for place in places]
+            hashes += images
+        order = [index for row in batch for chain in row.chains for index in chain.samples]
+        distinct = tuple(dict.fromkeys(hashes)) if self._distinct_images else tuple(hashes)
+        which = [distinct.index(name) for name in hashes] if self._distinct_images else list(range(len(hashes)))
+        return MicroBatch(
+            input_ids=torch.from_numpy(ids),
+            mm_token_type_ids=torch.from_numpy((ids == self._tokens.image_pad_id).astype(np.int64)),
+            position_ids=torch.from_numpy(positions),
+            attention_mask=torch.from_numpy(_attention(branches, left=self._left)),
+            image_hashes=distinct,
+            image_order=torch.tensor(which) if which else None,
+            predict_index=torch.from_numpy(np.concatenate(predict)),
+            sample_index=torch.tensor(order),
+            patches=self._patches,
+            **_response_tensors([samples[index] for index in order]),
+        )
+
+    def _fill(
+        self,
+        row: Row,
+        samples: Sequence[Sample],
+        ids: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        branches: NDArray[np.int64],
+    ) -> tuple[list[NDArray[np.int64]], list[str]]:
+        """Write one row into its slices; returns where the tokens of each response are predicted, and its images."""
+        first = samples[row.chains[0].samples[0]]
+        shared, start = len(first.prompt_ids), len(first.prompt_ids)
+        predict: list[NDArray[np.int64]] = []
+        hashes = list(first.image_hashes)
+        branches[:shared] = 0
+        for branch, chain in enumerate(row.chains, 1):
+            sequence, places = self._sequence(chain, samples)
+            end = start + len(sequence) - shared
+            ids[:shared], ids[start:end] = sequence[:shared], sequence[shared:]
+            positions[:, :shared], positions[:, start:end] = places[:, :shared], places[:, shared:]
+            branches[start:end] = branch
+            for index in chain.samples:
+                prompt, response = len(samples[index].prompt_ids), len(samples[index].response_ids)
+                place = np.arange(prompt - 1, prompt - 1 + response)
+                predict.append(np.where(place < shared, place, place + start - shared))
+            hashes += samples[chain.samples[-1]].image_hashes[len(first.image_hashes) :]
+            start = end
+        return predict, hashes
+
+    def _sequence(self, chain: Chain, samples: Sequence[Sample]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(L,) ids of a chain, those of its longest sample, and their (3, L) positions."""
+        last = samples[chain.samples[-1]]
+        sequence = np.asarray((*last.prompt_ids, *last.response_ids[:-1]), np.int64)
+        grids = [self._patches.grid(image_hash) for image_hash in last.image_hashes]
+        merge = self._patches.vision.merge_size
+        return sequence, rope_positions(sequence, grids, self._tokens.image_pad_id, merge)
+
+
+def _cut(found: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
+    """Rows in parts of at most `max_tokens` with padding, the longest first; short rows do not join far longer ones."""
+    part: list[Row] = []
+    for row in sorted(found, key=lambda row: -row.length):
+        longest = part[0].length if part else row.length
+        padding = longest - row.length
+        if part and ((len(part) + 1) * longest > max_tokens or padding > max(PADDING, longest // 4)):
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
+
+
+def equal_counts(batches: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
+    """As many micro-batches as every other rank has, by copies of the smallest with weight 0.
+
+    Ranks that run a different number of forward passes wait for one another for ever; a row of weight 0 takes part in
+    every collective operation and changes nothing.
+
+    Args:
+        batches: of this rank, at least one.
+        count: the largest number of any rank.
+
+    Raises:
+        ValueError: there is nothing to copy, or `count` is less than there are.
+    """
+    if not batches or count < len(batches):
+        raise ValueError(
+            f"cannot make {count} micro-batches of {len(batches)}: every rank needs one of its own at least, and "
+            "`count` is the largest number of any rank"
+        )
+    smallest = min(batches, key=lambda batch: batch.input_ids.numel())
+    filling = replace(smallest, weights=torch.zeros_like(smallest.weights))
+    return [*batches, *[filling] * (count - len(batches))]
+
+
+def count_problems(problems: Sequence[Problem]) -> dict[str, float]:
+    """How many samples were left out, by "dropped/" and the reason; every reason is there, so that 0 is seen."""
+    found = Counter(problem.reason for problem in problems)
+    return {f"dropped/{reason}": float(found[reason]) for reason in PROBLEMS}
+
+
+def _attention(branches: NDArray[np.int64], *, left: bool) -> NDArray[np.generic]:
+    """The attention mask: of rows without branches (B, L), else (B, 1, L, L).
+
+    A token sees what lies before it in its prompt and in its own branch; padding sees itself, so that no row of the
+    softmax is empty (with padding on the left it would be, so that always takes the large mask).
+    """
+    if branches.max(initial=0) <= 1 and not (left and (branches < 0).any()):
+        return (branches >= 0).astype(np.int64)
+    length = branches.shape[1]
+    same = branches[:, :, None] == branches[:, None, :]
+    prompt = (branches[:, None, :] == 0) & (branches[:, :, None] >= 0)
+    allowed = (same | prompt) & np.tril(np.ones((length, length), bool))
+    return (allowed & (branches[:, None, :] >= 0) | np.eye(length, dtype=bool))[:, None]
+
+
+def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:
+    """Everything of a micro-batch that has the shape of its responses."""
+    lengths = np.array([len(sample.response_ids) for sample in samples])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    known = mask & np.array([bool(sample.logprobs) for sample in samples])[:, None]
+    behaviour = np.zeros(mask.shape, np.float32)
+    behaviour[known] = [logprob for sample in samples for logprob in sample.logprobs]
+    return {
+        "response_ids": torch.tensor([token for sample in samples for token in sample.response_ids]),
+        "mask": torch.from_numpy(mask),
+        "behaviour_logprobs": torch.from_numpy(behaviour),
+        "behaviour_known": torch.from_numpy(known),
+        "advantages": torch.tensor([sample.advantage for sample in samples], dtype=torch.float32),
+        "weights": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
+        "stale": torch.tensor([sample.stale for sample in samples]),
+        "groups": torch.tensor([sample.group for sample in samples]),
+        "supervised": torch.tensor([sample.supervised for sample in samples]),
+    }

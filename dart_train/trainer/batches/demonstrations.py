@@ -1,0 +1,152 @@
+"""Demonstrations before tokenisation: what was asked, what was seen, what was answered. And how to make them imperfect.
+
+Pure functions on values. Tokenisation is the conversation's, the same that makes prompts in a rollout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.prompting.conversation import Conversation
+from dart_train.core.trajectory import Trajectory
+from dart_train.trainer.batches.collator import Sample
+from dart_train.trainer.settings.training_error import TrainingError
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One demonstrated episode.
+
+    Attributes:
+        task_id: of the task.
+        instruction: in words.
+        screenshots: content hash of what was on the screen before each response.
+        responses: what a model should have written, one per screenshot.
+        errors: what the environment said about each response's action; "" where it was carried out.
+    """
+
+    task_id: str
+    instruction: str
+    screenshots: tuple[str, ...]
+    responses: tuple[str, ...]
+    errors: tuple[str, ...] = ()
+
+    @classmethod
+    def from_trajectory(cls, trajectory: Trajectory) -> Demonstration:
+        """The demonstration that a recorded trajectory shows; its steps need a screenshot and a text.
+
+        Raises:
+            TrainingError: a step without them.
+        """
+        for step in trajectory.steps:
+            if not step.image_hashes or not step.text:
+                raise TrainingError(
+                    f"trajectory {trajectory.trajectory_id} has a step without screenshot or text: it cannot be a "
+                    "demonstration"
+                )
+        return cls(
+            trajectory.task_id,
+            trajectory.instruction,
+            tuple(step.image_hashes[-1] for step in trajectory.steps),
+            tuple(step.text for step in trajectory.steps),
+            tuple(step.action_error for step in trajectory.steps),
+        )
+
+
+def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
+    """Samples of recorded successes by the very ids that were sampled: from the experience pool, or another run.
+
+    Args:
+        trajectories: those without a reward above 0, and steps without sampled ids, are left out.
+
+    Returns:
+        one sample per step; the steps of a trajectory may share a row.
+    """
+    samples: list[Sample] = []
+    for number, trajectory in enumerate(trajectories):
+        if not trajectory.reward or trajectory.reward <= 0.0:
+            continue
+        steps = (step for step in trajectory.steps if step.response_ids and step.prompt_ids)
+        samples += [replace(Sample.from_step(step, trajectory=number), logprobs=()) for step in steps]
+    return samples
+
+
+def corrupt(
+    demonstrations: Sequence[Demonstration],
+    share: float,
+    rng: random.Random,
+    share_of: Mapping[str, float] | None = None,
+) -> list[Demonstration]:
+    """Give a share of each task's demonstrations the instruction of another demonstration of the same task.
+
+    Such a demonstration clicks at something sensible, but not at what was asked: imperfect on purpose, and a report
+    of what was learned from it must say so. The other instruction may happen to be the same text.
+
+    Args:
+        demonstrations: of any tasks.
+        share: in [0, 1]; the nearest whole number of each task's demonstrations is changed.
+        rng: decides which, and what they get.
+        share_of: other shares for some task ids.
+
+    Returns:
+        as many, in the same order.
+
+    Raises:
+        ValueError: a share outside [0, 1].
+    """
+    share_of = share_of or {}
+    for value in (share, *share_of.values()):
+        if not 0.0 <= value <= 1.0:
+            raise ValueError(f"share must be in [0, 1], got {value!r}")
+    by_task: dict[str, list[int]] = {}
+    for index, demonstration in enumerate(demonstrations):
+        by_task.setdefault(demonstration.task_id, []).append(index)
+    result = list(demonstrations)
+    for task_id, members in by_task.items():
+        if len(members) < 2:
+            continue
+        for index in rng.sample(members, round(share_of.get(task_id, share) * len(members))):
+            place = rng.randrange(len(members) - 1)
+            other = members[place] if members[place] != index else members[-1]
+            result[index] = replace(demonstrations[index], instruction=demonstrations[other].instruction)
+    return result
+
+
+def encode(
+    demonstrations: Iterable[Demonstration],
+    conversation: Conversation,
+    tokens: ModelTokens,
+    load_image: Callable[[str], NDArray[np.uint8]],
+) -> list[Sample]:
+    """Samples of demonstrations, with the prompts that a rollout would have had.
+
+    Args:
+        demonstrations: what to encode.
+        conversation: makes the prompts; configured as for rollouts.
+        tokens: of the model.
+        load_image: reads a screenshot by hash.
+
+    Returns:
+        one sample per response.
+    """
+    samples: list[Sample] = []
+    for number, demonstration in enumerate(demonstrations):
+        conversation.begin(demonstration.instruction)
+        error = ""
+        for step, (screenshot, text) in enumerate(
+            zip(demonstration.screenshots, demonstration.responses, strict=True), 1
+        ):
+            conversation.observe(load_image(screenshot), error)
+            prompt = conversation.prompt()
+            response = tuple(tokens.response(text))
+            conversation.respond(response)
+            hashes = demonstration.screenshots[step - len(prompt.images) : step]
+            samples.append(Sample(prompt.token_ids, hashes, response, trajectory=number))
+            error = demonstration.errors[step - 1] if demonstration.errors else ""
+    return samples

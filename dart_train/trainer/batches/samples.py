@@ -1,0 +1,162 @@
+"""What is trained on: one step as a sample, and samples laid out in rows so that equal beginnings are computed once.
+
+A step's prompt usually is the whole of the step before (its prompt and its response) and a new screenshot. Such steps
+become one *chain*: one sequence with several trained spans, at the cost of its longest step. Chains that begin with
+the same prompt (the rollouts of a group start from the same screen) may share a *row*: the prompt once, then each
+chain as a branch that sees the prompt and itself, never its neighbours.
+
+Pure functions of ids and image hashes; nothing here touches tensors or files.
+
+Invariants:
+    - Every sample is in exactly one chain, every chain in exactly one row.
+    - Two beginnings are equal when all their ids and all hashes of their images are: pads of different images have
+      the same ids, so ids alone would merge what differs.
+    - A row is never longer than `max_tokens`, unless a single sample is; a chain is as long as its longest sample.
+    - A row with branches is never longer than `BRANCHED_TOKENS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dart_train.core.trajectory import Step
+
+BRANCHED_TOKENS = 8192
+"""Longest row with branches: its mask takes the square of this in bytes, and attention runs through all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One step to train on.
+
+    Attributes:
+        prompt_ids: token ids of the prompt, image pads expanded.
+        image_hashes: content hash of each image of the prompt, in order.
+        response_ids: sampled ids, the stop token included; at least one.
+        logprobs: behaviour log-probability of each; empty where there was no behaviour policy.
+        advantage: of the step, the same for all its tokens.
+        group: number of its group in the optimizer batch.
+        trajectory: number of its trajectory in the optimizer batch; only steps of one trajectory become a chain.
+        weight: of the sample in the sum of losses.
+        version: of the weights that sampled it, the oldest of the step.
+        stale: whether these are older than the trainer's.
+        supervised: whether the response is imitated (cross-entropy) instead of reinforced.
+    """
+
+    prompt_ids: tuple[int, ...]
+    image_hashes: tuple[str, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+    advantage: float = 0.0
+    group: int = 0
+    trajectory: int = 0
+    weight: float = 1.0
+    version: int = 0
+    stale: bool = False
+    supervised: bool = False
+
+    @classmethod
+    def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:
+        """The sample of a recorded step."""
+        return cls(
+            step.prompt_ids, step.image_hashes, step.response_ids, step.logprobs, advantage, group, trajectory,
+            version=step.version[0],
+        )  # fmt: skip
+
+    @property
+    def length(self) -> int:
+        """Tokens that run through the model: the last of a response predicts nothing and is no input."""
+        return len(self.prompt_ids) + len(self.response_ids) - 1
+
+    def extends(self, earlier: Sample) -> bool:
+        """Whether its prompt begins with the whole of another sample, images included."""
+        start = len(earlier.prompt_ids)
+        end = start + len(earlier.response_ids)
+        return (
+            len(self.prompt_ids) >= end
+            and self.image_hashes[: len(earlier.image_hashes)] == earlier.image_hashes
+            and self.prompt_ids[start:end] == earlier.response_ids
+            and self.prompt_ids[:start] == earlier.prompt_ids
+        )
+
+
+def bad_logprobs(sample: Sample) -> str:
+    """What is wrong with the recorded log-probabilities; "" for nothing. None at all is no error: mu is unknown."""
+    if not sample.logprobs:
+        return ""
+    if len(sample.logprobs) != len(sample.response_ids):
+        return f"{len(sample.logprobs)} log-probabilities for {len(sample.response_ids)} sampled tokens"
+    for logprob in sample.logprobs:
+        # Rounding gives a certain token a little more than 0; an engine that returns more is another quantity.
+        if not (math.isfinite(logprob) and logprob <= 1e-3):
+            return f"a log-probability of {logprob}: the engine returned something else, or failed"
+    return ""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Samples of which each extends the one before, by their places in the list."""
+
+    samples: list[int]
+
+
+@dataclass(slots=True)
+class Row:
+    """Chains that begin with the same prompt, and how many tokens they are together."""
+
+    chains: list[Chain]
+    length: int
+
+
+def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
+    """Steps of one trajectory whose prompts extend one another, together.
+
+    The order of the samples does not matter: those of a trajectory are taken by the length of their prompts.
+
+    Args:
+        samples: any.
+        merge: False leaves every sample alone.
+    """
+    by_trajectory: dict[int, list[Chain]] = {}
+    for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt_ids)):
+        own = by_trajectory.setdefault(samples[index].trajectory, [])
+        longer = (chain for chain in reversed(own) if merge and samples[index].extends(samples[chain.samples[-1]]))
+        chain = next(longer, None)
+        if chain is None:
+            own.append(Chain([index]))
+        else:
+            chain.samples.append(index)
+    return sorted((chain for own in by_trajectory.values() for chain in own), key=lambda chain: min(chain.samples))
+
+
+def rows(samples: Sequence[Sample], max_tokens: int, *, merge: bool = True, share: bool = True) -> list[Row]:
+    """Chains in rows.
+
+    Branches need a mask of L x L, and attention then costs the square of all of them together, so a chain joins others
+    only where at least as much is shared as added; a single response always does.
+
+    Args:
+        samples: any.
+        max_tokens: of a row.
+        merge: make chains of several samples.
+        share: let chains with equal first prompts share a row.
+    """
+    open_rows: dict[tuple[tuple[int, ...], tuple[str, ...]], Row] = {}
+    done: list[Row] = []
+    for chain in chains(samples, merge=merge):
+        first, last = samples[chain.samples[0]], samples[chain.samples[-1]]
+        shared, added = len(first.prompt_ids), last.length - len(first.prompt_ids)
+        sharing = share and (len(chain.samples) == 1 or added <= shared)
+        key = (first.prompt_ids, first.image_hashes)
+        row = open_rows.get(key) if sharing else None
+        if row is not None and row.length + added <= min(max_tokens, BRANCHED_TOKENS):
+            row.chains.append(chain)
+            row.length += added
+        else:
+            row = Row([chain], shared + added)
+            done.append(row)
+            if sharing:
+                open_rows[key] = row
+    return done

@@ -1,0 +1,1 @@
+"""Log-probabilities of responses under a model, with the least work."""

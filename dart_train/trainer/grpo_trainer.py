@@ -1,0 +1,378 @@
+"""`DartGRPOTrainer`: GRPO on leases of recorded desktop rollouts, as a `transformers.Trainer`.
+
+    lease of groups -> optimizer batch -> one optimizer step -> publish a version -> commit the lease
+
+Only documented hooks are overridden: `get_train_dataloader`, `create_optimizer`, `training_step`, `compute_loss`, `log`
+and `train`, beside callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes,
+however many calls of `training_step` they are spread over (`gradient_accumulation_steps`), and on however many ranks.
+
+The policies in play: mu sampled (its log-probabilities are recorded, of versions that may lie behind), pi_old is the
+trainer's policy before the step, pi the one that is trained. With `old_logprobs="current"` and one update per lease
+pi_old is pi itself with the gradient stopped: the ratio pi / pi_old is 1 and carries the gradient, the clip cannot
+act, and what lies between mu and pi is the truncated importance weight min(sg[pi] / mu, C) alone. One forward pass.
+
+Invariants:
+    - Nothing non-finite reaches the weights: such a step changes nothing and is counted; `max_bad_steps` in a row end
+      the run with `TrainingError`.
+    - A step that does not fit into memory is made again of smaller micro-batches, which changes no result.
+    - A version is on disk completely before it is published, and versions only grow, also over restarts.
+    - A lease is committed after the update that it led to. A saved state says which lease its weights contain, so that
+      a trainer that was killed at any moment repeats nothing that they contain and loses nothing that they do not.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl
+from transformers.utils.logging import disable_progress_bar
+
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.trainer import losses
+from dart_train.trainer.bad_steps import BadSteps
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.batches.lease_holder import Leased, LeaseDataset, LeaseHolder, Turn
+from dart_train.trainer.forward.policy_logprobs import Policy, Reference
+from dart_train.trainer.hooks import Hooks
+from dart_train.trainer.settings import zero
+from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.trainer.states import States
+from dart_train.trainer.step_runner import StepRunner
+from dart_train.trainer.step_statistics import merge_metrics
+from dart_train.trainer.weights import sharding
+from dart_train.trainer.weights.adapters import base_model, is_adapted
+from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
+from dart_train.trainer.weights.publisher import Publisher
+from dart_train.trainer.weights.ranks import Ranks
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.data_manager import DataManager
+
+_log = logging.getLogger(__name__)
+
+
+class DartGRPOTrainer(Trainer):
+    """Trains on leases until `max_steps` or `stop`.
+
+    Args:
+        model: a model directory, or a loaded model together with `model_dir`.
+        args: settings.
+        data: the run's data manager: leases, screenshots, published versions. Every rank opens its own.
+        checkpoints: directory of the published versions; `<output_dir>/../checkpoints` by default.
+        model_dir: directory of the tokenizer and processor files; `model` where that is a directory.
+        ref_model: model directory of the KL term's reference; by default the weights as they are given here, without
+            the adapter where there is one. Only with `beta`.
+        demonstrations: samples that are imitated beside, `supervised_rows` of them in each step; with
+            `supervised_coef`.
+        metrics: where each report also goes as a JSON line.
+        stop: asked between steps and while waiting for data; True ends training.
+        holder: name under which leases are taken.
+        callbacks: as `transformers.Trainer`'s.
+        optimizers: as `transformers.Trainer`'s.
+    """
+
+    args: DartGRPOConfig
+    model: Any
+
+    def __init__(
+        self,
+        model: Any,
+        args: DartGRPOConfig,
+        data: DataManager,
+        *,
+        checkpoints: str | Path | None = None,
+        model_dir: str | Path | None = None,
+        ref_model: str | Path | None = None,
+        demonstrations: Sequence[Sample] = (),
+        metrics: MetricsLog | None = None,
+        stop: Callable[[], bool] | None = None,
+        holder: str = "trainer",
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        if args.disable_tqdm:
+            disable_progress_bar()  # of reading and writing weights
+        if args.torch_threads:
+            torch.set_num_threads(args.torch_threads)
+        if args.supervised_coef and not demonstrations:
+            raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
+        self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
+        if model_dir is None and self._weights_dir is None:
+            raise ValueError("model_dir is missing: a loaded model comes without its tokenizer and processor files")
+        self.model_dir = Path(model_dir or model)
+        self._checkpoints = Path(checkpoints or Path(str(args.output_dir)).parent / "checkpoints")
+        self.ranks = Ranks.current()
+        self._objective = args.objective()
+        self._leased: Leased | None = None
+        self._step_started = 0.0
+        self._reports: list[dict[str, float]] = []
+        self._stop = stop or (lambda: False)
+        self._metrics = metrics
+        self._keep_accounts(args, data, holder)
+        self._leases = LeaseDataset(
+            self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
+        )
+        super().__init__(
+            model=trainable(load_model(model) if self._weights_dir else model, args),
+            args=args,
+            train_dataset=self._leases,
+            callbacks=[Hooks(self), *(callbacks or [])],
+            optimizers=optimizers,
+        )
+        self.remove_callback(PrinterCallback)  # `log` writes a line of its own
+        if args.fsdp:
+            sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
+            self.is_fsdp_enabled = True
+        self._autocast: Callable[[], Any] = self.accelerator.autocast
+        self._zero: zero.ZeroEngine | None = None
+        if args.deepspeed:
+            self._autocast = zero.configure(
+                self.accelerator, max_grad_norm=args.max_grad_norm, bf16=args.bf16, ranks=self.ranks.count,
+                parts=args.gradient_accumulation_steps,
+            )  # fmt: skip
+        tokens = ModelTokens.load(self.model_dir)
+        self.ref_model: Any = None
+        self._make_policies(tokens, ref_model)
+        self.steps = StepRunner(
+            args,
+            self._collator(tokens, data),
+            self._policy,
+            self._reference,
+            demonstrations=demonstrations if args.supervised_coef else (),
+            ranks=self.ranks,
+            compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
+            backward=Tensor.backward if args.deepspeed else self.accelerator.backward,
+            share_gradients=self.ranks.complete_gradients if args.deepspeed else self.ranks.average_gradients,
+        )
+
+    def _keep_accounts(self, args: DartGRPOConfig, data: DataManager, holder: str) -> None:
+        """What is leased, published, saved and left out."""
+        self.publisher = Publisher(
+            data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
+            keep_s=args.keep_published_s, ranks=self.ranks,
+        )  # fmt: skip
+        self.leases = LeaseHolder(
+            data,
+            holder,
+            groups=args.groups_per_step,
+            at_least=args.min_groups_per_step or args.groups_per_step,
+            ttl_s=args.lease_ttl_s,
+            stop=self._should_stop,
+            ranks=self.ranks,
+        )
+        self.bad_steps = BadSteps(args.max_bad_steps, Path(str(args.output_dir)), self.ranks)
+        self.states = States(args, self.publisher, self.leases, self.bad_steps, self.ranks)
+
+    def _make_policies(self, tokens: ModelTokens, ref_model: str | Path | None) -> None:
+        """The policy that is trained, and with `beta` the reference."""
+        args = self.args
+        options: dict[str, Any] = {
+            "temperature": args.temperature,
+            "autocast": self._autocast,
+            "cache_images": args.cache_image_features,
+        }
+        self._policy = Policy(self.model, tokens.suppressed_ids, **options)
+        self._reference: Reference | None = None
+        if args.beta > 0:
+            adapter_off = is_adapted(self.model) and ref_model is None
+            self.ref_model = self.model if adapter_off else frozen_copy(self.model, ref_model, args.device)
+            if args.fsdp and not adapter_off:
+                self.ref_model = sharding.shard_frozen(self.accelerator, self.ref_model)
+            self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
+
+    def _collator(self, tokens: ModelTokens, data: DataManager) -> Collator:
+        return Collator(
+            tokens,
+            VisionSpec.from_dir(self.model_dir),
+            ImageCache(data.load_image, self.args.image_cache_mb),
+            share_prompts=self.args.share_prompts,
+            merge_prefixes=self.args.merge_prefixes,
+            max_length=self.model.config.text_config.max_position_embeddings,
+        )
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """As `transformers.Trainer.create_optimizer`."""
+        optimizer = super().create_optimizer(model)
+        if self.args.fsdp:
+            sharding.split_groups(optimizer, base_model(self.model).model.visual.parameters())
+        return optimizer
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    def run(self) -> Any:
+        """Train; go on from the newest whole state in `output_dir` if there is one."""
+        return self.train(resume_from_checkpoint=self.states.find(self._checkpoints))
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
+    ) -> Any:
+        """As `transformers.Trainer.train`; only whole states can be resumed from.
+
+        Raises:
+            TrainingError: the state is incomplete or damaged, or training met non-finite numbers again and again.
+        """
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = self.states.newest()
+        if resume_from_checkpoint:
+            self.states.take_up(resume_from_checkpoint)
+            if not is_adapted(self.model):
+                # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ
+                # from those in memory: it would load nothing and say nothing. `from_pretrained` knows both.
+                self.model.load_state_dict(load_model(resume_from_checkpoint).state_dict())
+        else:
+            self.leases.contained = self.publisher.contained(self._weights_dir)
+        with self.leases:
+            return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
+
+    def _should_stop(self) -> bool:
+        return self.state.global_step >= self.args.max_steps or self._stop()
+
+    def _end_training(self) -> None:
+        """Called by the data set once it was told to stop: end the loop, and keep the state."""
+        self.control.should_training_stop = True
+        self.states.end(self.state, self.control)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
+        return DataLoader(self._leases, batch_size=None, collate_fn=_as_inputs)
+
+    # --- one step -----------------------------------------------------------------------------------------------
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Gradient of one optimizer batch, or of a part of it; returns its loss with the last part, before it 0."""
+        turn: Turn = inputs["turn"]
+        step = self.state.global_step
+        if turn.part == 0:
+            self._step_started, self._leased = time.perf_counter(), turn.leased
+            self.steps.begin(
+                turn.leased, step=step, version=self.publisher.version, unpublished=self.publisher.unpublished
+            )
+        self.model.train()
+        self.steps.run(turn.part, turn.parts, step)
+        if turn.part < turn.parts - 1:
+            return torch.zeros((), device=self.args.device)
+        loss, report = self.steps.finish()
+        self._reports.append({**report, "perf/wait_s": turn.leased.wait_s if self.steps.iteration == 1 else 0.0})
+        if not self.bad_steps.passes(loss, self.model.parameters()):
+            self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
+            self.bad_steps.skip(step + 1, self.steps.made_of)
+            return torch.zeros_like(loss)
+        if self._zero is not None:
+            self._zero.step()  # the optimizer that transformers steps hereafter leaves it to the engine
+        self.publisher.unpublished += 1
+        return loss
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.imitation`."""
+        micro: MicroBatch = inputs["micro_batch"]
+        logprobs, entropies = self._policy(micro, inputs["features"])
+        reference = None
+        if self._reference is not None:
+            reference, _ = self._reference(micro, inputs["reference_features"])
+        kept = inputs["kept"]
+        by_token = self.args.entropy_mask_level == "token"
+        scored = losses.Scored(
+            logprobs=logprobs,
+            entropies=entropies,
+            old_logprobs=self._old_logprobs(micro, logprobs, inputs["old_logprobs"]),
+            mask=micro.mask,
+            advantages=micro.advantages,
+            behaviour_logprobs=micro.behaviour_logprobs,
+            behaviour_known=micro.behaviour_known,
+            reference_logprobs=reference,
+            kept_steps=None if by_token else kept,
+            kept_tokens=kept if by_token else None,
+            weights=micro.reinforced,
+        )
+        result = losses.objective(scored, self._objective, inputs["normalizer"])
+        inputs["statistics"].add(micro, scored, result)
+        loss = result.loss
+        if bool(micro.supervised.any()):
+            imitated = losses.imitation(logprobs, micro.mask, micro.imitated, inputs["normalizer"])
+            inputs["statistics"].imitated(imitated.detach() / self.ranks.count)
+            loss = loss + self.args.supervised_coef * imitated
+        return (loss, {"logprobs": logprobs}) if return_outputs else loss
+
+    def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, recomputed: Tensor | None) -> Tensor:
+        """(S, T) log-probabilities that the ratio is taken against, without gradient."""
+        if self.args.old_logprobs == "behaviour":
+            return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
+        return logprobs.detach() if recomputed is None else recomputed
+
+    # --- between steps ------------------------------------------------------------------------------------------
+
+    def begin_training(self) -> None:
+        """Take the engine over, where there is one; publish the weights if no version is equal to them."""
+        if self.args.deepspeed:
+            self._zero = zero.ZeroEngine(self.deepspeed)
+        self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
+
+    def end_step(self, control: TrainerControl) -> None:
+        """Publish if it is time, and hand in the lease after its last iteration."""
+        batch, leased = self.steps.batch, self._leased
+        if batch is None or leased is None:
+            return
+        before = self.publisher.version
+        started = time.perf_counter()
+        last = self.steps.iteration >= self.args.num_iterations
+        contained = leased.serial if last else self.leases.contained
+        self.publisher.publish_if_due(self.model, contained, self.state.global_step)
+        if last:
+            self.leases.commit(leased, before)
+            self.publisher.served = max(self.publisher.served, batch.newest_version)
+            self.steps.end()
+        now = time.perf_counter()
+        self._reports[-1] |= {
+            "version": float(self.publisher.version),
+            "skipped_steps": float(self.bad_steps.skipped),
+            "memory_retries": float(self.steps.memory_retries),
+            "perf/publish_s": now - started,
+            "perf/step_s": now - self._step_started,
+        }
+        self.states.end_step(self.state, control, self._reports[-1], last)
+
+    def save_complete(self) -> None:
+        """The state that `transformers` has just written counts from now on."""
+        self.states.complete(self.state.global_step)
+
+    def end_training(self) -> None:
+        """Publish what was learned since the last version."""
+        self.publisher.publish_rest(self.model, self.leases.contained, self.state.global_step)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Report numbers to `report_to`, and as a JSON line."""
+        if self._reports:
+            logs = {**logs, **merge_metrics(self._reports)}
+            self._reports = []
+            if self.ranks.is_main:
+                self._say(logs)
+        super().log(logs, start_time)
+
+    def _say(self, logs: dict[str, float]) -> None:
+        _log.info(
+            "step %d v%d: loss %.4f, reward %.3f, entropy %.3f, waited %.1f s, took %.2f s",
+            self.state.global_step, self.publisher.version, logs.get("loss", 0.0), logs["reward"],
+            logs.get("entropy", 0.0), logs["perf/wait_s"], logs["perf/step_s"],
+        )  # fmt: skip
+        if self._metrics is not None:
+            self._metrics.write(step=self.state.global_step, **logs)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted: a step's inputs are a lease, not tensors."""
+        return 0
+
+
+def _as_inputs(turn: Any) -> dict[str, Any]:
+    """What `transformers` hands to `training_step`: it insists on a mapping."""
+    return {"turn": turn}

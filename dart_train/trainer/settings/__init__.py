@@ -1,0 +1,1 @@
+"""The trainer's configuration, checked. Imports nothing of the trainer but its pure losses."""

@@ -1,0 +1,138 @@
+"""The numbers that describe an optimizer step, under TRL's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dart_train.trainer.batches.collator import MicroBatch
+from dart_train.trainer.losses import Objective, ObjectiveConfig, Scored, clip_fractions, effective_sample_share
+from dart_train.trainer.losses.token_logprobs import LOG_RATIO_LIMIT
+
+
+class StepStatistics:
+    """Sums over the micro-batches of one step.
+
+    The policies' two gaps are kept apart. `gap/engine`: pi_old against mu where both are of the same version, which is
+    what kernels and precision make. `gap/behind`: the same where an older version sampled. `gap/staleness`: pi against
+    pi_old, which is what the updates on this lease make.
+    """
+
+    def __init__(self, config: ObjectiveConfig) -> None:
+        self._config = config
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._extremes: dict[str, float] = {}
+
+    def add(self, micro: MicroBatch, scored: Scored, result: Objective) -> None:
+        """Take in one micro-batch; one that only fills up counts nothing."""
+        counting = micro.reinforced > 0
+        if not bool(counting.any()):
+            return
+        mask = scored.mask & counting[:, None]
+        logprobs, old = scored.logprobs.detach(), scored.old_logprobs
+        self._mean("entropy", scored.entropies.detach()[mask])
+        steps = counting.float()
+        kept = scored.mask.any(-1) if scored.kept_steps is None else scored.kept_steps
+        self._mean("step_entropy_kept", kept.float()[steps > 0])
+        if scored.kept_tokens is not None:
+            self._mean("token_entropy_kept", scored.kept_tokens[mask].float())
+        self._clips(result.ratio, scored.advantages, mask)
+        if result.divergence is not None:
+            self._mean("kl", result.divergence[mask])
+        self._gap("gap/staleness", logprobs, old, mask)
+        known = scored.behaviour_known & mask
+        if bool(known.any()):
+            self._behaviour(micro, scored, result.weight, known)
+
+    def _clips(self, ratio: Tensor, advantages: Tensor, mask: Tensor) -> None:
+        config = self._config
+        if config.loss_type == "cispo":
+            over = (ratio > config.epsilon_high) & (advantages > 0)[:, None]
+            self._mean("cispo_clip_ratio", over[mask].float())
+            return
+        counts = clip_fractions(
+            ratio, advantages, mask, epsilon=config.epsilon, epsilon_high=config.epsilon_high
+        )  # fmt: skip
+        for name, count in counts.items():
+            self._mean(f"clip_ratio/{name}_mean", count.float(), count=int(mask.sum()))
+
+    def _behaviour(self, micro: MicroBatch, scored: Scored, weight: Tensor | None, known: Tensor) -> None:
+        """How far what sampled lies from what is trained, and what the correction made of it."""
+        old, behaviour = scored.old_logprobs, scored.behaviour_logprobs
+        stale = micro.stale[:, None]
+        self._gap("sampling/sampling_logp_difference", old, behaviour, known)
+        self._gap("gap/engine", old, behaviour, known & ~stale)
+        self._gap("gap/behind", old, behaviour, known & stale)
+        raw = (old - behaviour)[known].clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        self._mean("ess_sum", raw)
+        self._mean("ess_squares", raw.square())
+        if weight is None:
+            return
+        applied = weight[known]
+        self._mean("sampling/importance_sampling_ratio/mean", applied)
+        self._extreme("sampling/importance_sampling_ratio/min", applied.min(), largest=False)
+        self._extreme("sampling/importance_sampling_ratio/max", applied.max(), largest=True)
+        self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
+        self._mean("sampling/masked_fraction", (applied == 0).float())
+
+    def imitated(self, loss: Tensor) -> None:
+        """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""
+        self._sums["supervised_loss"] = self._sums.get("supervised_loss", 0.0) + float(loss)
+        self._counts["supervised_loss"] = 0  # a sum of shares, whoever they come from
+
+    def absorb(self, other: StepStatistics) -> None:
+        """Take in what another rank counted."""
+        for name, value in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + other._counts[name]
+        for name, value in other._extremes.items():
+            choose = max if name.rsplit("/", 1)[-1].startswith("max") else min
+            self._extremes[name] = choose(self._extremes.get(name, value), value)
+
+    def summary(self) -> dict[str, float]:
+        """Numbers by log name."""
+        means = {name: self._sums[name] / max(self._counts[name], 1) for name in self._sums}
+        tokens = self._counts.get("entropy", 0)
+        result = {"num_tokens": float(tokens)}
+        if "ess_sum" in means:
+            count = self._counts["ess_sum"]
+            result["sampling/effective_sample_share"] = effective_sample_share(
+                self._sums["ess_sum"], self._sums["ess_squares"], count
+            )
+        hidden = ("ess_sum", "ess_squares")
+        return result | {name: value for name, value in means.items() if name not in hidden} | self._extremes
+
+    def _gap(self, name: str, left: Tensor, right: Tensor, where: Tensor) -> None:
+        """Mean and largest absolute difference of log-probabilities."""
+        if bool(where.any()):
+            difference = (left - right)[where].abs()
+            self._mean(f"{name}/mean", difference)
+            self._extreme(f"{name}/max", difference.max(), largest=True)
+
+    def _mean(self, name: str, values: Tensor, *, count: int | None = None) -> None:
+        self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
+        self._counts[name] = self._counts.get(name, 0) + (values.numel() if count is None else count)
+
+    def _extreme(self, name: str, value: Tensor, *, largest: bool) -> None:
+        choose = max if largest else min
+        self._extremes[name] = choose(self._extremes.get(name, -math.inf if largest else math.inf), float(value))
+
+
+def merge_metrics(reports: Sequence[dict[str, float]]) -> dict[str, float]:
+    """One report of several steps: largest of "*/max*", smallest of "*/min*", newest of counters, else the mean."""
+    merged: dict[str, float] = {}
+    for name in dict.fromkeys(name for report in reports for name in report):
+        values = [report[name] for report in reports if name in report]
+        kind = name.rsplit("/", 1)[-1]
+        if kind.startswith("max"):
+            merged[name] = max(values)
+        elif kind.startswith("min"):
+            merged[name] = min(values)
+        elif name in ("version", "skipped_steps"):
+            merged[name] = values[-1]
+        else:
+            merged[name] = sum(values) / len(values)
+    return merged

@@ -1,0 +1,302 @@
+"""Supervised training on demonstrations: the warm-up before reinforcement learning, and its control afterwards.
+
+The same collator and forward pass as the trainer's, cross-entropy on responses only. TRL's `SFTTrainer` renders and
+tokenises conversations itself, so it cannot carry steps by the very ids that a rollout had, nor share a batch with
+reinforced ones; its loss is the same. The control ("the same time, supervised") is the same function with the warm
+model as its start and a time as its limit.
+
+The result is written as a plain Hugging Face directory when training has ended, never in part.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.utils.logging import disable_progress_bar
+
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights import checkpoint
+
+_log = logging.getLogger(__name__)
+
+NO_LIMIT = 1 << 40
+LOG_EVERY = 20  # steps between two lines of metrics
+
+
+@dataclass(frozen=True)
+class SupervisedConfig:
+    """Settings of supervised training. It ends at the first limit that is reached; one of the two is needed.
+
+    Attributes:
+        max_steps: optimizer steps.
+        max_seconds: of training, start-up left out.
+        batch_size: samples per step.
+        learning_rate: at its highest.
+        warmup_steps: until it is reached.
+        schedule: "cosine" falls to `final_share` over the steps or seconds, whichever ends first; "constant" does not.
+        final_share: of the learning rate at the end of a cosine.
+        weight_decay: of AdamW.
+        adam_beta2: of AdamW; 0.98 suits short training.
+        max_grad_norm: clip of the gradient's norm.
+        seed: of the order of samples.
+        threads: of torch; 0 leaves its default.
+        image_cache_mb: memory for screenshots.
+        gate_every_s: seconds between two questions to the gate.
+    """
+
+    max_steps: int | None = None
+    max_seconds: float | None = None
+    batch_size: int = 16
+    learning_rate: float = 2e-3
+    warmup_steps: int = 50
+    schedule: str = "cosine"
+    final_share: float = 0.1
+    weight_decay: float = 0.01
+    adam_beta2: float = 0.98
+    max_grad_norm: float = 1.0
+    seed: int = 0
+    threads: int = 0
+    image_cache_mb: int = 512
+    gate_every_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.max_steps and not self.max_seconds:
+            raise ValueError("supervised training needs a limit: set max_steps, max_seconds or both")
+        if self.schedule not in ("cosine", "constant"):
+            raise ValueError(f"schedule={self.schedule!r} is unknown; choose 'cosine' or 'constant'")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size!r} must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far supervised training is.
+
+    Attributes:
+        steps: done.
+        seconds: spent.
+        loss: mean cross-entropy per token in nats, of the newest steps.
+        share: done of the nearest limit, in [0, 1].
+    """
+
+    steps: int
+    seconds: float
+    loss: float
+    share: float
+
+
+Gate = Callable[[Any], bool]
+"""Is asked now and then with the model; True ends training, because it is good enough."""
+
+
+def train_supervised(
+    model_dir: str | Path,
+    samples: Sequence[Sample],
+    load_image: Callable[[str], NDArray[np.uint8]],
+    output_dir: str | Path,
+    config: SupervisedConfig,
+    *,
+    gate: Gate | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    metrics: MetricsLog | None = None,
+) -> Progress:
+    """Train a model on samples and write it.
+
+    Args:
+        model_dir: the model to start from.
+        samples: at least one batch of them.
+        load_image: reads a screenshot by content hash.
+        output_dir: where the result goes; replaced when it is there.
+        config: settings.
+        gate: see `Gate`; the model is in evaluation mode while it is asked, the time counts.
+        on_progress: called after every step.
+        metrics: gets a line every `LOG_EVERY` steps.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        TrainingError: too few samples, or a loss that is not finite.
+    """
+    if len(samples) < config.batch_size:
+        raise TrainingError(
+            f"{len(samples)} samples do not fill a batch of {config.batch_size}: collect more demonstrations or lower "
+            "batch_size"
+        )
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    disable_progress_bar()
+    model = load_model(model_dir)
+    tokens = ModelTokens.load(model_dir)
+    collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
+    clock = _Clock(config, gate, on_progress, metrics)
+    beside = str(Path(output_dir).parent)  # transformers makes its output directory, and has nothing to put there
+    _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, beside).train()
+    checkpoint.write_model(model, output_dir, model_dir)
+    return clock.progress
+
+
+class _SupervisedTrainer(Trainer):
+    """Cross-entropy on responses."""
+
+    def __init__(
+        self,
+        model: Any,
+        samples: Sequence[Sample],
+        collator: Collator,
+        suppressed_ids: Sequence[int],
+        config: SupervisedConfig,
+        clock: _Clock,
+        output_dir: str,
+    ) -> None:
+        self._samples = samples
+        self._collator = collator
+        self._suppressed = suppressed_ids
+        self._config = config
+        self._clock = clock
+        arguments = TrainingArguments(
+            output_dir=output_dir,
+            max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            adam_beta2=config.adam_beta2,
+            max_grad_norm=config.max_grad_norm,
+            per_device_train_batch_size=config.batch_size,
+            seed=config.seed,
+            use_cpu=not torch.cuda.is_available(),
+            save_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            remove_unused_columns=False,
+            disable_tqdm=True,
+        )
+        super().__init__(model=model, args=arguments, callbacks=[clock])
+        self.remove_callback(PrinterCallback)
+
+    def get_train_dataloader(self) -> DataLoader:
+        """All samples in a new order every epoch, as tensors."""
+        return DataLoader(
+            self._samples,  # type: ignore[arg-type]  # a sequence is a data set
+            batch_size=self._config.batch_size,
+            shuffle=True,
+            drop_last=True,
+            generator=torch.Generator().manual_seed(self._config.seed),
+            collate_fn=self._collate,
+        )
+
+    def _collate(self, samples: list[Sample]) -> dict[str, MicroBatch]:
+        return {"micro_batch": self._collator(samples)}
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """The rate follows steps or seconds, whichever are further on."""
+        config, clock = self._config, self._clock
+        chosen: Any = optimizer or self.optimizer
+        schedule = LambdaLR(chosen, lambda step: learning_rate_share(config, step, clock.share(step)))
+        self.lr_scheduler = schedule
+        return schedule
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean cross-entropy per response token, in nats."""
+        batch = inputs["micro_batch"].to(self.args.device)
+        with self.accelerator.autocast():
+            logprobs, _ = response_logprobs(model, batch, self._suppressed)
+        loss = -logprobs.sum() / batch.num_tokens
+        self._clock.saw(loss.detach())
+        return (loss, {"logprobs": logprobs}) if return_outputs else loss
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted."""
+        return 0
+
+
+def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> float:
+    """Share of the highest learning rate at a step.
+
+    min(1, (step + 1) / warmup_steps) * (f + (1 - f) * (1 + cos(pi * done)) / 2), f = final_share; f = 1 if constant
+
+    Args:
+        config: settings.
+        step: optimizer steps done.
+        done: share of the whole training that is done, in [0, 1].
+    """
+    rising = min(1.0, (step + 1) / max(config.warmup_steps, 1))
+    final = config.final_share if config.schedule == "cosine" else 1.0
+    return rising * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+class _Clock(TrainerCallback):
+    """Ends training by time or gate, and tells how far it is."""
+
+    def __init__(
+        self,
+        config: SupervisedConfig,
+        gate: Gate | None,
+        on_progress: Callable[[Progress], None] | None,
+        metrics: MetricsLog | None,
+    ) -> None:
+        self._config = config
+        self._gate = gate
+        self._on_progress = on_progress
+        self._metrics = metrics
+        self._started = time.monotonic()
+        self._asked = self._started
+        self._loss = math.nan
+        self.progress = Progress(0, 0.0, math.nan, 0.0)
+
+    def saw(self, loss: Tensor) -> None:
+        """Take note of a step's loss. Raises `TrainingError` if it is not finite: before it reaches the weights."""
+        value = float(loss)
+        if not math.isfinite(value):
+            raise TrainingError("the supervised loss is not finite; lower learning_rate")
+        self._loss = value if math.isnan(self._loss) else 0.95 * self._loss + 0.05 * value
+
+    def share(self, step: int) -> float:
+        """Share of the nearest limit that is behind."""
+        steps = step / self._config.max_steps if self._config.max_steps else 0.0
+        seconds = time.monotonic() - self._started
+        return min(1.0, max(steps, seconds / self._config.max_seconds if self._config.max_seconds else 0.0))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Time starts here."""
+        self._started = self._asked = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report, and end when a limit is reached or the gate opens."""
+        now = time.monotonic()
+        self.progress = Progress(state.global_step, now - self._started, self._loss, self.share(state.global_step))
+        if self._on_progress is not None:
+            self._on_progress(self.progress)
+        if self._metrics is not None and state.global_step % LOG_EVERY == 0:
+            self._metrics.write(step=state.global_step, seconds=self.progress.seconds, loss=self._loss)
+        if self.progress.share >= 1.0 or self._gate_opens(kwargs["model"], now):
+            control.should_training_stop = True
+
+    def _gate_opens(self, model: Any, now: float) -> bool:
+        if self._gate is None or now - self._asked < self._config.gate_every_s:
+            return False
+        model.eval()
+        opened = self._gate(model)
+        model.train()
+        self._asked = time.monotonic()
+        return opened

@@ -1,0 +1,182 @@
+"""Any trainer in the place of `DartGRPOTrainer`: leases come in, weights go out, and the loop between is here.
+
+A trainer is a class with two methods; `examples/reinforce.py` is one of 60 lines:
+
+```python
+class Mine:
+    def __init__(self, model_dir, data, **settings): ...    # settings: what the section `trainer` has beside the loop's
+    def train(self, groups) -> dict[str, float]: ...         # groups: dart_train.data.LeasedGroups; returns metrics
+    def save(self, path) -> None: ...                        # weights and config.json into an empty directory
+```
+
+    dart-train learn configs/mine.yaml --trainer module:Mine
+
+Invariants:
+    - A lease is committed after `train` returned; one that raises gives it back.
+    - A published version says which lease it contains. A restart begins from the newest version: leases that only lost
+      weights were trained on come back, so nothing is trained twice or lost.
+    - A published version can be read back, and has the fingerprint of what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.plugins import import_object
+from dart_train.core.fingerprint import Fingerprint
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.train_errors import DartTrainError, LeaseError
+from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.publisher import Publisher
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.data_manager import DataManager
+    from dart_train.data.manager.leased_groups import LeasedGroups
+
+_log = logging.getLogger(__name__)
+
+
+class GroupTrainer(Protocol):
+    """What a trainer must have."""
+
+    def train(self, groups: LeasedGroups) -> Mapping[str, float]:
+        """Train on a lease and return metrics."""
+
+    def save(self, path: Path) -> object:
+        """Write weights and configuration, as `save_pretrained` does."""
+
+
+class PluginError(DartTrainError):
+    """A trainer's class cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopConfig:
+    """Settings of the loop; the names are those of `DartGRPOConfig`.
+
+    Attributes:
+        groups_per_step: groups that a lease asks for.
+        min_groups_per_step: a lease may hold as few as this; None for `groups_per_step`.
+        max_steps: leases to train on.
+        publish_steps: leases between two published versions.
+        keep_published: versions kept on disk.
+        keep_published_s: seconds for which each is kept in any case.
+        lease_ttl_s: a lease returns so long after the last heartbeat.
+    """
+
+    groups_per_step: int = 8
+    min_groups_per_step: int | None = None
+    max_steps: int = 1000
+    publish_steps: int = 1
+    keep_published: int = 4
+    keep_published_s: float = 120.0
+    lease_ttl_s: float = 60.0
+
+    @classmethod
+    def split(cls, settings: Mapping[str, Any]) -> tuple[LoopConfig, dict[str, Any]]:
+        """The loop's settings, and the others, which are the trainer's."""
+        own = {item.name for item in fields(cls)}
+        mine = {name: value for name, value in settings.items() if name in own}
+        return cls(**mine), {name: value for name, value in settings.items() if name not in own}
+
+
+def load_class(name: str) -> Callable[..., GroupTrainer]:
+    """The class that "module:Class" names; modules of the working directory are found as well.
+
+    Raises:
+        PluginError: there is none, or it lacks a method.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise PluginError(f"--trainer {name!r} is not of the form module:Class, such as reinforce:Reinforce")
+    try:
+        found: Callable[..., GroupTrainer] = import_object(f"--trainer {name!r}", module, attribute)
+    except ConfigurationError as error:
+        raise PluginError(str(error)) from error
+    missing = [method for method in ("train", "save") if not callable(getattr(found, method, None))]
+    if missing:
+        raise PluginError(f"--trainer {name!r} lacks {' and '.join(missing)}: see dart_train/trainer/trainer_loop.py")
+    return found
+
+
+def run_trainer(
+    trainer: GroupTrainer,
+    data: DataManager,
+    config: LoopConfig,
+    *,
+    model_dir: Path,
+    checkpoints: Path,
+    metrics: MetricsLog | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    holder: str = "trainer",
+) -> int:
+    """Train on lease after lease and publish, until `max_steps` or `stop`.
+
+    Args:
+        trainer: with the weights of `model_dir`.
+        data: of the run.
+        config: of the loop.
+        model_dir: what it was made with; also where tokenizer and processor files are copied from.
+        checkpoints: where published versions lie.
+        metrics: gets a line per step.
+        stop: asked between leases and while waiting.
+        holder: name under which leases are taken.
+
+    Returns:
+        leases trained on.
+    """
+
+    def save(model: GroupTrainer, path: Path, source_dir: Path, **values: Any) -> Path:
+        return checkpoint.write_version(model.save, path, source_dir, fingerprint=_fingerprint, **values)
+
+    checkpoint.remove_incomplete(checkpoints)
+    publisher = Publisher(
+        data, checkpoints, model_dir, every=config.publish_steps, keep=config.keep_published,
+        keep_s=config.keep_published_s, save=save,
+    )  # fmt: skip
+    contained = publisher.contained(model_dir)
+    data.resume(holder, contained)
+    publisher.begin(trainer, None, model_dir, contained)
+    done = 0
+
+    def over() -> bool:
+        return done >= config.max_steps or stop()
+
+    for leased in data.leases(
+        holder,
+        groups=config.groups_per_step,
+        at_least=config.min_groups_per_step,
+        ttl_s=config.lease_ttl_s,
+        stop=over,
+    ):
+        with leased:
+            before, numbers = publisher.version, trainer.train(leased)
+            done, contained = done + 1, leased.serial
+            publisher.unpublished += 1
+            newest = [item.newest_version for group in leased for item in group.trajectories]
+            publisher.served = max(publisher.served, *newest)
+            publisher.publish_if_due(trainer, contained, done)
+            _commit(leased, before)
+        if metrics is not None:
+            metrics.write(step=done, **{"version": float(publisher.version), **numbers})
+    publisher.publish_rest(trainer, contained, done)
+    return done
+
+
+def _fingerprint(directory: Path) -> Fingerprint:
+    """What the written weights answer, read back as an engine reads them: who trained them is not asked."""
+    return fingerprint_of(load_model(directory), directory)
+
+
+def _commit(leased: LeasedGroups, version: int) -> None:
+    try:
+        leased.commit(version)
+    except LeaseError as error:
+        _log.warning("trained on a lease that was lost meanwhile: %s", error)

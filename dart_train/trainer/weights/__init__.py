@@ -1,0 +1,1 @@
+"""The weights on their ranks: adapters, sharding, published versions, checkpoints, fingerprints."""

@@ -1,0 +1,97 @@
+"""LoRA adapters: on a model, off it for the reference, and merged into the weights that engines load.
+
+Invariant: merging never changes the weights in memory. In place, every publication would leave its rounding behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from dart_train.trainer.settings.training_error import TrainingError
+
+if TYPE_CHECKING:
+    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+
+LANGUAGE_LAYERS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+"""Linear layers of the language model in Qwen2.5-VL: the vision tower stays as it is."""
+
+
+def is_adapted(model: Any) -> bool:
+    """Whether a model carries peft's adapters."""
+    return hasattr(model, "get_base_model")
+
+
+def base_model(model: Any) -> Any:
+    """The model itself inside a peft model; its adapters stay in effect."""
+    return model.get_base_model() if is_adapted(model) else model
+
+
+def add_adapter(model: Any, config: DartGRPOConfig) -> Any:
+    """A model with a fresh LoRA adapter, the only thing that is trained.
+
+    Args:
+        model: a `PreTrainedModel`.
+        config: `lora_r`, `lora_alpha`, `lora_dropout`, `lora_target_modules`.
+
+    Raises:
+        TrainingError: peft is not installed, or no layer has such a name.
+    """
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise TrainingError("use_peft needs the package peft: pip install 'dart-gui[train]'") from None
+    from transformers import set_seed  # here: it takes seconds, and who only reads checkpoints has no need of it
+
+    targets: Any = config.lora_target_modules or LANGUAGE_LAYERS
+    if isinstance(targets, list) and len(targets) == 1:
+        targets = targets[0]
+    lora = LoraConfig(
+        r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, target_modules=targets
+    )
+    set_seed(config.seed)  # the adapter begins with random numbers: the same ones on every rank and in every process
+    try:
+        return get_peft_model(model, lora)
+    except ValueError as error:
+        raise TrainingError(f"lora_target_modules: {error}") from None
+
+
+@contextmanager
+def without_adapter(model: Any) -> Iterator[Any]:
+    """The model as it was before its adapter, in evaluation mode: the reference of the KL term."""
+    was_training = model.training
+    model.eval()
+    try:
+        with model.disable_adapter():
+            yield model
+    finally:
+        model.train(was_training)
+
+
+def merged_weights(model: Any) -> dict[str, Tensor] | None:
+    """Weights with the adapters added to them, under the base model's names; None for a model without adapters.
+
+    W + scaling * B A for each adapted layer, tensor by tensor: at most one of them is there twice at a time beside
+    those that change.
+    """
+    if not is_adapted(model):
+        return None
+    from peft.tuners.lora import LoraLayer
+
+    base = model.get_base_model()
+    layers = {name: module for name, module in base.named_modules() if isinstance(module, LoraLayer)}
+    merged: dict[str, Tensor] = {}
+    for name, weight in base.state_dict().items():
+        owner, _, own = name.rpartition(".base_layer.")
+        if owner in layers:
+            if own == "weight":
+                layer: Any = layers[owner]
+                for adapter in layer.active_adapters:
+                    weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
+            merged[f"{owner}.{own}"] = weight
+        elif not any(name.startswith(f"{owner}.") for owner in layers):
+            merged[name] = weight
+    return merged

@@ -1,0 +1,338 @@
+"""Directories of weights: published versions (plain Hugging Face ones) and the states that training resumes from.
+
+Invariants:
+    - A directory with its final name is complete: it is written under a temporary name and renamed. A process killed
+      at any moment leaves at most a temporary directory, which the next start removes.
+    - `transformers` writes `checkpoint-N` in place; it counts as complete only once `dart_state.json` is in it, which
+      is written last and renamed into place, and as long as every file has the size that is written there.
+    - Weights that are not finite are never written.
+    - What is written says which lease its weights contain (`LeasedGroups.serial`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dart_train.core.fingerprint import FILE as FINGERPRINT_FILE
+from dart_train.core.fingerprint import Fingerprint
+from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.weights.adapters import base_model, merged_weights
+from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.sharding import Gathered
+
+_log = logging.getLogger(__name__)
+
+STATE_FILE = "dart_state.json"
+DAMAGED = "damaged-"
+_TEMPORARY = ".tmp-"
+_SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
+_ENGINE_STATES = "global_step*"
+# Written by `save_pretrained`, so never copied from the source directory.
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
+
+
+def version_dir(root: str | Path, version: int) -> Path:
+    """Where a published version lies: `<root>/v000012`."""
+    return Path(root) / f"v{version:06d}"
+
+
+def write_model(
+    model: Any, directory: str | Path, source_dir: str | Path, *, lease: int | None = None, step: int = 0
+) -> Path:
+    """Write a model as a plain Hugging Face directory, atomically. Adapters are merged into the weights.
+
+    Args:
+        model: a `PreTrainedModel`, one inside a `PeftModel`, or a `sharding.Gathered` one.
+        directory: final name; a directory that is there already is replaced.
+        source_dir: the directory that the model came from; its tokenizer and processor files are copied.
+        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
+        step: optimizer steps done.
+
+    Raises:
+        TrainingError: a weight is not finite.
+    """
+    own = model.model if isinstance(model, Gathered) else model
+    weights = model.weights if isinstance(model, Gathered) else merged_weights(model)
+    bad = first_non_finite(model)
+    if bad is not None:
+        raise TrainingError(
+            f"weight {bad} is not finite: nothing was written; resume from the last published version with a lower "
+            "learning_rate or max_grad_norm"
+        )
+
+    def save(path: Path) -> None:
+        base_model(own).save_pretrained(path, state_dict=weights)
+
+    def fingerprint(path: Path) -> Fingerprint:
+        return model.fingerprint if isinstance(model, Gathered) else fingerprint_of(base_model(own), path)
+
+    return write_version(save, directory, source_dir, lease=lease, step=step, fingerprint=fingerprint)
+
+
+def write_version(
+    save: Callable[[Path], object],
+    directory: str | Path,
+    source_dir: str | Path,
+    *,
+    lease: int | None = None,
+    step: int = 0,
+    fingerprint: Callable[[Path], Fingerprint] | None = None,
+) -> Path:
+    """Write what `save` writes as a published version, atomically; see `write_model`.
+
+    Args:
+        save: writes weights and model configuration into a directory.
+        directory: final name; replaced if it is there.
+        source_dir: tokenizer and processor files that `save` did not write are copied from there.
+        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
+        step: optimizer steps done.
+        fingerprint: what the weights answer, given the directory of their tokenizer; engines are compared with it.
+            Without it they are believed.
+    """
+
+    def fill(path: Path) -> None:
+        save(path)
+        for file in companion_files(source_dir):
+            if not (path / file.name).exists():
+                shutil.copyfile(file, path / file.name)
+        if fingerprint is not None:
+            fingerprint(path).write(path)
+        if lease is not None:
+            (path / STATE_FILE).write_text(json.dumps({"lease": lease, "step": step}))
+
+    return _write_atomically(Path(directory), fill)
+
+
+def contained_lease(model_dir: str | Path) -> int | None:
+    """Serial of the newest lease that published weights contain; None where the directory does not say."""
+    try:
+        return json.loads((Path(model_dir) / STATE_FILE).read_text())["lease"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def first_non_finite(model: Any) -> str | None:
+    """Name of a parameter that holds NaN or infinity; None if all are finite."""
+    weights = model.weights.items() if isinstance(model, Gathered) else model.named_parameters()
+    for name, parameter in weights:
+        if not torch.isfinite(parameter).all():
+            return name
+    return None
+
+
+def companion_files(model_dir: str | Path) -> list[Path]:
+    """Tokenizer, processor and template files of a model directory: all of it that is not weights or model config."""
+    return sorted(
+        path
+        for path in Path(model_dir).iterdir()
+        if path.is_file() and path.name not in _WRITTEN and not path.name.endswith(_WEIGHTS)
+    )
+
+
+def old_versions(
+    root: str | Path, keep: int, served: int, first: int = 0, best: int | None = None, keep_s: float = 0.0
+) -> list[int]:
+    """Published versions that nobody needs any more.
+
+    What stays: the newest `keep` and those of the last `keep_s` seconds (an engine that is starting reads one of them,
+    while others are served newer ones), the best, every version that is not older than the one being served (an engine
+    may be about to load it), and what came before `first` (the model as it was given, the warm start: comparisons need
+    them).
+
+    Args:
+        root: where versions lie.
+        keep: how many of the newest stay.
+        served: newest version known to be served by an engine.
+        first: oldest version that may be deleted.
+        best: stays, however old.
+        keep_s: seconds since its last change for which a version stays.
+    """
+    names = (path.name[1:] for path in Path(root).glob("v*") if path.is_dir())
+    found = sorted(int(name) for name in names if name.isdecimal() and int(name) >= first)
+    spare = [version for version in found[: max(len(found) - keep, 0)] if version < served and version != best]
+    newer_than = time.time() - keep_s
+    return [version for version in spare if version_dir(root, version).stat().st_mtime <= newer_than]
+
+
+def remove_version(root: str | Path, version: int) -> None:
+    """Delete a published version's directory, if it is there; its name never stands for half of it."""
+    path = version_dir(root, version)
+    if path.is_dir():
+        _remove(path)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A state that training can go on from.
+
+    Attributes:
+        path: a `checkpoint-N` directory of `transformers.Trainer`.
+        step: optimizer steps done.
+        version: version of the weights in it; the newest that was published from them or before them.
+        unpublished: optimizer updates since that version.
+        lease: serial of the newest lease that the weights contain; None if unknown (states of before 0.2).
+        skipped: steps that were not finite and were left out so far.
+        best: published version of the best weights so far; None if that is not measured.
+    """
+
+    path: Path
+    step: int
+    version: int
+    unpublished: int
+    lease: int | None = None
+    skipped: int = 0
+    best: int | None = None
+
+
+def mark_incomplete(directory: str | Path) -> None:
+    """Take back that a `checkpoint-N` directory is complete, before it is written (again)."""
+    (Path(directory) / STATE_FILE).unlink(missing_ok=True)
+
+
+def mark_complete(point: ResumePoint) -> None:
+    """Declare a `checkpoint-N` directory complete, with the sizes of its files."""
+    values = {key: value for key, value in asdict(point).items() if key != "path"}
+    files = {str(file.relative_to(point.path)): file.stat().st_size for file in _files(point.path)}
+    temporary = point.path / f"{_TEMPORARY}{STATE_FILE}"
+    temporary.write_text(json.dumps(values | {"files": files}))
+    os.replace(temporary, point.path / STATE_FILE)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != STATE_FILE and not path.name.startswith(_TEMPORARY)
+    )
+
+
+def resume_point(output_dir: str | Path) -> ResumePoint | None:
+    """The newest whole state in a trainer's output directory; None if there is none. Damaged ones are named."""
+    found: list[ResumePoint] = []
+    for file in Path(output_dir).glob(f"checkpoint-*/{STATE_FILE}"):
+        try:
+            found.append(read_resume_point(file.parent))
+        except TrainingError as error:
+            _log.warning("%s", error)
+    return max(found, key=lambda point: point.step, default=None)
+
+
+def read_resume_point(directory: str | Path) -> ResumePoint:
+    """The state in one `checkpoint-N` directory.
+
+    Raises:
+        TrainingError: it is incomplete, or a file of it was cut off or is gone.
+    """
+    path = Path(directory)
+    try:
+        values = json.loads((path / STATE_FILE).read_text())
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{path} is incomplete (no {STATE_FILE}): the process was killed while writing it; resume from an older one"
+        ) from None
+    except ValueError:
+        raise TrainingError(f"{path} is damaged: {STATE_FILE} is cut off; resume from an older one") from None
+    for name, size in values.pop("files", {}).items():
+        found = (path / name).stat().st_size if (path / name).is_file() else None
+        if found != size:
+            what = "is gone" if found is None else f"has {found} bytes instead of {size}"
+            raise TrainingError(
+                f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy"
+            )
+    return ResumePoint(path, **values)
+
+
+def check_layout(point: ResumePoint, *, sharded_by: str | None) -> None:
+    """Refuse a state that was saved in another layout: `transformers` writes sharded training's parts elsewhere.
+
+    Args:
+        point: a whole state.
+        sharded_by: setting that training goes on with: "fsdp", "deepspeed", or None.
+
+    Raises:
+        TrainingError: it was saved with another, or without one.
+    """
+    if sharded_by == (saved := _sharded_by(point)):
+        return
+    was, now = (f"with {name}" if name else "without sharding" for name in (saved, sharded_by))
+    raise TrainingError(
+        f"{point.path} was saved {was} and training goes on {now}: use the setting that it was saved with, "
+        f"or begin from published version {point.version} in another output_dir"
+    )
+
+
+def _sharded_by(point: ResumePoint) -> str | None:
+    """Setting that a state was saved with."""
+    if (point.path / _SHARDED_WEIGHTS).exists():
+        return "fsdp"
+    return "deepspeed" if any(point.path.glob(_ENGINE_STATES)) else None
+
+
+def remove_incomplete(*roots: str | Path) -> list[Path]:
+    """Delete what a killed process left half-written under these directories; returns what was deleted.
+
+    A state that was whole once and is damaged now is not deleted but renamed, so that its place can be written again
+    and a person can look at it.
+    """
+    removed = []
+    for root in map(Path, roots):
+        if not root.is_dir():
+            continue
+        for path in root.iterdir():
+            if not path.is_dir():
+                continue
+            state = path.name.startswith("checkpoint-")
+            if path.name.startswith(_TEMPORARY) or (state and not (path / STATE_FILE).exists()):
+                _remove(path)
+                removed.append(path)
+            elif state and _damaged(path):
+                shutil.rmtree(root / f"{DAMAGED}{path.name}", ignore_errors=True)
+                os.rename(path, root / f"{DAMAGED}{path.name}")
+    return removed
+
+
+def _damaged(path: Path) -> bool:
+    try:
+        read_resume_point(path)
+    except TrainingError as error:
+        _log.error("%s; kept as %s%s", error, DAMAGED, path.name)
+        return True
+    return False
+
+
+def _write_atomically(directory: Path, fill: Callable[[Path], None]) -> Path:
+    """Create `directory` with what `fill` writes into it; replaces one that is there."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = directory.parent / f"{_TEMPORARY}{directory.name}-{os.getpid()}"
+    if temporary.exists():
+        shutil.rmtree(temporary)
+    temporary.mkdir()
+    try:
+        fill(temporary)
+        if directory.exists():
+            _remove(directory)
+        os.rename(temporary, directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return directory
+
+
+def _remove(directory: Path) -> None:
+    """Delete a directory so that its name never stands for half of it."""
+    doomed = directory.parent / f"{_TEMPORARY}removed-{directory.name}-{os.getpid()}"
+    if not directory.name.startswith(_TEMPORARY):
+        os.rename(directory, doomed)
+        directory = doomed
+    shutil.rmtree(directory)

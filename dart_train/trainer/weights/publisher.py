@@ -1,0 +1,180 @@
+"""Publishes the trainer's weights as versions, and remembers which version the weights are.
+
+Invariants:
+    - A version's row says what is: PENDING from its announcement, RUNNING while it is written, COMPLETED once its
+      directory is whole, FAILED if it never will be, DEPRECATED before its files are deleted.
+    - Versions only grow, also over restarts: the data manager gives the next number.
+    - Only the main rank writes; all ranks know the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.sharding import gathered
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.data_manager import DataManager
+
+
+_OWN = ("training", "resumed")
+"""Sources of the versions that the trainer may delete; others are the warm start's."""
+
+
+class Publisher:
+    """One run's published versions.
+
+    Args:
+        data: told of every version.
+        root: where they lie.
+        model_dir: where tokenizer and processor files are copied from.
+        every: optimizer updates between two versions.
+        keep: versions kept on disk.
+        keep_s: seconds for which a version is kept, however many came after it.
+        ranks: who trains together.
+        save: writes a model into a new directory, by default `checkpoint.write_model`.
+
+    Attributes:
+        version: the newest version that the weights were published as.
+        unpublished: updates since then.
+        served: newest version that rollouts have shown to be served.
+        best: version of the best weights so far, which is kept; None if that is not measured.
+    """
+
+    def __init__(
+        self,
+        data: DataManager,
+        root: Path,
+        model_dir: Path,
+        *,
+        every: int,
+        keep: int,
+        keep_s: float = 0.0,
+        ranks: Ranks | None = None,
+        save: Callable[..., Path] = checkpoint.write_model,
+    ) -> None:
+        self._data = data
+        self._root = root
+        self._model_dir = model_dir
+        self._every = every
+        self._keep, self._keep_s = keep, keep_s
+        self._ranks = ranks or Ranks()
+        self._save = save
+        self.version = 0
+        self.unpublished = 0
+        self.served = -1
+        self.best: int | None = None
+        self._first = 0
+
+    def contained(self, weights_dir: Path | None) -> int | None:
+        """Serial of the newest lease that weights contain which training is about to begin from; None: unknown.
+
+        Args:
+            weights_dir: where they come from; None for a model that was handed over.
+        """
+        if weights_dir is None:
+            return None
+        known = checkpoint.contained_lease(weights_dir)
+        if known is not None:
+            return known
+        own = [row for row in self._data.checkpoints() if row.source in _OWN and _same(row.path, weights_dir)]
+        return None if own else 0  # no version of the trainer's: trained on nothing
+
+    def begin(
+        self, model: Any, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None, lease: int | None
+    ) -> None:
+        """Take up the newest version, or publish the weights where no published version is equal to them.
+
+        Args:
+            model: whose weights training begins with.
+            resumed: the state that they are of, if they are.
+            weights_dir: else the directory that they were read from.
+            lease: serial of the newest lease that they contain.
+        """
+        source = self._ranks.share(self._missing(resumed, weights_dir) if self._ranks.is_main else None)
+        if source is None:
+            self._tell()
+        else:
+            self._publish(model, source, lease, resumed.step if resumed else 0)
+
+    def _missing(self, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None) -> str | None:
+        """Take up the newest version; the source of one to publish where none is equal to the weights."""
+        self._fail_unfinished()
+        newest = self._data.newest_checkpoint()
+        own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
+        self._first = min(own, default=self._data.next_version() if newest else 1)
+        if resumed is not None:
+            self.version, self.unpublished = resumed.version, resumed.unpublished
+        elif newest is not None and weights_dir is not None and _same(newest.path, weights_dir):
+            self.version = newest.version
+        if newest is None:
+            return "initial"
+        if newest.version > self.version:  # published, but not from these weights or those before them
+            return "resumed"
+        return None
+
+    def _fail_unfinished(self) -> None:
+        """Say of versions that an earlier life did not finish that they never will be."""
+        for row in self._data.checkpoints():
+            if row.source in (*_OWN, "initial") and row.completed_at is None and row.status in ("PENDING", "RUNNING"):
+                self._data.fail_checkpoint(row.version)
+                if row.source in _OWN:
+                    checkpoint.remove_version(self._root, row.version)
+
+    def publish_if_due(self, model: Any, lease: int | None, step: int) -> None:
+        """Publish after every so many updates."""
+        if self.unpublished >= self._every:
+            self.publish(model, lease, step)
+
+    def publish_rest(self, model: Any, lease: int | None, step: int) -> None:
+        """Publish what was learned since the last version."""
+        if self.unpublished:
+            self.publish(model, lease, step)
+
+    def publish(self, model: Any, lease: int | None, step: int) -> None:
+        """Write the weights as the next version, tell the data manager, delete what nobody needs any more.
+
+        Args:
+            model: whose weights.
+            lease: serial of the newest lease that they contain.
+            step: optimizer steps done.
+        """
+        self._publish(model, "training", lease, step)
+
+    def _publish(self, model: Any, source: str, lease: int | None, step: int) -> None:
+        whole = gathered(model, self._model_dir, self._ranks)
+        if self._ranks.is_main:
+            self._write(whole, source, lease, step)
+        self._tell()
+
+    def _write(self, model: Any, source: str, lease: int | None, step: int) -> None:
+        version = self._data.next_version()
+        path = checkpoint.version_dir(self._root, version)
+        self._data.announce(version, path, source)
+        try:
+            self._data.begin_checkpoint(version)
+            self._save(model, path, self._model_dir, lease=lease, step=step)
+        except Exception:
+            self._data.fail_checkpoint(version)
+            raise
+        self._data.publish(version, path, source)
+        self.version, self.unpublished = version, 0
+        spare = checkpoint.old_versions(
+            self._root, self._keep, self.served, self._first, self.best, keep_s=self._keep_s
+        )
+        for old in spare:
+            if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
+                self._data.deprecate_checkpoint(old)
+                checkpoint.remove_version(self._root, old)
+
+    def _tell(self) -> None:
+        self.version, self.unpublished = self._ranks.share((self.version, self.unpublished))
+
+
+def _same(left: str | Path, right: str | Path) -> bool:
+    """Whether two names are of one local directory."""
+    return "://" not in str(left) and Path(left).absolute() == Path(right).absolute()

@@ -1,0 +1,116 @@
+"""Recorded episodes as OSWorld's results and as a Hugging Face data set, read back by others' means."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dart_agent.commands import agent_cli
+from dart_agent.engines.base.engine import Generation
+from dart_agent.episodes.play import PlayedStep
+from dart_agent.episodes.records import EpisodeRecord, EpisodeWriter, RecordError, episode_directory, read_episode
+from dart_agent.exports.dataset_export import build_dataset, write_parquet
+from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.policies.policy import Decision
+from dart_gym.core.actions import Click, Done, Type
+from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+
+
+def screen(value: int) -> np.ndarray:
+    return np.full((20, 30, 3), value, np.uint8)
+
+
+def record(root: Path, task: str, seed: int, score: float | None = 1.0, policy: str = "vlm") -> EpisodeRecord:
+    """Two decisions of which the first has two actions."""
+    ok = score is not None
+    evaluation = Evaluation(EvaluationStatus.OK if ok else EvaluationStatus.ENVIRONMENT_ERROR, score, "test/1")
+    with EpisodeWriter(episode_directory(root, task, seed), task, seed) as writer:
+        generation = Generation("Action: \ud800", (5, 6), (-0.5, float("nan")), (1, 2), "stop")
+        first = Decision((Click(1, 2), Type("ü")), generation.text, "why", generation=generation)
+        between, after = Observation(screen(1), "Do it"), Observation(screen(2), "Do it", "no such key")
+        writer.step(PlayedStep(between, first, StepResult(after), {"generate": 0.5, "total": 0.25}))
+        last = StepResult(Observation(screen(3), "Do it"), TerminalState.DONE, evaluation)
+        writer.step(PlayedStep(after, Decision((Done(),), actor="human"), last, {}))
+        lost_by = "" if ok else "environment"
+        made = EpisodeRecord(task, seed, "Do it", "done", score, app="office", policy=policy, lost_by=lost_by, steps=3)
+        return read_episode(writer.finish(replace(made, ended_at=1_000_000_000.0)).directory)
+
+
+def results_as_osworld_reads_them(root: Path) -> dict[str, dict[str, float]]:
+    """The reading part of OSWorld's `show_result.py`: domain -> example -> score."""
+    found: dict[str, dict[str, float]] = {}
+    for domain in root.iterdir():
+        for example in domain.iterdir():
+            if "result.txt" in [path.name for path in example.iterdir()]:
+                found.setdefault(domain.name, {})[example.name] = float((example / "result.txt").read_text())
+    return found
+
+
+def test_osworlds_layout(tmp_path):
+    records = [
+        record(tmp_path / "e", "s/a", 0), record(tmp_path / "e", "s/a", 1, 0.0), record(tmp_path / "e", "s/b", 0, None),
+    ]  # fmt: skip
+    exported = export_osworld(records, tmp_path / "out")
+    assert (exported.episodes, exported.lost) == (2, 1)
+    shots = tmp_path / "out/dart/screenshot"
+    assert results_as_osworld_reads_them(shots / "vlm") == {"office": {"a": 1.0}}, "a lost episode is not finished"
+    assert results_as_osworld_reads_them(shots / "vlm-s1") == {"office": {"a": 0.0}}
+    example = shots / "vlm/office/a"
+    lines = [json.loads(line) for line in (example / "traj.jsonl").read_text().splitlines()]
+    assert [(line["step_num"], line["action"]["kind"], line["done"], line["reward"]) for line in lines] == [
+        (1, "click", False, 0.0), (2, "type", False, 0.0), (3, "done", True, 1.0),
+    ]  # fmt: skip
+    assert lines[0]["info"] == {"error": "no such key"} and lines[0]["action_timestamp"] < lines[2]["action_timestamp"]
+    values = [np.asarray(Image.open(example / line["screenshot_file"]))[0, 0, 0] for line in lines]
+    assert values == [2, 2, 3], "each shows what came of its decision"
+    assert len(list(example.glob("step_0_*.png"))) == 1
+    again = export_osworld(records, tmp_path / "out")
+    assert again.episodes == 2 and len(list(example.iterdir())) == 6, "written anew, not beside"
+
+
+@pytest.mark.thorough
+def test_a_data_set(tmp_path):
+    import datasets  # takes a second: not when tests are collected
+
+    one, two = record(tmp_path / "e", "s/a", 0), record(tmp_path / "e", "s/b", 3, None)
+    made = build_dataset([one.directory, two.directory], tmp_path / "cache")
+    [path] = write_parquet(made, tmp_path / "out")
+    assert path.name == "train-00000-of-00001.parquet"
+    read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache2"))
+    assert len(read) == 4 and read.column_names[0] == "episode" and str(read.features["screenshot"]).startswith("Image")
+    row = read[0]
+    assert (row["episode"], row["step"], row["steps"], row["score"], row["instruction"]) == (
+        "s/a/s0",
+        0,
+        2,
+        1.0,
+        "Do it",
+    )
+    assert np.asarray(row["screenshot"])[0, 0].tolist() == [1, 1, 1] and row["screenshot"].size == (30, 20)
+    assert json.loads(row["actions"])[1] == {"kind": "type", "text": "ü"}
+    assert (row["token_ids"], row["logprobs"], row["text"]) == ([5, 6], [-0.5, None], "Action: ?")
+    assert (row["error"], json.loads(row["timings"])["generate"]) == ("no such key", 0.5)
+    assert (read[3]["actor"], read[3]["score"], read[3]["lost_by"]) == ("human", None, "environment")
+    with pytest.raises(RecordError, match="no recorded episodes"):
+        build_dataset([], tmp_path / "cache")
+
+
+@pytest.mark.thorough
+def test_the_command(tmp_path):
+    record(tmp_path / "e", "s/a", 0)
+
+    def invoke(*arguments: str) -> str:
+        return CliRunner().invoke(agent_cli.app, ["export", *arguments], catch_exceptions=False).output
+
+    assert "1 results" in invoke(str(tmp_path / "e"), str(tmp_path / "o"), "--as", "osworld")
+    assert "2 steps in 1 files" in invoke(str(tmp_path / "e"), str(tmp_path / "d"))
+    assert Image.open(io.BytesIO(next((tmp_path / "o").rglob("step_0*.png")).read_bytes())).size == (30, 20)
+    with pytest.raises(RecordError, match="no complete episode"):
+        invoke(str(tmp_path / "o"), str(tmp_path / "x"))

@@ -1,0 +1,195 @@
+"""The page of a trajectory, opened from file:// in a real browser."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dart_agent.commands import agent_cli
+from dart_agent.engines.base.engine import Generation, Prompt
+from dart_agent.episodes.play import PlayedStep, play_episode
+from dart_agent.episodes.records import EpisodeRecord, EpisodeWriter, RecordError, make_record
+from dart_agent.policies.oracle_policy import OraclePolicy
+from dart_agent.policies.policy import Decision
+from dart_agent.viewer.recorded_episodes import read_recorded
+from dart_agent.viewer.trajectory_page import render_page
+from dart_gym.core.actions import Click, Drag, Press, Scroll, Type
+from dart_gym.core.outcomes import Observation, StepResult, TerminalState
+from dart_gym.sessions.session import Session
+from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b id=owned>&amp;</b>\u2028"
+PROBLEMS = """
+window.problems = [];
+for (const kind of ["securitypolicyviolation", "error", "unhandledrejection"])
+  addEventListener(kind, event => problems.push(kind + (event.violatedDirective || event.message || event.reason)));
+"""
+
+
+def picture(width: int = 1280, height: int = 800) -> np.ndarray:
+    """A gradient, so that a screen can be told from nothing."""
+    return np.indices((height, width)).transpose(1, 2, 0)[..., [0, 1, 0]].astype(np.uint8)
+
+
+def write(directory: Path) -> EpisodeRecord:
+    """Three decisions: a model's hostile words with several actions, typing, and a response that is no action."""
+    tokens = ["Action", ": ", HOSTILE, "\n"]
+    generation = Generation(HOSTILE, (5, 6, 7, 8), (-0.01, -0.5, -3.5, float("-inf")), (3, 4), "stop", "r0", (0.1, 0.4))
+    seen = Observation(picture(), HOSTILE)
+    decisions = [
+        Decision(
+            (Click(100, 200, count=2), Drag(((10, 20), (600, 300))), Scroll(900, 500, dy=5)), HOSTILE, HOSTILE,
+            prompt=Prompt((1, 2, 3)), generation=generation,
+        ),
+        Decision((Press(("ctrl", "s")), Type(HOSTILE)), actor="human"),
+        Decision(text="?", error="no 'Action:' in it", terminal=TerminalState.PARSE_ERROR),
+    ]  # fmt: skip
+    with EpisodeWriter(directory, "t/x", 3, lambda ids: tokens) as writer:
+        for decision in decisions:
+            after = Observation(picture(), HOSTILE, "off the screen" if decision.actor == "human" else "")
+            timings = {"generate": 0.5, "engine": 0.4, "perform": 0.02, "settle": 0.3, "total": 0.4}
+            writer.step(PlayedStep(seen, decision, StepResult(after), timings))
+        record = EpisodeRecord("t/x", 3, HOSTILE, "parse_error", 0.0, policy="vlm", steps=5, timings={"generate": 1.5})
+        return writer.finish(replace(record, detail=HOSTILE, evaluator="test/1"))
+
+
+@pytest.mark.desktop
+async def test_the_page_in_a_browser(tmp_path):
+    record = write(tmp_path / "s3")
+    result = CliRunner().invoke(agent_cli.app, ["view", str(record.directory)], catch_exceptions=False)
+    url = result.output.strip()
+    assert url == (record.directory / "view.html").as_uri()
+    async with headless_page(tmp_path / "profile") as page:
+        await page.call("Page.enable")
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=PROBLEMS)
+        await page.navigate(url)
+        await wait_for(page, "document.querySelectorAll('#rail img').length === 3")
+        await wait_for(page, "[...document.querySelectorAll('#rail img')].every(image => image.naturalWidth === 1280)")
+
+        async def text(selector: str) -> str:
+            return str(await page.evaluate(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+        assert await text("#instruction") == HOSTILE and await text("#terminal") == "parse error"
+        assert await text("#score") == "score 0" and await text("#position") == "step 1 of 3"
+        side = await text("#side")
+        assert side.count(HOSTILE) == 3, "thought, text and a token"
+        assert "double click (100, 200)" in side and "drag (10, 20) → (600, 300)" in side and "scroll down 5" in side
+        assert "generate500 ms" in side and "of it in the engine400 ms" in side and "weights 3 to 4" in side
+        marks = "[...document.querySelectorAll('#screen circle.mark:not(.halo)')].map(mark => +mark.getAttribute('cx'))"
+        assert await page.evaluate(marks) == [100, 100, 10, 900]
+        assert await page.evaluate("document.querySelector('#screen svg').getAttribute('viewBox')") == "0 0 1280 800"
+        colors = await page.evaluate(
+            "[...document.querySelectorAll('.token')].map(token => token.style.backgroundColor)"
+        )
+        heat = [float(color.rsplit(",", 1)[1].strip(" )")) if color else None for color in colors]
+        assert heat[3] is None and heat[:3] == sorted(heat[:3]) and heat[2] > 0.5, "more surprise, more colour"
+        assert "probability 3.02 %" in await page.evaluate("document.querySelectorAll('.token')[2].title")
+
+        await page.evaluate("document.getElementById('next').click()")
+        assert await text("#position") == "step 2 of 3" and "by a person" in await text("#side")
+        assert "off the screen" in await text("#side")
+        captions = "[...document.querySelectorAll('.caption text')].map(one => one.textContent)"
+        assert (await page.evaluate(captions))[0] == "press ctrl+s"
+        press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'End', cancelable: true}))"
+        await page.evaluate(press)
+        assert await text("#position") == "step 3 of 3" and "no 'Action:' in it" in await text("#side")
+        assert await page.evaluate("location.hash") == "#3"
+        await page.navigate(url + "#2")
+        await page.evaluate("location.reload()")
+        await wait_for(page, "document.querySelector('#position')?.textContent === 'step 2 of 3'")
+        assert await page.evaluate("problems") == []
+        assert await page.evaluate("document.title") == "t/x · parse_error"
+        assert await page.evaluate("document.getElementById('owned')") is None
+
+
+async def test_an_episode_with_its_end_is_one_file(tmp_path):
+    async with Session() as session:
+        with EpisodeWriter(tmp_path / "e/s1", "fake/two-steps", 1) as writer:
+            episode = await play_episode(
+                session, OraclePolicy(session.oracle), "fake/two-steps", seed=1, on_step=writer.step
+            )
+            writer.finish(make_record(episode, policy="oracle"))
+    html = render_page(read_recorded(tmp_path))
+    assert html.count("data:image/webp;base64,") == 3 and "the end" in html
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "") and "https://" not in html
+    assert "src=" not in html.split("<!--", 1)[0] and "connect-src" not in html
+
+
+def test_partial_episodes_missing_and_damaged_pictures(tmp_path):
+    with EpisodeWriter(tmp_path / "s1", "t/x", 1) as writer:
+        writer.step(
+            PlayedStep(
+                Observation(picture(), "Do it"), Decision((Click(1, 2),)), StepResult(Observation(picture(), "")), {}
+            )
+        )
+    directory = tmp_path / "s1.partial"
+    assert '"terminal": "cut_off"' in render_page(read_recorded(directory))
+    shot = directory / "screenshots/000.png"
+    whole = shot.read_bytes()
+    shot.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RecordError, match=r"000\.png"):
+        render_page(read_recorded(directory))
+    shot.unlink()
+    assert '"image": ""' in render_page(read_recorded(directory))
+
+
+def test_which_episode_is_meant(tmp_path):
+    with pytest.raises(RecordError, match="no recorded episode"):
+        read_recorded(tmp_path)
+    for seed in (1, 2):
+        write(tmp_path / f"t/x/s{seed}")
+    with pytest.raises(RecordError, match=r"holds 2 episodes, name one(.|\n)*s1"):
+        read_recorded(tmp_path)
+    assert read_recorded(tmp_path / "t/x/s1").policy == "vlm"
+
+
+def trainer_trajectory(root: Path, **changes) -> Path:
+    """As the trainer's rollouts write them."""
+    digest = "ab" * 16
+    image = root / f"images/ab/{digest}.png"
+    image.parent.mkdir(parents=True)
+    Image.fromarray(picture(168, 224)).save(image)
+    step = {
+        "prompt_ids": [1, 2], "image_hashes": [digest], "response_ids": [5, 6], "logprobs": [-0.5, -1.5],
+        "version": [1, 2], "text": "Action: click", "thought": "", "actions": [{"kind": "click", "x": 3, "y": 4}],
+        "action_error": "", "timings": {"generate": 0.1}, "engine": "r0", "a_new_field": 1,
+    }  # fmt: skip
+    fields = {
+        "trajectory_id": "x", "run_id": "r", "task_id": "fake/two-steps", "task_hash": "h", "instruction": "Do it",
+        "seed": 7, "group_key": "g", "terminal": "done", "reward": 1.0, "steps": [step], "source": "rollout",
+        "timings": {}, "created_at": 1.0, **changes,
+    }  # fmt: skip
+    directory = root / "trajectories/x"
+    directory.mkdir(parents=True)
+    (directory / "trajectory.msgpack").write_bytes(msgpack.packb(fields))
+    return directory
+
+
+def test_a_trajectory_of_the_trainer(tmp_path, processing_dir, tokens):
+    directory = trainer_trajectory(tmp_path)
+    record = read_recorded(directory)
+    assert (record.task_id, record.seed, record.score, record.decisions[0].screen) == (
+        "fake/two-steps",
+        7,
+        1.0,
+        (168, 224),
+    )
+    assert record.decisions[0].token_ids == (5, 6) and "data:image/webp" in render_page(record)
+    page = tmp_path / "page.html"
+    command = ["view", str(directory), "--model", str(processing_dir), "--output", str(page)]
+    assert CliRunner().invoke(agent_cli.app, command, catch_exceptions=False).output.strip() == page.as_uri()
+    shown = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])["steps"][0]
+    assert len(shown["tokens"]) == 2 and all(shown["tokens"])
+    unknown = trainer_trajectory(tmp_path / "b", task_id="gone/task")
+    assert read_recorded(unknown).decisions[0].screen == (0, 0) and '"screen": [168, 224]' in render_page(
+        read_recorded(unknown)
+    )
+    with pytest.raises(RecordError, match=r"trajectory\.msgpack"):
+        read_recorded(trainer_trajectory(tmp_path / "c", steps=[{}]))

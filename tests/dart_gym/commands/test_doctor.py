@@ -1,0 +1,147 @@
+"""`dart-gym doctor`: what is found, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dart_gym.commands import doctor
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.desktops.applications.browser import browser_program
+
+
+def program(folder: Path, name: str, text: str = "#!/bin/sh\nexit 0\n") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def bare_path(tmp_path, monkeypatch) -> Path:
+    """A PATH with nothing on it."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("DART_GYM_CHROMIUM", raising=False)
+    return tmp_path / "bin"
+
+
+def examined() -> tuple[int, str]:
+    console = Console(width=200, file=io.StringIO())
+    status = doctor.main(console)
+    return status, console.file.getvalue()
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(bare_path):
+    findings = doctor.examine()
+    missing = {finding.name: finding for finding in findings if not finding.ok}
+    assert set(doctor.PROGRAMS) | {"Chromium", "sandbox"} <= set(missing)
+    assert all(finding.remedy for finding in missing.values())
+    assert missing["bwrap"].remedy == "apt-get install bubblewrap"
+    assert "apt-get install bubblewrap" in missing["sandbox"].remedy
+
+
+def test_a_bare_machine_is_told_everything_at_once(bare_path):
+    status, text = examined()
+    assert status == 1
+    assert "apt-get install xvfb" in text and "apt-get install chromium" in text and "`make setup`" in text
+
+
+def test_brackets_in_remedies_are_shown(monkeypatch):
+    monkeypatch.setattr(doctor, "TRAIN_PACKAGES", ("no-such-package",))
+    assert "pip install 'dart-gui[train]'" in examined()[1]
+
+
+def test_a_machine_with_everything_is_ready(monkeypatch):
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("all", True, "there", "never shown")])
+    status, text = examined()
+    assert status == 0 and "This machine is ready." in text and "never shown" not in text
+
+
+def test_snaps_are_passed_over(bare_path, tmp_path):
+    snap = program(tmp_path / "snap" / "bin", "chromium")
+    bare_path.mkdir(exist_ok=True)
+    (bare_path / "chromium").symlink_to(snap)
+    program(bare_path, "chromium-browser", '#!/bin/sh\nexec /snap/bin/chromium "$@"\n')
+    with pytest.raises(MissingDependencyError, match="snap"):
+        browser_program()
+    chrome = program(bare_path, "google-chrome-stable")
+    assert browser_program() == str(chrome)
+    assert doctor.check_browser() == doctor.Finding(
+        "Chromium", True, str(chrome), needed_for="the miniwob suite, chrome tasks"
+    )
+
+
+def test_a_browser_can_be_named(bare_path, tmp_path, monkeypatch):
+    program(bare_path, "chromium")
+    named = program(tmp_path / "opt", "my-chrome")
+    monkeypatch.setenv("DART_GYM_CHROMIUM", str(named))
+    assert browser_program() == str(named)
+    monkeypatch.setenv("DART_GYM_CHROMIUM", "/no/such/chrome")
+    finding = doctor.check_browser()
+    assert not finding.ok and "/no/such/chrome is no program" in finding.detail and "unset" in finding.remedy
+
+
+def test_refused_namespaces_are_explained(bare_path):
+    program(bare_path, "bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    finding = doctor.check_sandbox_works()
+    assert not finding.ok and "No permissions to create new namespace" in finding.detail
+    assert "sandbox: none" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("check", "limit"), [(doctor.check_memory, "MIN_MEMORY_GIB"), (doctor.check_disk, "MIN_DISK_GIB")]
+)
+def test_too_little_room_is_a_finding(monkeypatch, check, limit):
+    monkeypatch.setattr(doctor, limit, 1e9)
+    assert not check().ok and "GiB" in check().remedy
+    monkeypatch.setattr(doctor, limit, 0.0)
+    assert check().ok
+
+
+@pytest.mark.process
+def test_the_command_ends_with_1_where_something_is_missing(tmp_path):
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "doctor"]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert result.returncode == 1 and "missing" in result.stdout and "Traceback" not in result.stderr
+
+
+def test_applications_of_osworld_are_optional(monkeypatch):
+    lacking = doctor.Finding("GIMP", False, "not found", "apt-get install gimp", "gimp tasks", optional=True)
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Finding("Xvfb", True, "there"), lacking])
+    status, text = examined()
+    assert status == 0 and "lack GIMP. `make apps`" in text and "This machine is ready." in text
+
+
+def test_tasks_are_told_what_they_wait_for(bare_path, tmp_path):
+    folder = tmp_path / "tasks" / "gimp"
+    folder.mkdir(parents=True)
+    task = {"id": "one", "instruction": "Crop.", "related_apps": ["gimp"]}
+    (folder / "one.json").write_text(json.dumps(task))
+    (folder / "index.json").write_text(json.dumps({"gimp": ["one"]}))
+    assert doctor.waiting_tasks(tmp_path / "tasks") == {"gimp": ["one"]}
+    console = Console(width=200, file=io.StringIO())
+    doctor.main(console, tmp_path / "tasks")
+    assert "1  apt-get install gimp   (one)" in console.file.getvalue()
+
+
+def test_a_directory_without_tasks_is_said(tmp_path):
+    with pytest.raises(ConfigurationError, match="no OSWorld tasks"):
+        doctor.waiting_tasks(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="broken.json"):
+        doctor.waiting_tasks(tmp_path)
+
+
+def test_the_evaluator_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("DART_GYM_EVALUATOR", str(tmp_path / "none"))
+    finding = doctor.check_evaluator()
+    assert not finding.ok and "is not installed" in finding.detail and "evaluator install" in finding.remedy

@@ -1,0 +1,81 @@
+"""The command `dart-gym`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.server.access_tokens import Principal, read_tokens
+from dart_gym.commands.gym_cli import app
+
+pytestmark = pytest.mark.process
+
+runner = CliRunner()
+
+
+def test_tasks_lists_a_suite():
+    result = runner.invoke(app, ["tasks", "--suite", "fake"])
+    assert result.exit_code == 0 and result.output.split() == ["fake/click-button", "fake/two-steps"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["tasks", "--suite", "fak"], "did you mean 'fake'"),
+        (["serve", "--listen", "ws://0.0.0.0:1"], "--token-env"),
+        (["serve", "--listen", "http://x"], "ws+unix:///"),
+        (["serve", "--token-env", "DART_GYM_NO_SUCH"], "DART_GYM_NO_SUCH"),
+        (["serve", "--sandbox", "jail"], "bwrap"),
+        (["serve", "--listen", "wss://127.0.0.1:1"], "--tls-cert"),
+        (["serve", "--tokens", "/nowhere.yaml"], "cannot read the tokens file /nowhere.yaml"),
+        (["token", "two words"], "there can be no such token: name"),
+        (["status", "ws+unix:///nowhere.sock"], "dart-gym serve"),
+    ],
+)
+def test_a_users_mistake_is_one_line(arguments, match):
+    result = subprocess.run(
+        [sys.executable, "-m", "dart_gym.commands.gym_cli", *arguments], capture_output=True, text=True
+    )
+    assert result.returncode != 0 and match in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_serve_ends_on_a_signal_and_removes_its_socket(tmp_path, signum):
+    path = tmp_path / "s"
+    command = [
+        sys.executable,
+        "-m",
+        "dart_gym.commands.gym_cli",
+        "serve",
+        "--listen",
+        f"ws+unix://{path}",
+        "--drain",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == f"listening on ws+unix://{path}\n"
+        async with ClusterClient(f"ws+unix://{path}").session() as session:
+            await session.reset("fake/click-button", seed=0)
+            shown = subprocess.run(
+                [sys.executable, "-m", "dart_gym.commands.gym_cli", "status", f"ws+unix://{path}"],
+                capture_output=True,
+                text=True,
+            )
+            assert "fake/click-button" in shown.stdout and "2 sessions" in shown.stdout
+            server.send_signal(signum)
+            assert server.wait(10) == 0
+    assert not path.exists()
+
+
+def test_a_token_is_shown_once_beside_its_line_for_the_file(tmp_path):
+    result = runner.invoke(app, ["token", "alice", "--desktops", "3", "--sessions", "5"])
+    token, line = result.stdout.strip(), result.stderr.splitlines()[-1]
+    path = tmp_path / "tokens.yaml"
+    path.write_text("tokens:\n" + line)
+    assert read_tokens(path).find(token) == Principal("alice", 3, 5) and token not in line

@@ -1,0 +1,152 @@
+"""`dart-train data status|gc|check|pool` as a user runs them, on a run that a configuration names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dart_gym.core.outcomes import TerminalState
+from dart_train.commands.train_cli import app
+from dart_train.config.run_config import ConfigError, load_config
+from dart_train.core.trajectory import Step, Trajectory
+from dart_train.data import DataManager, image_hash
+from dart_train.launch.pipeline import open_run
+from dart_train.modules.module_context import open_data
+
+CONFIG = """\
+name: cared-for
+rollout: {tasks: [fake/button], group_size: 2}
+data:
+  curation: {experience_pool: true}
+  retention: {max_age_days: 0}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def data(config: Path, tmp_path: Path) -> DataManager:
+    loaded = load_config(config, check_trainer=False)
+    with open_data(loaded, open_run(loaded, tmp_path / "runs")) as manager:
+        yield manager
+
+
+def record(data: DataManager, name: str, reward: float, source: str = "rollout", instruction: str = "Press it") -> None:
+    image = np.full((8, 8, 3), len(name), np.uint8)
+    step = Step(prompt_ids=(1,), image_hashes=(image_hash(image),), response_ids=(2,), logprobs=(-0.5,))
+    trajectory = Trajectory(
+        trajectory_id=name,
+        run_id=data.run_id,
+        task_id="fake/button",
+        task_hash="0",
+        instruction=instruction,
+        seed=7,
+        group_key="g",
+        terminal=TerminalState.DONE,
+        reward=reward,
+        steps=(step,),
+        source=source,
+    )
+    data.record(trajectory, {image_hash(image): image})
+
+
+def run(command: str, config: Path, *options: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["data", command, str(config), "--runs-dir", str(config.parent / "runs"), *options])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_status_shows_and_gives_json(config, data):
+    record(data, "a", 0.0)
+    record(data, "b", 1.0)
+    code, text = run("status", config)
+    assert code == 0
+    assert "2 of 2 trajectories eligible in 1 groups" in text
+    _, text = run("status", config, "--json")
+    figures = json.loads(text)
+    assert figures["census"]["eligible"] == 2
+    assert figures["groups_ready_by_task"] == {"fake/button": 1}
+
+
+def test_check_tells_damage_by_its_exit_status_and_repairs_on_request(config, data):
+    record(data, "a", 0.0)
+    assert run("check", config)[0] == 0
+    data.files.remove_trajectory("a")
+    code, text = run("check", config, "--quick")
+    assert code == 3
+    assert "row without files" in text
+    code, text = run("check", config, "--repair")
+    assert (code, "1 repaired" in text) == (0, True)
+    assert run("check", config)[0] == 0
+
+
+def test_check_tells_of_a_database_that_cannot_be_opened(config, data):
+    data.close()
+    Path(data.store.where).write_bytes(b"not a database" * 500)
+    code, text = run("check", config)
+    assert code == 3
+    assert "database damaged" in text
+
+
+def test_gc_clears_away_by_the_configured_retention(config, data):
+    for name, reward in (("a", 1.0), ("b", 1.0)):
+        record(data, name, reward)
+    assert "would be done" in run("gc", config, "--dry-run")[1]
+    assert len(list(data.files.stored_trajectories())) == 2
+    run("gc", config)
+    assert list(data.files.stored_trajectories()) == []
+
+
+def test_the_pool_is_shown_and_filled_from_another_run(config, data, tmp_path):
+    assert "the pool is empty" in run("pool", config)[1]
+    record(data, "shown", 1.0, source="oracle")
+    code, text = run("pool", config, "--from", str(tmp_path / "runs" / "cared-for"), "--as", "human")
+    assert code == 0
+    assert "imported" in text
+    assert [item.source for item in data.trajectories(source="human")] == ["human"]
+    done = CliRunner().invoke(
+        app,
+        [
+            "data",
+            "pool",
+            str(config),
+            "--runs-dir",
+            str(tmp_path / "runs"),
+            "--from",
+            str(tmp_path / "runs" / "cared-for"),
+        ],
+    )
+    assert "--hint-marker" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.curation.task_samplin=curriculum", "did you mean 'task_sampling'"),
+        ("data.retention.max_age=3", "did you mean 'max_age_days'"),
+        ("data.fles=/x", "did you mean 'files'"),
+        ("data.curation.pool_sampling=best", "data.curation.pool_sampling"),
+        ("data.curation.curriculum_bands=[0.3,0.7]", "falling"),
+        ("data.image_format=jpeg", "data.image_format"),
+    ],
+)
+def test_wrong_keys_and_values_are_named(config, override, message):
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        load_config(config, [override], check_trainer=False)
+
+
+def test_files_may_lie_elsewhere_under_the_runs_name(config, tmp_path):
+    loaded = load_config(config, [f"data.files={tmp_path}/shared", "data.image_format=webp"], check_trainer=False)
+    with open_data(loaded, open_run(loaded, tmp_path / "runs")) as manager:
+        record(manager, "a", 1.0)
+        assert manager.files.root == tmp_path / "shared" / "cared-for"
+        assert [entry.key[-5:] for _, entry in manager.files.stored_images()] == [".webp"]

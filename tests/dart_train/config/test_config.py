@@ -1,0 +1,91 @@
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dart_train.config.run_config import ConfigError, apply_override, dump_config, load_config, parse_config
+
+MINIMAL = {"name": "x", "rollout": {"tasks": ["fake/click-button"]}}
+
+
+def test_minimal_configuration_has_defaults():
+    config = parse_config(MINIMAL)
+    assert config.train_tasks == ("fake/click-button",)
+    assert config.curation.group_size == config.rollout.group_size
+
+
+def test_resolved_configuration_reads_back_as_itself(tmp_path):
+    config = parse_config({**MINIMAL, "trainer": {"learning_rate": 1e-3}})
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rolout": {}}, ["rolout", "did you mean 'rollout'"]),
+        ({"rollout": {"tasks": ["a"], "slotz": 3}}, ["rollout.slotz", "did you mean 'slots'"]),
+        ({"rollout": {"tasks": ["a"], "slots": "many"}}, ["rollout.slots", "integer"]),
+        ({"rollout": {"tasks": ["a"], "slots": 0}}, ["rollout.slots", "greater than or equal to 1"]),
+        ({"trainer": {"learning_rat": 1}}, ["trainer.learning_rat", "did you mean 'learning_rate'"]),
+        ({"data": {"curation": {"max_stalenes": 1}}}, ["data.curation.max_stalenes", "did you mean 'max_staleness'"]),
+        ({"name": "../up"}, ["name"]),
+        ({"rollout": {"tasks": ["a"], "sampling": {"temperature": 0.7}}}, ["0.7", "trainer.temperature 1.0", "same"]),
+        ({"trainer": {"temperature": 0.7}}, ["rollout.sampling.temperature is 1", "trainer.temperature 0.7"]),
+        ({"demonstrations": {"wrong_instruction_share": 1.5}}, ["wrong_instruction_share"]),
+    ],
+)
+def test_mistakes_are_named(change, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**MINIMAL, **change})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_missing_file_lists_what_there_is(tmp_path):
+    (tmp_path / "there.yaml").write_text("a: 1")
+    with pytest.raises(ConfigError, match=r"no configuration .*there\.yaml"):
+        load_config(tmp_path / "gone.yaml")
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1\n- 2", "3"])
+def test_what_is_no_mapping_is_refused(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        load_config(path)
+
+
+def test_overrides_reach_nested_keys(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    config = load_config(path, ["rollout.slots=2", "seed=7", "trainer.learning_rate=0.1"])
+    assert (config.rollout.slots, config.seed, config.trainer["learning_rate"]) == (2, 7, 0.1)
+
+
+@pytest.mark.parametrize("item", ["rollout.slots", "=3", "name.sub=1"])
+def test_bad_overrides_are_refused(tmp_path, item):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL))
+    with pytest.raises(ConfigError):
+        load_config(path, [item])
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.integers())
+def test_an_override_is_found_where_it_was_put(keys, value):
+    values: dict = {}
+    apply_override(values, keys, value)
+    for key in keys:
+        values = values[key]
+    assert values == value
+
+
+def test_a_token_is_asked_for_only_where_a_cluster_is_given(monkeypatch):
+    monkeypatch.delenv("X_TOKEN", raising=False)
+    assert parse_config({**MINIMAL, "cluster": {"token_env": "X_TOKEN"}}).cluster.token() is None
+    elsewhere = parse_config({**MINIMAL, "cluster": {"url": "ws://host:1", "token_env": "X_TOKEN"}}).cluster
+    with pytest.raises(ConfigError, match="X_TOKEN is not set"):
+        elsewhere.token()
+    monkeypatch.setenv("X_TOKEN", "secret")
+    assert elsewhere.token() == "secret"

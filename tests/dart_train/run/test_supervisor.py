@@ -1,0 +1,151 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+
+import pytest
+
+from dart_gym.utils.processes import start_time
+from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
+
+pytestmark = pytest.mark.process
+
+
+def python(name, code, **kwargs):
+    return ModuleSpec(name, (sys.executable, "-c", code), **kwargs)
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
+
+
+def test_backoff_doubles_and_gives_up():
+    spec = ModuleSpec("m", ("true",), max_crashes=3, crash_window_s=60)
+    assert next_start(deque([100.0]), 100.0, spec) == 100.5
+    assert next_start(deque([90.0, 100.0]), 100.0, spec) == 101.0
+    assert next_start(deque([80.0, 90.0, 100.0]), 100.0, spec) is None
+    assert next_start(deque([1.0, 90.0, 100.0]), 100.0, spec) == 101.0  # the first is out of the window
+
+
+def test_a_module_that_ends_well_is_finished(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(python("m", "print('hello')"))
+    supervisor.wait("m")
+    assert "hello" in (tmp_path / "m.log").read_text()
+
+
+def test_a_crashed_module_is_restarted(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    marker = tmp_path / "seen"
+    code = f"import pathlib, sys\np = pathlib.Path({str(marker)!r})\nif not p.exists():\n    p.touch(); sys.exit(3)"
+    module = supervisor.start(python("m", code))
+    supervisor.wait("m")
+    assert module.restarts == 1
+
+
+def test_a_hopeless_module_ends_with_the_end_of_its_log(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(python("m", "raise SystemExit('no such port')", max_crashes=2))
+    with pytest.raises(ModuleCrashed, match=r"(?s)'m' ended with status 1, 2 times.*no such port"):
+        supervisor.wait("m")
+
+
+def test_an_error_that_a_restart_cannot_mend_is_final_at_once(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    code = "import sys; print('chatter'); print('error: no such task [x]\\n  it is gone'); sys.exit(78)"
+    module = supervisor.start(python("m", code))
+    with pytest.raises(ModuleCrashed) as caught:
+        supervisor.wait("m")
+    assert str(caught.value).startswith("no such task [x]\n  it is gone\n(module 'm' ended with status 78;")
+    assert str(module.log) in str(caught.value) and module.restarts == 0
+
+
+def test_modules_know_that_they_are_supervised(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    code = (
+        "from dart_gym.utils.processes import exit_status; "
+        "print(exit_status(hopeless=True), exit_status(hopeless=False))"
+    )
+    module = supervisor.start(python("m", code))
+    supervisor.wait("m")
+    assert module.log.read_text().splitlines()[-1] == "78 1"
+
+
+def test_errors_count_longer_than_crashes(tmp_path):
+    spec = python("m", "import sys; sys.exit('error: nobody answers')", max_crashes=2, crash_window_s=1e-6)
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(spec)
+    with pytest.raises(ModuleCrashed, match="^nobody answers\n"):
+        supervisor.wait("m")
+
+
+def test_a_service_that_ends_is_started_again(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    module = supervisor.start(python("m", "pass", service=True))
+    deadline = time.monotonic() + 20
+    while not module.restarts:
+        supervisor.check()
+        assert time.monotonic() < deadline and not module.finished
+        time.sleep(0.01)
+    supervisor.stop_all()
+
+
+def test_a_module_that_ends_on_a_full_disk_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_train.run.supervisor.disk_is_full", lambda path: True)
+    supervisor = Supervisor(tmp_path)
+    supervisor.start(python("m", "raise SystemExit(1)"))
+    with pytest.raises(ModuleCrashed, match="no space is left on the device"):
+        supervisor.wait("m")
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("", ""),
+        ("starting\nTraceback\nKeyError: 'error: x'", ""),
+        ("a\nerror: one\nb\nerror: two\n  more", "two\n  more"),
+        ("dart-gym: port in use", "port in use"),
+    ],
+)
+def test_last_error(log, message):
+    assert last_error(log) == message
+
+
+def test_stop_all_kills_what_ignores_sigterm(tmp_path):
+    supervisor = Supervisor(tmp_path)
+    code = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(7 ** 20, flush=True)\ntime.sleep(60)"
+    )
+    module = supervisor.start(python("m", code))
+    wait_for(lambda: str(7**20) in module.log.read_text())
+    process = module.process
+    supervisor.stop_all(grace_s=0.2)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_children_die_with_a_killed_supervisor(tmp_path):
+    code = (
+        "import sys, time, pathlib\n"
+        "from dart_train.run.supervisor import ModuleSpec, Supervisor\n"
+        "supervisor = Supervisor(pathlib.Path(sys.argv[1]))\n"
+        "module = supervisor.start(ModuleSpec('m', ('sleep', '60')))\n"
+        "print(module.process.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    with parent.stdout as out:
+        child = int(out.readline())
+    assert start_time(child) is not None
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: start_time(child) is None)
+
+
+def test_exit_codes_in_words():
+    assert describe_exit(-9) == "signal SIGKILL"
+    assert describe_exit(2) == "status 2"

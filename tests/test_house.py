@@ -1,0 +1,113 @@
+"""The house: rooms of a size that one can survey, imports that point one way, basenames that are nouns of their own.
+
+A room is a folder. An import counts wherever it stands: at the top of a module, in a function, or for types only.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dart_gym", "dart_agent", "dart_train")  # each may import those before it
+LARGEST_ROOM = 16
+LISTS = {"dart_agent.formats", "dart_agent.presets"}  # rooms that are lists of one kind
+SPECIAL = {"__init__", "__main__"}
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+MODULES = {_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+def _targets(node: ast.AST) -> list[str]:
+    """The modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "relative imports hide where they lead"
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return []
+    found = []
+    for name in names:
+        while name and name not in MODULES and f"{name}.__init__" not in MODULES:
+            name = name.rpartition(".")[0]
+        if name:
+            found.append(name if name in MODULES else f"{name}.__init__")
+    return found
+
+
+def _graph() -> dict[str, set[str]]:
+    graph: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        graph[name] = {target for node in nodes for target in _targets(node)} - {name}
+    return graph
+
+
+GRAPH = _graph()
+
+
+def _room(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_over_others():
+    assert not _circle(GRAPH)
+
+
+def test_no_room_imports_itself_over_others():
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, targets in GRAPH.items():
+        rooms[_room(module)] |= {_room(target) for target in targets} - {_room(module)}
+    assert not _circle(rooms)
+
+
+def test_imports_point_from_the_face_to_the_parts():
+    back = [
+        f"{module} -> {target}"
+        for module, targets in GRAPH.items()
+        for target in targets
+        if _room(module).startswith(_room(target) + ".")
+    ]
+    assert not back, "a part imports the room that it is a part of"
+
+
+def test_packages_import_only_those_below():
+    for module, targets in GRAPH.items():
+        package = PACKAGES.index(module.split(".")[0])
+        for target in targets:
+            assert PACKAGES.index(target.split(".")[0]) <= package, f"{module} imports {target}"
+
+
+def test_rooms_can_be_surveyed():
+    sizes = Counter(_room(module) for module in MODULES if module.rpartition(".")[2] not in SPECIAL)
+    heaps = {room: size for room, size in sizes.items() if size > LARGEST_ROOM and room not in LISTS}
+    assert not heaps
+
+
+def test_basenames_say_their_noun_without_the_folder():
+    names = Counter(module.rpartition(".")[2] for module in MODULES if _room(module) not in LISTS)
+    assert not {name for name, count in names.items() if count > 1} - SPECIAL
+
+
+@pytest.mark.parametrize("room", sorted({_room(module) for module in MODULES}))
+def test_every_room_says_what_lives_there(room: str):
+    path = MODULES.get(f"{room}.__init__")
+    assert path is not None, f"{room} has no __init__.py"
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
