@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -19,10 +19,11 @@ from dart_agent.policies.policy import Policy
 from dart_agent.policies.random_policy import RandomPolicy
 from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.utils.plugins import import_object
+from dart_gym.utils.plugins import Registry, called_with
 
 BUILT_IN = ("random", "oracle", "human", "vlm", "anthropic", "openai")
 HOSTED = ("anthropic", "openai")
+POLICIES: Registry[Callable[[], Policy]] = Registry("policy", "dart_gui.policies", {}, (called_with(),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def policy_factory(spec: str) -> PolicyFactory:
         return lambda session: RandomPolicy()
     if spec == "oracle":
         return lambda session: OraclePolicy(session.oracle)
-    make = _imported(spec)
+    make = POLICIES.get(spec)
 
     def build(session: PlayableSession) -> Policy:
         policy = make()
@@ -189,14 +190,3 @@ def model_factory(
     return lambda session: VLMPolicy(
         engine, tokens=tokens, vision=vision, action_format=chosen, conversation=conversation, sampling=sampling
     )
-
-
-def _imported(spec: str) -> Any:
-    """What `module:name` stands for."""
-    module_name, colon, name = spec.partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigurationError(f"unknown policy {spec!r}: use {', '.join(BUILT_IN)}, or module:Class for your own")
-    found = import_object(f"policy {spec!r}", module_name, name)
-    if not callable(found):
-        raise ConfigurationError(f"policy {spec!r} is not a class or function")
-    return found

@@ -24,6 +24,10 @@ class ConfigurationError(DartGymError):
     hopeless = True
 
 
+class PluginError(ConfigurationError):
+    """A name that stands for nothing, or for a plug-in that cannot be used; the message names package and reason."""
+
+
 class AddressError(ConfigurationError):
     """A server cannot listen where it was told to; a server that is just ending may still be there."""
 

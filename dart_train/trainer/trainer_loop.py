@@ -26,11 +26,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.utils.plugins import import_object
+from dart_gym.utils.plugins import Registry, has
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.core.train_errors import DartTrainError, LeaseError
+from dart_train.core.train_errors import LeaseError
 from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
@@ -53,8 +52,7 @@ class GroupTrainer(Protocol):
         """Write weights and configuration, as `save_pretrained` does."""
 
 
-class PluginError(DartTrainError):
-    """A trainer's class cannot be used."""
+TRAINERS: Registry[Callable[..., GroupTrainer]] = Registry("trainer", "dart_gui.trainers", {}, (has("train", "save"),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +86,12 @@ class LoopConfig:
 
 
 def load_class(name: str) -> Callable[..., GroupTrainer]:
-    """The class that "module:Class" names; modules of the working directory are found as well.
+    """The class of a trainer, which is called with `model_dir`, `data` and its settings.
 
     Raises:
         PluginError: there is none, or it lacks a method.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon or not module or not attribute:
-        raise PluginError(f"--trainer {name!r} is not of the form module:Class, such as reinforce:Reinforce")
-    try:
-        found: Callable[..., GroupTrainer] = import_object(f"--trainer {name!r}", module, attribute)
-    except ConfigurationError as error:
-        raise PluginError(str(error)) from error
-    missing = [method for method in ("train", "save") if not callable(getattr(found, method, None))]
-    if missing:
-        raise PluginError(f"--trainer {name!r} lacks {' and '.join(missing)}: see dart_train/trainer/trainer_loop.py")
-    return found
+    return TRAINERS.get(name)
 
 
 def run_trainer(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dart_gym.core.errors import PluginError
 from dart_train.config.run_config import ConfigError, parse_config
 from dart_train.core.fingerprint import Fingerprint, read_fingerprint
 from dart_train.core.metrics_log import read_metrics
@@ -19,7 +20,7 @@ from dart_train.modules import learn
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, open_data
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.trainer_loop import LoopConfig, PluginError, load_class, run_trainer
+from dart_train.trainer.trainer_loop import LoopConfig, load_class, run_trainer
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 
@@ -144,7 +145,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("reinforce", "not of the form module:Class"),
+        ("reinforce", "unknown trainer 'reinforce'.*module:Class"),
         ("no_such_module:Trainer", "run from its directory or install"),
         ("json:Trainer", "has no Trainer"),
         ("json:JSONDecoder", "lacks train and save"),

@@ -1,0 +1,22 @@
+"""Near names for a name that there is not, in one form for all messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggest(name: str, known: Iterable[str], *, count: int = 1, otherwise: str | None = None) -> str:
+    """The end of a message about an unknown name: "did you mean 'xvfb'?", or "known: docker, url, xvfb".
+
+    Args:
+        name: what was asked for.
+        known: the names that there are, in the order in which a person is to read them.
+        count: at most so many near names.
+        otherwise: said instead of the known names where none is near, for names that are too many to list.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=count, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    return otherwise or f"known: {', '.join(names) or 'none'}"
