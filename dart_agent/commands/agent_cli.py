@@ -1,4 +1,4 @@
-"""The command `dart-agent`: let a policy play, score it, build the tiny model. For recorded episodes: `cli_records`."""
+"""The command `dart-agent`: let a policy play, score it, build the tiny model. See `record_commands` for records."""
 
 from __future__ import annotations
 

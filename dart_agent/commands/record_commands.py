@@ -17,7 +17,7 @@ from dart_agent.evaluation.evaluation_directory import read_manifest, read_outco
 from dart_agent.evaluation.score_tables import comparison_lines
 from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld
-from dart_agent.policies.policy_factory import token_decoder
+from dart_agent.models.model_directory import token_decoder
 from dart_agent.viewer.recorded_episodes import read_recorded
 from dart_agent.viewer.trajectory_page import render_page
 

@@ -15,38 +15,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from dart_agent.policies.policy import Decision, Episode, Policy
-from dart_gym.core.actions import Action
+from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 CLUSTER_EVALUATOR = "cluster"
 """Stands for the evaluator in the result of an episode whose connection was lost."""
-
-
-class PlayableSession(Protocol):
-    """What of a session is needed: `dart_gym.sessions.session.Session` and the cluster's client both have it."""
-
-    async def reset(
-        self,
-        task: str,
-        *,
-        seed: int,
-        max_steps: int | None = None,
-        time_limit_s: float | None = None,
-        pacing: str | None = None,
-    ) -> StepResult:
-        """Start an episode."""
-
-    async def step(self, action: Action) -> StepResult:
-        """Carry out one action."""
-
-    async def finish(self, terminal: TerminalState) -> StepResult:
-        """End the episode from the policy's side."""
-
-    async def oracle(self) -> Action:
-        """The next action of a perfect user."""
 
 
 @dataclass(frozen=True, slots=True)

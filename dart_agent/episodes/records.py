@@ -19,7 +19,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_agent.episodes.play import PlayedEpisode, PlayedStep
+from dart_agent.models.model_directory import Decoder
 from dart_gym.core.actions import action_to_dict
 from dart_gym.core.errors import DartGymError
 
@@ -38,9 +39,6 @@ FORMAT = 1
 PARTIAL = ".partial"
 CUT_OFF = "cut_off"
 """The terminal state of a record whose writer was killed."""
-
-Decoder = Callable[[Sequence[int]], list[str]]
-"""Token ids -> the text of each."""
 
 
 class RecordError(DartGymError):

@@ -15,18 +15,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from dart_agent.episodes.play import PlayableSession, PlayedEpisode, PlayedStep, StepHook, play_episode
+from dart_agent.episodes.play import PlayedEpisode, play_episode
 from dart_agent.episodes.records import make_record
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, app_of
-from dart_agent.evaluation.scores import Outcome, TaskScore, score_task, total_score, wilson_interval
-from dart_agent.policies.policy import Policy
+from dart_agent.evaluation.scores import Outcome, TaskScore, score_task
+from dart_agent.policies.policy import Policy, PolicyFactory
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.private_cluster import LocalCluster
-
-__all__ = [
-    "PlayableSession", "PlayedEpisode", "PlayedStep", "PolicyFactory", "SessionSource", "StepHook", "TaskScore",
-    "evaluate", "evaluate_policy", "open_cluster", "play_episode", "score_task", "total_score", "wilson_interval",
-]  # fmt: skip
 
 ATTEMPTS = 3
 """How often an episode that the environment lost is played."""
@@ -37,10 +32,6 @@ class SessionSource(Protocol):
 
     def session(self) -> AbstractAsyncContextManager[Any]:
         """A new session, to be used with `async with`."""
-
-
-PolicyFactory = Callable[[PlayableSession], Policy]
-"""Makes the policy of one session."""
 
 
 async def evaluate(

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dart_agent.episodes.records import (
     PARTIAL,
-    Decoder,
     EpisodeRecord,
     EpisodeWriter,
     RecordError,
@@ -34,11 +32,11 @@ from dart_agent.episodes.records import (
     read_outcome,
     replace_json,
 )
+from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
 
 MANIFEST = "evaluation.json"
-_SAMPLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,28 +190,10 @@ def app_of(task_id: str) -> str:
     return "multi_apps" if len(apps) > 1 else apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
 
 
-def fingerprint(model: Path) -> str:
-    """What tells model directories apart without reading gigabytes: sizes, beginnings and ends of their files."""
-    digest = hashlib.sha256()
-    for path in _model_files(model):
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            head = file.read(_SAMPLE)
-            file.seek(max(0, size - _SAMPLE))
-            digest.update(f"{path.name} {size}".encode() + head + file.read(_SAMPLE))
-    return digest.hexdigest()[:16]
-
-
 def write_json(path: Path, value: object) -> None:
     """Write a JSON file whole or not at all."""
     with explained(path):
         replace_json(path, value)
-
-
-def _model_files(model: Path) -> Iterator[Path]:
-    for path in sorted(model.glob("*")):
-        if path.suffix in (".json", ".safetensors", ".bin"):
-            yield path
 
 
 def _difference(name: str, begun: Any, asked: Any) -> str:

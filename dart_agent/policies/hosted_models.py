@@ -10,11 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import contextlib
 import importlib
 import io
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_agent.evaluation.evaluate import PlayableSession, PolicyFactory
 from dart_agent.formats.grammar.action_format import ParsedResponse
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_agent.policies.policy import Decision, Policy
+from dart_agent.policies.policy import Decision
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.core.outcomes import TerminalState
 
@@ -155,42 +153,6 @@ def _block_lists(content: Any) -> list[list[Any]]:
         block["content"] for block in content if isinstance(block, dict) and isinstance(block.get("content"), list)
     ]
     return [content, *inner]
-
-
-@contextlib.asynccontextmanager
-async def open_hosted(
-    spec: str, model: str | None, *, base_url: str | None = None, screenshots: int = 5, max_tokens: int = 2048
-) -> AsyncIterator[PolicyFactory]:
-    """Policies of one hosted model that share a connection.
-
-    Args:
-        spec: "anthropic" or "openai".
-        model: its name at the vendor's.
-        base_url: another address of the API.
-        screenshots: newest ones in the prompt.
-        max_tokens: longest response.
-
-    Raises:
-        ConfigurationError: no model is named, or the key is missing.
-        MissingDependencyError: the SDK is not installed.
-    """
-    from dart_agent.policies.anthropic_policy import AnthropicPolicy
-    from dart_agent.policies.openai_policy import OpenAIPolicy
-
-    provider = ANTHROPIC if spec == "anthropic" else OPENAI
-    if not model:
-        raise ConfigurationError(f"--policy {spec} needs --model NAME, a model with computer use of {provider.name}")
-    client = connect(provider, base_url)
-
-    def make(session: PlayableSession) -> Policy:
-        if spec == "anthropic":
-            return AnthropicPolicy(model, client=client, screenshots=screenshots, max_tokens=max_tokens)
-        return OpenAIPolicy(model, client=client, max_tokens=max_tokens)
-
-    try:
-        yield make
-    finally:
-        await client.close()
 
 
 def connect(provider: Provider, base_url: str | None = None, *, retries: int = RETRIES) -> Any:

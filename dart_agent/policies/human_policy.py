@@ -27,8 +27,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_agent.evaluation.evaluate import PlayableSession, PolicyFactory
-from dart_agent.policies.policy import Decision, Episode, Policy
+from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy, PolicyFactory
 from dart_gym.cluster.server.http_routes import HEADERS, content_policy, names_this_machine
 from dart_gym.core.actions import Action, action_from_dict
 from dart_gym.core.errors import AddressError

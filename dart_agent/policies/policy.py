@@ -5,12 +5,13 @@ One policy object plays one episode at a time; `reset` starts the next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from dart_agent.engines.base.engine import Generation, Prompt
 from dart_gym.core.actions import Action
-from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,31 @@ class Policy(Protocol):
 
     async def act(self, observation: Observation) -> Decision:
         """Decide what to do next."""
+
+
+class PlayableSession(Protocol):
+    """What of a session is needed: `dart_gym.sessions.session.Session` and the cluster's client both have it."""
+
+    async def reset(
+        self,
+        task: str,
+        *,
+        seed: int,
+        max_steps: int | None = None,
+        time_limit_s: float | None = None,
+        pacing: str | None = None,
+    ) -> StepResult:
+        """Start an episode."""
+
+    async def step(self, action: Action) -> StepResult:
+        """Carry out one action."""
+
+    async def finish(self, terminal: TerminalState) -> StepResult:
+        """End the episode from the policy's side."""
+
+    async def oracle(self) -> Action:
+        """The next action of a perfect user."""
+
+
+PolicyFactory = Callable[[PlayableSession], Policy]
+"""Makes the policy of one session."""

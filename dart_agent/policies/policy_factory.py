@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from dart_agent.engines.base.engine import Engine, Sampling
-from dart_agent.episodes.records import Decoder
-from dart_agent.evaluation.evaluate import PlayableSession, PolicyFactory
-from dart_agent.evaluation.evaluation_directory import fingerprint
 from dart_agent.formats import get_format
 from dart_agent.formats.ui_tars_prompts import Style
+from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
 from dart_agent.policies.oracle_policy import OraclePolicy
-from dart_agent.policies.policy import Policy
+from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
 from dart_agent.policies.random_policy import RandomPolicy
 from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
@@ -56,7 +54,7 @@ class PolicyOptions:
         """What of it changes what the policy does, as JSON; not where a server listens."""
         if self.spec == "vlm":
             return {
-                "model": fingerprint(Path(self.model or "")),
+                "model": model_digest(Path(self.model or "")),
                 "format": self.format,
                 "prompt": self.prompt_style(),
                 "screenshots": self.screenshots,
@@ -96,7 +94,7 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
         async with _vlm_policies(options) as factory:
             yield factory
     elif options.spec in HOSTED:
-        from dart_agent.policies.hosted_models import open_hosted
+        from dart_agent.policies.hosted_policies import open_hosted
 
         async with open_hosted(
             options.spec,
@@ -137,21 +135,6 @@ def _engine(model: str, url: str | None) -> Engine:
     from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 
     return TransformersEngine(Path(model))
-
-
-def token_decoder(model: Path) -> Decoder:
-    """Token ids -> the text of each, special tokens spelled out.
-
-    Raises:
-        ConfigurationError: the directory has no readable `tokenizer.json`.
-    """
-    from tokenizers import Tokenizer
-
-    path = model / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigurationError(f"{path} does not exist: is {model} a directory of a model?")
-    tokenizer = Tokenizer.from_file(str(path))
-    return lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
 
 def policy_factory(spec: str) -> PolicyFactory:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgpack
 
-from dart_agent.episodes.records import Decoder, EpisodeRecord, RecordError, StepRecord, find_episodes, read_episode
+from dart_agent.episodes.records import EpisodeRecord, RecordError, StepRecord, find_episodes, read_episode
+from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import TaskError
 from dart_gym.tasks.catalog import registry
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dart_agent.evaluation.evaluate import wilson_interval
+from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
 from dart_train.data.manager.data_manager import DataManager

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.episodes.play import PlayableSession, ignore_phase, play_episode
 from dart_agent.episodes.play import PlayedStep as AgentStep
-from dart_agent.policies.policy import Decision, Policy
+from dart_agent.episodes.play import ignore_phase, play_episode
+from dart_agent.policies.policy import Decision, PlayableSession, Policy
 from dart_gym.core.actions import action_to_dict
 from dart_gym.core.errors import TaskError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState

@@ -9,14 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
-from dart_agent.evaluation.evaluate import (
-    evaluate,
-    evaluate_policy,
-    play_episode,
-    score_task,
-    total_score,
-    wilson_interval,
-)
+from dart_agent.episodes.play import play_episode
+from dart_agent.evaluation.evaluate import evaluate, evaluate_policy
+from dart_agent.evaluation.scores import score_task, total_score, wilson_interval
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.policies.random_policy import RandomPolicy

@@ -17,7 +17,7 @@ from dart_agent.commands.agent_cli import app
 from dart_agent.episodes.play import PlayedEpisode
 from dart_agent.episodes.records import RecordError, find_episodes, read_outcome
 from dart_agent.evaluation.evaluate import evaluate
-from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, fingerprint, read_outcomes
+from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, read_outcomes
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.policies.random_policy import RandomPolicy
 from dart_gym.core.errors import ConfigurationError
@@ -148,16 +148,6 @@ def test_applications_of_tasks():
     assert app_of("fake/two-steps") == "fake"
     assert app_of("debian-basics/calc-sort") == "libreoffice_calc"
     assert app_of("debian-basics/calculator-to-note") == "multi_apps"
-
-
-def test_the_fingerprint_of_a_model(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(bytes(3 << 20))
-    before = fingerprint(tmp_path)
-    (tmp_path / "view.html").write_text("no part of it")
-    assert fingerprint(tmp_path) == before
-    (tmp_path / "model.safetensors").write_bytes(bytes((3 << 20) - 1) + b"x")
-    assert fingerprint(tmp_path) != before
 
 
 # Real processes

@@ -20,7 +20,8 @@ from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.episodes.play import play_episode
 from dart_agent.policies.anthropic_policy import AnthropicPolicy
-from dart_agent.policies.hosted_models import ANTHROPIC, LEFT_OUT, OPENAI, connect, drop_images, fit_image, open_hosted
+from dart_agent.policies.hosted_models import ANTHROPIC, LEFT_OUT, OPENAI, connect, drop_images, fit_image
+from dart_agent.policies.hosted_policies import open_hosted
 from dart_agent.policies.openai_policy import OpenAIPolicy
 from dart_agent.policies.planner_grounder import ChatPlanner, PlannedStep
 from dart_agent.policies.policy import Episode
