@@ -62,7 +62,7 @@ class StepRecord:
         timings: seconds by phase.
         prompt_tokens: length of the prompt; 0 without a model.
         prompt_images: screenshots in the prompt.
-        token_ids: sampled ids.
+        response_ids: sampled ids.
         tokens: the text of each; empty where no tokenizer was at hand.
         logprobs: natural log-probability of each id; None for one that was not a number.
         version: (oldest, newest) version of the weights.
@@ -82,7 +82,7 @@ class StepRecord:
     timings: dict[str, float] = field(default_factory=dict)
     prompt_tokens: int = 0
     prompt_images: int = 0
-    token_ids: tuple[int, ...] = ()
+    response_ids: tuple[int, ...] = ()
     tokens: tuple[str, ...] = ()
     logprobs: tuple[float | None, ...] = ()
     version: tuple[int, int] = (0, 0)
@@ -147,7 +147,7 @@ class EpisodeRecord:
 _NOT_STORED = ("decisions", "directory")
 _STEP_FIELDS = {item.name for item in fields(StepRecord)}
 _EPISODE_FIELDS = {item.name for item in fields(EpisodeRecord)} - set(_NOT_STORED)
-_STEP_TUPLES = ("screen", "actions", "token_ids", "tokens", "logprobs", "version")
+_STEP_TUPLES = ("screen", "actions", "response_ids", "tokens", "logprobs", "version")
 
 
 def make_record(episode: PlayedEpisode, **more: Any) -> EpisodeRecord:
@@ -200,8 +200,8 @@ def make_step(step: PlayedStep, screenshot: str, decode: Decoder | None = None) 
         return record
     return replace(
         record,
-        token_ids=generation.token_ids,
-        tokens=tuple(decode(generation.token_ids)) if decode else (),
+        response_ids=generation.response_ids,
+        tokens=tuple(decode(generation.response_ids)) if decode else (),
         logprobs=tuple(value if math.isfinite(value) else None for value in generation.logprobs),
         version=generation.version,
         engine=generation.engine,

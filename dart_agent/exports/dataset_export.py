@@ -83,7 +83,7 @@ def episode_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "text": _plain(step.text),
             "actions": json.dumps(step.actions),
             "error": _plain(step.error or step.action_error),
-            "token_ids": list(step.token_ids),
+            "response_ids": list(step.response_ids),
             "logprobs": list(step.logprobs),
             "timings": json.dumps(step.timings),
             "terminal": record.terminal,
@@ -105,7 +105,7 @@ def _features(datasets: Any) -> Any:
          "error", "timings", "terminal", "lost_by"), text,
     )  # fmt: skip
     columns |= dict.fromkeys(("step", "steps", "seed", "width", "height"), number)
-    columns |= {"score": real, "screenshot": image(), "token_ids": many(number), "logprobs": many(real)}
+    columns |= {"score": real, "screenshot": image(), "response_ids": many(number), "logprobs": many(real)}
     return datasets.Features(columns)
 
 

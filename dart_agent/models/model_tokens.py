@@ -115,19 +115,19 @@ class ModelTokens:
         """Text of ids; special tokens are left out, or with `special` spelled out."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=not special)
 
-    def check_response(self, token_ids: Sequence[int]) -> None:
+    def check_response(self, response_ids: Sequence[int]) -> None:
         """Look whether ids can stand in a history as a response.
 
         Raises:
             BadResponse: there is an id among them that opens a message or stands for an image, or no token at all.
         """
         forbidden = set(self.suppressed_ids)
-        for index, token_id in enumerate(token_ids):
+        for index, token_id in enumerate(response_ids):
             if token_id in forbidden or not 0 <= token_id < self.vocab_size:
                 token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
                 raise BadResponse(
                     f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
-                    f"{len(token_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
+                    f"{len(response_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
                 )
 
     def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:

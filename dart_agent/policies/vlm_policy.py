@@ -92,7 +92,7 @@ class VLMPolicy:
         self._step += 1
         try:
             generation = await self._engine.generate(prompt, sampling)
-            self._conversation.respond(generation.token_ids)
+            self._conversation.respond(generation.response_ids)
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
         response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))

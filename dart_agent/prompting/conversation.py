@@ -153,7 +153,7 @@ class Conversation:
             note = self._tokens.encode(f"The last action failed: {action_error}\n")
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
-    def respond(self, token_ids: Sequence[int]) -> None:
+    def respond(self, response_ids: Sequence[int]) -> None:
         """Add the response to the newest screenshot, by its sampled ids.
 
         Raises:
@@ -161,7 +161,7 @@ class Conversation:
         """
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
-        ids = list(token_ids)
+        ids = list(response_ids)
         self._tokens.check_response(ids)
         if ids and ids[-1] in self._tokens.stop_ids:
             ids.pop()

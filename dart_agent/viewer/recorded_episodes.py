@@ -74,7 +74,7 @@ def read_trajectory(directory: Path) -> EpisodeRecord:
 def decoded(record: EpisodeRecord, decode: Decoder) -> EpisodeRecord:
     """The record with the text of every token, where it was recorded without. Pure."""
     steps = tuple(
-        replace(step, tokens=tuple(decode(step.token_ids))) if step.token_ids and not step.tokens else step
+        replace(step, tokens=tuple(decode(step.response_ids))) if step.response_ids and not step.tokens else step
         for step in record.decisions
     )
     return replace(record, decisions=steps)
@@ -93,7 +93,7 @@ def _step(fields: Mapping[str, Any], size: tuple[int, int], actor: str) -> StepR
         timings=dict(fields.get("timings", {})),
         prompt_tokens=len(fields["prompt_ids"]),
         prompt_images=len(images),
-        token_ids=tuple(fields["response_ids"]),
+        response_ids=tuple(fields["response_ids"]),
         logprobs=tuple(fields.get("logprobs", ())),
         version=(int(fields["version"][0]), int(fields["version"][1])),
         engine=str(fields.get("engine", "")),

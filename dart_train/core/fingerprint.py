@@ -32,13 +32,13 @@ class Fingerprint:
 
     Attributes:
         prompts: token ids of each prompt.
-        token_ids: the likeliest continuation of each.
+        response_ids: the likeliest continuation of each.
         logprobs: of each of its tokens.
         suppressed_ids: left out of the softmax.
     """
 
     prompts: tuple[tuple[int, ...], ...]
-    token_ids: tuple[tuple[int, ...], ...]
+    response_ids: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[float, ...], ...]
     suppressed_ids: tuple[int, ...]
 
@@ -55,13 +55,13 @@ def read_fingerprint(directory: str | Path) -> Fingerprint | None:
     """
     try:
         fields = json.loads((Path(directory) / FILE).read_bytes())
-        rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "token_ids", "logprobs")}
+        rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}
         found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{directory}/{FILE} cannot be read ({error}): publish this version again") from error
-    if not len(found.prompts) == len(found.token_ids) == len(found.logprobs) or not found.prompts:
+    if not len(found.prompts) == len(found.response_ids) == len(found.logprobs) or not found.prompts:
         raise CheckpointError(f"{directory}/{FILE} has prompts without answers: publish this version again")
     return found
 
@@ -111,14 +111,14 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
     if published is None:
         return None
     sampling = [
-        Sampling(len(ids), temperature=0.0, suppressed_ids=published.suppressed_ids) for ids in published.token_ids
+        Sampling(len(ids), temperature=0.0, suppressed_ids=published.suppressed_ids) for ids in published.response_ids
     ]
     answers = await asyncio.gather(
         *(engine.generate(Prompt(ids), each) for ids, each in zip(published.prompts, sampling, strict=True))
     )
     worst = max(
-        difference((ids, logprobs), (answer.token_ids, answer.logprobs))
-        for ids, logprobs, answer in zip(published.token_ids, published.logprobs, answers, strict=True)
+        difference((ids, logprobs), (answer.response_ids, answer.logprobs))
+        for ids, logprobs, answer in zip(published.response_ids, published.logprobs, answers, strict=True)
     )
     if not worst <= tolerance:
         raise EngineMismatch(

@@ -88,7 +88,7 @@ class Generation:
 
     Attributes:
         text: decoded without special tokens.
-        token_ids: sampled ids, the stop token included.
+        response_ids: sampled ids, the stop token included.
         logprobs: natural log-probability of each id, same length; empty from engines for evaluation only.
         version: (oldest, newest) version of the weights that served it.
         finish_reason: "stop" or "length".
@@ -97,7 +97,7 @@ class Generation:
     """
 
     text: str
-    token_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     version: tuple[int, int]
     finish_reason: str

@@ -39,12 +39,12 @@ class SampledRow:
     """One response.
 
     Attributes:
-        token_ids: sampled ids, the stop token included.
+        response_ids: sampled ids, the stop token included.
         logprobs: natural log-probability of each.
         finish_reason: "stop" or "length".
     """
 
-    token_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
 

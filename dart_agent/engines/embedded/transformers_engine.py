@@ -185,14 +185,14 @@ class TransformersEngine:
             self._busy_s += seconds
             self._computing = 0
         self._requests += len(batch)
-        self._generated += sum(len(row.token_ids) for row in rows)
+        self._generated += sum(len(row.response_ids) for row in rows)
         for request, row in zip(batch, rows, strict=True):
             request.future.set_result(self._generation(row, start - request.queued_at, seconds))
 
     def _generation(self, row: SampledRow, queued: float, computed: float) -> Generation:
         return Generation(
-            text=self._tokens.decode(row.token_ids),
-            token_ids=row.token_ids,
+            text=self._tokens.decode(row.response_ids),
+            response_ids=row.response_ids,
             logprobs=row.logprobs,
             version=(self._version, self._version),
             finish_reason=row.finish_reason,

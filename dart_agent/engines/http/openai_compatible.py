@@ -95,11 +95,11 @@ class OpenAICompatibleEngine:
         finally:
             self._in_flight -= 1
         text, reason = _read(data)
-        token_ids = tuple(self._tokens.encode(text))
+        response_ids = tuple(self._tokens.encode(text))
         self._requests += 1
-        self._generated += len(token_ids)
+        self._generated += len(response_ids)
         seconds = (0.0, time.monotonic() - started)
-        return Generation(text, token_ids, (), (0, 0), reason, self._name, seconds)
+        return Generation(text, response_ids, (), (0, 0), reason, self._name, seconds)
 
     async def update_weights(self, path: str, version: int) -> None:
         """Not possible.

@@ -82,7 +82,7 @@ def read_prompt(message: dict[str, Any]) -> tuple[Prompt, Sampling]:
 def generation_fields(generation: Generation) -> dict[str, Any]:
     """A generation as plain values."""
     fields = {field: getattr(generation, field) for field in _GENERATION}
-    fields["token_ids"] = np.asarray(generation.token_ids, "<i4").tobytes()
+    fields["response_ids"] = np.asarray(generation.response_ids, "<i4").tobytes()
     fields["logprobs"] = np.asarray(generation.logprobs, "<f8").tobytes()
     return fields
 
@@ -91,7 +91,7 @@ def read_generation(fields: dict[str, Any]) -> Generation:
     """The generation that `generation_fields` wrote."""
     return Generation(
         text=fields["text"],
-        token_ids=tuple(np.frombuffer(fields["token_ids"], "<i4").tolist()),
+        response_ids=tuple(np.frombuffer(fields["response_ids"], "<i4").tolist()),
         logprobs=tuple(np.frombuffer(fields["logprobs"], "<f8").tolist()),
         version=tuple(fields["version"]),
         finish_reason=fields["finish_reason"],

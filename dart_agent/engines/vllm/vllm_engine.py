@@ -110,12 +110,12 @@ class VLLMEngine:
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._busy_s += time.monotonic() - self._busy_since
-        token_ids = tuple(token_id for part in parts for token_id in part.token_ids)
+        response_ids = tuple(token_id for part in parts for token_id in part.response_ids)
         self._requests += 1
-        self._generated += len(token_ids)
+        self._generated += len(response_ids)
         return Generation(
-            text=self._tokens.decode(token_ids),
-            token_ids=token_ids,
+            text=self._tokens.decode(response_ids),
+            response_ids=response_ids,
             logprobs=tuple(logprob for part in parts for logprob in part.logprobs),
             version=version,
             finish_reason="stop" if parts[-1].finish_reason == "stop" else "length",
@@ -199,10 +199,10 @@ class VLLMEngine:
             answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, served))
         wire.check_answer(answer, prompt, sampling, model=served.model)
         if served.version is not None:
-            return answer, [served.version] if answer.token_ids else []
+            return answer, [served.version] if answer.response_ids else []
         if answer.versions:
             versions = [wire.version_number(label, self._first_version) for label in answer.versions]
-        elif answer.token_ids:  # the server does not say: some version between the one before and the one now
+        elif answer.response_ids:  # the server does not say: some version between the one before and the one now
             versions = [floor, await self._served_version()]
         else:
             versions = []
@@ -294,7 +294,7 @@ def continued(prompt: Prompt, sampling: Sampling, parts: list[wire.Answer]) -> t
 
     The seed moves on with the tokens: with the old one the rest would repeat the draws of the beginning.
     """
-    sampled = tuple(token_id for part in parts for token_id in part.token_ids)
+    sampled = tuple(token_id for part in parts for token_id in part.response_ids)
     seed = None if sampling.seed is None else (sampling.seed + len(sampled)) % 2**63
     return (
         dataclasses.replace(prompt, token_ids=prompt.token_ids + sampled),

@@ -41,7 +41,7 @@ class Answer:
 
     Attributes:
         prompt_ids: the prompt as the server used it, image pads expanded.
-        token_ids: sampled ids, the stop token included.
+        response_ids: sampled ids, the stop token included.
         logprobs: of each.
         finish_reason: "stop", "length" or "abort".
         versions: labels of the weights that sampled them; empty where the server does not say.
@@ -49,7 +49,7 @@ class Answer:
     """
 
     prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
     versions: tuple[str, ...] = ()
@@ -120,13 +120,13 @@ def read_answer(data: Any) -> Answer:
         [choice] = data["choices"]
         # The chat route has put the prompt's ids beside the choices, and has had them within.
         prompt_ids = data.get("prompt_token_ids") or choice.get("prompt_token_ids")
-        token_ids, content = choice["token_ids"], (choice.get("logprobs") or {}).get("content") or []
-        if prompt_ids is None or token_ids is None:
+        response_ids, content = choice["token_ids"], (choice.get("logprobs") or {}).get("content") or []
+        if prompt_ids is None or response_ids is None:
             raise KeyError("prompt_token_ids" if prompt_ids is None else "token_ids")
         spans = choice.get("weight_versions") or data.get("weight_versions") or []
         return Answer(
             prompt_ids=tuple(prompt_ids),
-            token_ids=tuple(token_ids),
+            response_ids=tuple(response_ids),
             logprobs=tuple(_number(entry["logprob"]) for entry in content),
             finish_reason=str(choice.get("finish_reason")),
             versions=tuple(str(span["version"]) for span in spans),
@@ -159,11 +159,11 @@ def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: s
         raise EngineMismatch(_difference(answer.prompt_ids, prompt.token_ids))
     if answer.finish_reason not in ("stop", "length", "abort"):
         raise EngineMismatch(f"the server ended the response for the reason {answer.finish_reason!r}")
-    if len(answer.logprobs) != len(answer.token_ids):
+    if len(answer.logprobs) != len(answer.response_ids):
         raise EngineMismatch(
-            f"the server returned {len(answer.token_ids)} tokens and {len(answer.logprobs)} log-probabilities"
+            f"the server returned {len(answer.response_ids)} tokens and {len(answer.logprobs)} log-probabilities"
         )
-    if not answer.token_ids and answer.finish_reason != "abort":
+    if not answer.response_ids and answer.finish_reason != "abort":
         raise EngineMismatch("the server returned an empty response without having been aborted")
     for index, logprob in enumerate(answer.logprobs):
         if not math.isfinite(logprob) or logprob > 1e-3:
@@ -171,7 +171,7 @@ def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: s
                 f"the log-probability of token {index} is {logprob}: the weights or the server's numeric type are "
                 "broken (try --dtype bfloat16 or float32, and look at the checkpoint for NaN)"
             )
-    forbidden = next((token for token in answer.token_ids if token in set(sampling.suppressed_ids)), None)
+    forbidden = next((token for token in answer.response_ids if token in set(sampling.suppressed_ids)), None)
     if forbidden is not None:
         raise BadResponse(
             f"the server sampled token {forbidden}, which was forbidden: it ignores logit_bias, so its "

@@ -255,7 +255,7 @@ def _to_step(step: PlayedStep, image_id: Callable[[NDArray[np.uint8]], str]) -> 
     return Step(
         prompt_ids=prompt.token_ids,
         image_hashes=tuple(image_id(image) for image in prompt.images),
-        response_ids=generation.token_ids,
+        response_ids=generation.response_ids,
         logprobs=generation.logprobs,
         version=generation.version,
         text=decision.text,

@@ -28,7 +28,7 @@ def fingerprint_of(model: Any, model_dir: str | Path) -> Fingerprint:
         model.train(training)
     return Fingerprint(
         prompts=prompts,
-        token_ids=tuple(ids for ids, _ in answers),
+        response_ids=tuple(ids for ids, _ in answers),
         logprobs=tuple(logprobs for _, logprobs in answers),
         suppressed_ids=tokens.suppressed_ids,
     )

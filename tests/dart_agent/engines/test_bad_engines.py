@@ -83,8 +83,8 @@ class Repeating:
         self._responses = [good, (*good[:-1], *[tokens.image_pad_id] * 9)]
 
     async def generate(self, prompt, sampling):
-        token_ids = self._responses.pop(0)
-        return Generation("Action: wait()", token_ids, (-1.0,) * len(token_ids), (0, 0), "stop")
+        response_ids = self._responses.pop(0)
+        return Generation("Action: wait()", response_ids, (-1.0,) * len(response_ids), (0, 0), "stop")
 
 
 async def test_an_image_token_never_gets_into_the_history(processing_dir, tokens):

@@ -91,14 +91,14 @@ async def test_calls(echo, remote, url):
 async def test_replies_find_their_calls(echo, remote, url):
     async with EngineServer(echo).listening(url):
         calls = [remote.generate(Prompt((i,)), Sampling(max_tokens=20 - i)) for i in range(20)]
-        assert [result.token_ids for result in await asyncio.gather(*calls)] == [(i,) for i in range(20)]
+        assert [result.response_ids for result in await asyncio.gather(*calls)] == [(i,) for i in range(20)]
 
 
 async def test_errors_of_the_engine_cross(echo, remote, url):
     async with EngineServer(echo).listening(url):
         with pytest.raises(RequestRefused, match="too hot"):
             await remote.generate(Prompt((1,)), Sampling(temperature=8.0))
-        assert (await remote.generate(Prompt((1,)), Sampling())).token_ids == (1,)
+        assert (await remote.generate(Prompt((1,)), Sampling())).response_ids == (1,)
 
 
 async def test_reconnects_after_the_server_was_away(echo, remote, url):
@@ -162,7 +162,7 @@ async def test_cancelled_calls_leave_the_connection_usable(echo, remote, url):
         waiting = asyncio.create_task(remote.generate(Prompt((1,)), Sampling(max_tokens=50)))
         await echo.started.wait()
         waiting.cancel()
-        assert (await remote.generate(Prompt((2,)), Sampling())).token_ids == (2,)
+        assert (await remote.generate(Prompt((2,)), Sampling())).response_ids == (2,)
 
 
 async def test_token(echo, tmp_path):
@@ -261,7 +261,7 @@ async def test_server_process(tiny_dir, url, remote, tokens, vision):
         )
         sampling = Sampling(max_tokens=5, seed=1, suppressed_ids=tokens.suppressed_ids)
         first, second = await asyncio.gather(remote.generate(prompt, sampling), remote.generate(prompt, sampling))
-        assert first.token_ids == second.token_ids
+        assert first.response_ids == second.response_ids
         assert (first.engine, first.version) == ("r7", (3, 3))
         await remote.update_weights(str(tiny_dir), 4)
         assert (await remote.generate(prompt, sampling)).version == (4, 4)

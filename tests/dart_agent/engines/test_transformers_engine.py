@@ -37,9 +37,9 @@ def test_equals_a_plain_forward_pass(runner, tokens, vision):
     prompts = various(tokens, vision)
     samplings = [settings(tokens, max_tokens=4 + i, seed=i) for i in range(len(prompts))]
     for prompt, row in zip(prompts, runner.sample(prompts, samplings), strict=True):
-        expected = plain_logprobs(runner, prompt, row.token_ids, tokens.suppressed_ids)
+        expected = plain_logprobs(runner, prompt, row.response_ids, tokens.suppressed_ids)
         assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
-        assert not set(row.token_ids) & set(tokens.suppressed_ids)
+        assert not set(row.response_ids) & set(tokens.suppressed_ids)
 
 
 def test_windowed_vision_towers_work_too(tmp_path, tokens, vision):
@@ -50,7 +50,7 @@ def test_windowed_vision_towers_work_too(tmp_path, tokens, vision):
     windowed = QwenRunner.load(tmp_path, vision)
     prompt = make_prompt(tokens, vision, [screen(1), screen(2)])
     [row] = windowed.sample([prompt], [settings(tokens, seed=1)])
-    expected = plain_logprobs(windowed, prompt, row.token_ids, tokens.suppressed_ids)
+    expected = plain_logprobs(windowed, prompt, row.response_ids, tokens.suppressed_ids)
     assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
 
 
@@ -60,10 +60,10 @@ def test_results_do_not_depend_on_the_batch(runner, tokens, vision):
     together = runner.sample(prompts, samplings)
     for prompt, sampling, row in zip(prompts, samplings, together, strict=True):
         [alone] = runner.sample([prompt], [sampling])
-        assert alone.token_ids == row.token_ids
+        assert alone.response_ids == row.response_ids
         assert np.allclose(alone.logprobs, row.logprobs, atol=1e-5)
-    assert [row.token_ids for row in runner.sample(prompts[::-1], samplings[::-1])][::-1] == [
-        row.token_ids for row in together
+    assert [row.response_ids for row in runner.sample(prompts[::-1], samplings[::-1])][::-1] == [
+        row.response_ids for row in together
     ]
 
 
@@ -71,10 +71,10 @@ def test_seeds_and_temperature(runner, tokens, vision):
     prompt = make_prompt(tokens, vision, [screen(0)])
     rows = runner.sample([prompt] * 6, [settings(tokens, seed=seed) for seed in (1, 1, 2, 3, None, None)])
     assert rows[0] == rows[1]
-    assert len({row.token_ids for row in rows}) == 5
+    assert len({row.response_ids for row in rows}) == 5
     greedy = runner.sample([prompt] * 2, [settings(tokens, temperature=0.0, seed=seed) for seed in (1, 2)])
-    assert greedy[0].token_ids == greedy[1].token_ids
-    expected = plain_logprobs(runner, prompt, greedy[0].token_ids, tokens.suppressed_ids)
+    assert greedy[0].response_ids == greedy[1].response_ids
+    expected = plain_logprobs(runner, prompt, greedy[0].response_ids, tokens.suppressed_ids)
     assert torch.allclose(torch.tensor(greedy[0].logprobs), expected, atol=1e-5), "those at temperature 1"
 
 
@@ -84,9 +84,9 @@ def test_samples_follow_the_distribution(runner, tokens, vision):
     rows = runner.sample(
         [prompt] * 2000, [settings(tokens, max_tokens=1, seed=s, suppressed_ids=banned) for s in range(2000)]
     )
-    drawn = [row.token_ids[0] for row in rows]
+    drawn = [row.response_ids[0] for row in rows]
     for token in range(20, 24):
-        probability = next(np.exp(row.logprobs[0]) for row in rows if row.token_ids[0] == token)
+        probability = next(np.exp(row.logprobs[0]) for row in rows if row.response_ids[0] == token)
         assert abs(drawn.count(token) / 2000 - probability) < 4 * np.sqrt(probability * (1 - probability) / 2000)
 
 
@@ -98,9 +98,9 @@ def test_stopping(runner, tokens, vision):
         [prompt] * 2,
         [settings(tokens, suppressed_ids=only_end, seed=0), settings(tokens, max_tokens=3, stop_ids=(), seed=0)],
     )
-    assert (stopped.token_ids, stopped.finish_reason) == ((tokens.im_end_id,), "stop")
+    assert (stopped.response_ids, stopped.finish_reason) == ((tokens.im_end_id,), "stop")
     assert stopped.logprobs == (0.0,)
-    assert (len(cut.token_ids), cut.finish_reason) == (3, "length")
+    assert (len(cut.response_ids), cut.finish_reason) == (3, "length")
 
 
 def test_rope_positions_equal_the_models(runner, tokens, vision):
@@ -139,13 +139,13 @@ async def test_concurrent_requests(engine, runner, tokens, vision):
     samplings = [settings(tokens, seed=i) for i in range(len(prompts))]
     results = await asyncio.gather(*(engine.generate(*pair) for pair in zip(prompts, samplings, strict=True)))
     for result, row in zip(results, runner.sample(prompts, samplings), strict=True):
-        assert result.token_ids == row.token_ids
-        assert result.text == tokens.decode(row.token_ids)
+        assert result.response_ids == row.response_ids
+        assert result.text == tokens.decode(row.response_ids)
         assert (result.version, result.engine, result.finish_reason) == ((0, 0), "e0", row.finish_reason)
         assert result.seconds[1] > 0
     info = await engine.info()
     assert (info.requests, info.in_flight, info.version) == (len(prompts), 0, 0)
-    assert info.tokens == sum(len(result.token_ids) for result in results)
+    assert info.tokens == sum(len(result.response_ids) for result in results)
     assert 0 < info.busy_s < 30
 
 
@@ -164,7 +164,7 @@ async def test_weight_update(engine, tiny_dir, tokens, vision, tmp_path):
     after = await engine.generate(prompt, sampling)
     assert (before.version, after.version) == ((0, 0), (7, 7))
     [fresh] = QwenRunner.load(new, vision).sample([prompt], [sampling])
-    assert after.token_ids == fresh.token_ids
+    assert after.response_ids == fresh.response_ids
     assert np.allclose(after.logprobs, fresh.logprobs, atol=1e-5)
     assert before.logprobs != after.logprobs
     assert (await engine.info()).model == str(new)
@@ -180,7 +180,7 @@ async def test_a_bad_checkpoint_changes_nothing(engine, tokens, vision, tmp_path
         with pytest.raises(EngineError, match=says):
             await engine.update_weights(str(tmp_path / wrong), 9)
     after = await engine.generate(prompt, sampling)
-    assert (after.token_ids, after.logprobs, after.version) == (before.token_ids, before.logprobs, (0, 0))
+    assert (after.response_ids, after.logprobs, after.version) == (before.response_ids, before.logprobs, (0, 0))
 
 
 async def test_updates_fall_between_batches(engine, tiny_dir, tokens, vision):
@@ -209,7 +209,7 @@ async def test_bad_requests(engine, tokens, vision):
     ):
         with pytest.raises(EngineError, match=says):
             await engine.generate(prompt, wrong)
-    assert (await engine.generate(good, sampling)).token_ids
+    assert (await engine.generate(good, sampling)).response_ids
 
 
 async def test_cancelled_requests_and_close(tiny_dir, tokens, vision):
@@ -220,7 +220,7 @@ async def test_cancelled_requests_and_close(tiny_dir, tokens, vision):
     tasks[1].cancel()
     done = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(done[1], asyncio.CancelledError)
-    assert done[0].token_ids and done[2].token_ids
+    assert done[0].response_ids and done[2].response_ids
     await engine.close()
     await engine.close()
     with pytest.raises(EngineError, match="closed"):
@@ -272,10 +272,10 @@ def test_families_with_one_to_five_images_alone_and_together(family):
     together = runner.sample(prompts, samplings)
     for prompt, sampling, row in zip(prompts, samplings, together, strict=True):
         runner.check(prompt, sampling)
-        expected = plain_logprobs(runner, prompt, row.token_ids, tokens.suppressed_ids, sampling.temperature)
+        expected = plain_logprobs(runner, prompt, row.response_ids, tokens.suppressed_ids, sampling.temperature)
         assert np.abs(np.asarray(row.logprobs) - expected.numpy()).max() < 1e-5
         [alone] = runner.sample([prompt], [sampling])
-        assert alone.token_ids == row.token_ids
+        assert alone.response_ids == row.response_ids
         assert np.abs(np.asarray(alone.logprobs) - expected.numpy()).max() < 1e-5
         ids = torch.tensor([prompt.token_ids])
         types = torch.from_numpy(tokens.mm_token_type_ids(ids.numpy()))
@@ -307,5 +307,5 @@ def test_families_load_what_they_save(family, tmp_path):
     runner.load_weights(tmp_path)
     [after] = runner.sample([prompt], [sampling])
     assert not np.allclose(halved.logprobs, before.logprobs, atol=1e-3)
-    assert after.token_ids == before.token_ids
+    assert after.response_ids == before.response_ids
     assert np.allclose(after.logprobs, before.logprobs, atol=1e-5)

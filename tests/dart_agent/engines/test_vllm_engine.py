@@ -69,7 +69,7 @@ async def test_both_routes(stub, engine, tokens, vision, sampling, scale_out):
     prompt = history(tokens, vision, 3)
     for _ in range(2):
         result = await engine.generate(prompt, sampling)
-        assert result.token_ids == stub.fixed
+        assert result.response_ids == stub.fixed
         assert result.logprobs == tuple(-0.25 * (1 + index) for index in range(len(stub.fixed)))
         assert (result.text, result.finish_reason) == ("Action: wait()", "stop")
         assert (result.version, result.engine) == ((3, 3), "v0")
@@ -141,7 +141,7 @@ async def test_wrong_answers(stub, engine, tokens, vision, sampling, name):
     stub.changes = [change]
     with pytest.raises(EngineMismatch, match=says):
         await engine.generate(history(tokens, vision, 1), sampling)
-    assert (await engine.generate(history(tokens, vision, 1), sampling)).token_ids, "the engine goes on"
+    assert (await engine.generate(history(tokens, vision, 1), sampling)).response_ids, "the engine goes on"
 
 
 async def test_a_forbidden_token(stub, engine, tokens, vision, sampling):
@@ -159,7 +159,7 @@ async def test_a_server_with_raw_logprobs_is_found_out(
     prompt, training = history(tokens, vision, 0), dataclasses.replace(sampling, training=True)
     with pytest.raises(EngineMismatch, match="--logprobs-mode processed_logprobs"):
         await engine.generate(prompt, training)
-    assert (await engine.generate(prompt, sampling)).token_ids
+    assert (await engine.generate(prompt, sampling)).response_ids
     stub.raw, stub.paused = False, True
     impatient = VLLMEngine(stub.url, processing_dir, timeout_s=0.2)
     with pytest.raises(EngineBusy):
@@ -210,7 +210,7 @@ async def test_no_server_and_a_late_one(stub, tokens, vision, sampling, processi
     with pytest.raises(EngineTimeout, match="did not answer within"):
         await late.generate(prompt, sampling)
     stub.hold.set()
-    assert (await late.generate(prompt, sampling)).token_ids == stub.fixed
+    assert (await late.generate(prompt, sampling)).response_ids == stub.fixed
     await late.close()
 
 
@@ -223,7 +223,7 @@ async def test_a_paused_server_is_waited_for(stub, engine, tokens, vision, sampl
         while sum(path.endswith("generate") for path, _ in stub.requests) < 2:
             await asyncio.sleep(0.01)
     await engine.control.resume()
-    assert (await waiting).token_ids == stub.fixed
+    assert (await waiting).response_ids == stub.fixed
     stub.paused = True
     impatient = VLLMEngine(stub.url, processing_dir, timeout_s=0.2)
     with pytest.raises(EngineBusy, match="503.*paused"):
@@ -238,7 +238,7 @@ async def test_an_aborted_response_is_continued(stub, engine, tokens, vision, sa
     stub.abort_after = [4, 0, 3]
     stub.changes = [lambda answer: setattr(stub, "label", "8")]
     result = await engine.generate(prompt, sampling)
-    assert result.token_ids == stub.fixed
+    assert result.response_ids == stub.fixed
     assert result.logprobs == tuple(-0.25 * (1 + index) for index in range(len(stub.fixed)))
     assert (result.version, result.finish_reason) == ((3, 8), "stop")
     asked = [body for path, body in stub.requests if path.endswith("generate")]
@@ -247,7 +247,7 @@ async def test_an_aborted_response_is_continued(stub, engine, tokens, vision, sa
     stub.abort_after = [24]
     stub.fixed = (7,) * 30
     cut = await engine.generate(prompt, sampling)
-    assert (len(cut.token_ids), cut.finish_reason) == (24, "length")
+    assert (len(cut.response_ids), cut.finish_reason) == (24, "length")
 
 
 async def test_an_endlessly_aborted_response_ends(stub, tokens, vision, sampling, processing_dir):
@@ -362,7 +362,7 @@ async def test_the_key(stub, tokens, vision, sampling, processing_dir, monkeypat
         await without.generate(history(tokens, vision, 0), sampling)
     monkeypatch.setenv("VLLM_API_KEY", "secret")
     engine = VLLMEngine(stub.url, processing_dir)
-    assert (await engine.generate(history(tokens, vision, 0), sampling)).token_ids
+    assert (await engine.generate(history(tokens, vision, 0), sampling)).response_ids
     await without.close()
     await engine.close()
 
@@ -370,7 +370,7 @@ async def test_the_key(stub, tokens, vision, sampling, processing_dir, monkeypat
 async def test_many_at_once(stub, engine, tokens, vision, sampling):
     prompts = [history(tokens, vision, step) for step in range(6)]
     results = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompts * 5))
-    assert {result.token_ids for result in results} == {stub.fixed}
+    assert {result.response_ids for result in results} == {stub.fixed}
     info = await engine.info()
     assert (info.requests, info.in_flight, info.tokens) == (30, 0, 30 * len(stub.fixed))
     assert 0 < info.busy_s < 5
@@ -444,4 +444,4 @@ def test_reading_anything(data):
         answer = wire.read_answer(data)
     except EngineMismatch:
         return
-    assert isinstance(answer.token_ids, tuple)
+    assert isinstance(answer.response_ids, tuple)

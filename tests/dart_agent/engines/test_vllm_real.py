@@ -81,13 +81,13 @@ async def test_equals_a_plain_forward_pass_together_and_alone(engine, runners, t
     together = await asyncio.gather(*(engine.generate(*pair) for pair in zip(prompts, samplings, strict=True)))
     for prompt, sampling, result in zip(prompts, samplings, together, strict=True):
         temperature = sampling.temperature or 1.0
-        expected = plain_logprobs(runners[1], prompt, result.token_ids, tokens.suppressed_ids, temperature)
+        expected = plain_logprobs(runners[1], prompt, result.response_ids, tokens.suppressed_ids, temperature)
         assert close_to(result.logprobs, expected)
         assert result.version == (1, 1)
-        assert not set(result.token_ids) & set(tokens.suppressed_ids)
-        assert result.text == tokens.decode(result.token_ids)
+        assert not set(result.response_ids) & set(tokens.suppressed_ids)
+        assert result.text == tokens.decode(result.response_ids)
         alone = await engine.generate(prompt, sampling)
-        assert alone.token_ids == result.token_ids
+        assert alone.response_ids == result.response_ids
         assert close_to(alone.logprobs, expected)
 
 
@@ -95,10 +95,10 @@ async def test_stopping(engine, tokens, vision):
     prompt = make_prompt(tokens, vision, [screen(0)])
     only_end = tuple(set(range(tokens.vocab_size)) - {tokens.im_end_id})
     stopped = await engine.generate(prompt, settings(tokens, suppressed_ids=only_end, seed=0))
-    assert (stopped.token_ids, stopped.finish_reason) == ((tokens.im_end_id,), "stop")
+    assert (stopped.response_ids, stopped.finish_reason) == ((tokens.im_end_id,), "stop")
     assert abs(stopped.logprobs[0]) < 1e-6
     cut = await engine.generate(prompt, settings(tokens, max_tokens=3, stop_ids=(), seed=0))
-    assert (len(cut.token_ids), cut.finish_reason) == (3, "length")
+    assert (len(cut.response_ids), cut.finish_reason) == (3, "length")
 
 
 async def test_an_update_reaches_prompts_that_were_seen_before(engine, runners, tokens, vision):
@@ -109,7 +109,7 @@ async def test_an_update_reaches_prompts_that_were_seen_before(engine, runners, 
         engine._version = version  # going back is a test's privilege
         result = await engine.generate(prompt, sampling)
         assert result.version == (version, version)
-        expected = plain_logprobs(runners[version], prompt, result.token_ids, tokens.suppressed_ids)
+        expected = plain_logprobs(runners[version], prompt, result.response_ids, tokens.suppressed_ids)
         assert close_to(result.logprobs, expected)
         assert (await engine.info()).version == version
 
@@ -125,9 +125,10 @@ async def test_an_update_in_the_middle_of_a_response(vllm_url, vllm_model, runne
     await _generated(vllm_url, 40)
     await engine.update_weights(str(runners[2].path), 2)
     result = await running
-    assert (len(result.token_ids), result.version, result.finish_reason) == (1500, (1, 2), "length")
+    assert (len(result.response_ids), result.version, result.finish_reason) == (1500, (1, 2), "length")
     old, new = (
-        plain_logprobs(runners[version], prompt, result.token_ids, tokens.suppressed_ids).numpy() for version in (1, 2)
+        plain_logprobs(runners[version], prompt, result.response_ids, tokens.suppressed_ids).numpy()
+        for version in (1, 2)
     )
     got = np.asarray(result.logprobs)
     change = int(np.argmax(np.abs(got - old) > 1e-3))
@@ -182,5 +183,5 @@ async def test_weights_that_are_not_numbers(vllm_url, vllm_model, runners, token
     await engine.update_weights(str(runners[2].path), 4)
     result = await engine.generate(prompt, dataclasses.replace(sampling, seed=2))
     assert result.version == (4, 4)
-    assert close_to(result.logprobs, plain_logprobs(runners[2], prompt, result.token_ids, tokens.suppressed_ids))
+    assert close_to(result.logprobs, plain_logprobs(runners[2], prompt, result.response_ids, tokens.suppressed_ids))
     await engine.close()

@@ -75,7 +75,7 @@ def test_any_text_and_any_number_is_kept(tmp_path_factory, text, logprobs):
     with EpisodeWriter(directory, "t/x", 0, lambda ids: [f"<{i}>" for i in ids]) as writer:
         writer.step(step(text, tuple(logprobs)))
     [kept] = read_episode(directory.with_name("s0.partial")).decisions
-    assert kept.text == text and kept.tokens == ("<5>", "<6>") and kept.token_ids == (5, 6)
+    assert kept.text == text and kept.tokens == ("<5>", "<6>") and kept.response_ids == (5, 6)
     assert kept.logprobs == tuple(value if np.isfinite(value) else None for value in logprobs)
     assert kept.actions[1]["text"] == "ü\n" and (kept.prompt_tokens, kept.version) == (3, (1, 2))
 
@@ -90,7 +90,7 @@ def test_a_policy_that_gave_up():
     observation = Observation(SCREEN, "Do it")
     decision = Decision(error="gone", terminal=TerminalState.MODEL_ERROR)
     kept = make_step(PlayedStep(observation, decision, StepResult(observation), {}), "x.png")
-    assert (kept.terminal, kept.error, kept.actions, kept.token_ids) == ("model_error", "gone", (), ())
+    assert (kept.terminal, kept.error, kept.actions, kept.response_ids) == ("model_error", "gone", (), ())
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_and_a_damaged_one_is_an_error(tmp_path):

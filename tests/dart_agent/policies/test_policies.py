@@ -71,7 +71,7 @@ async def test_actions_in_screen_pixels(make, tokens):
     prompt, sampling = engine.calls[0]
     assert decision.prompt is prompt
     assert prompt.images[0].shape == (112, 84, 3)
-    assert decision.generation.token_ids[-1] == tokens.im_end_id
+    assert decision.generation.response_ids[-1] == tokens.im_end_id
     assert (sampling.stop_ids, sampling.suppressed_ids) == (tokens.stop_ids, tokens.suppressed_ids)
 
 
@@ -93,7 +93,7 @@ async def test_what_cannot_be_parsed_ends_the_episode_and_keeps_the_ids(make):
     decision = await policy.act(observation())
     assert (decision.terminal, decision.actions, decision.text) == (TerminalState.PARSE_ERROR, (), "I do not know")
     assert "no 'Action:'" in decision.error
-    assert decision.prompt and decision.generation.token_ids
+    assert decision.prompt and decision.generation.response_ids
 
 
 async def test_a_lost_engine_is_a_model_error(make):

@@ -120,7 +120,7 @@ def test_a_response_with_an_image_pad_is_refused(tokens, vision):
     conversation.respond(tokens.response("fine"))
 
 
-def test_sampled_ids_are_kept_as_they_are(tokens, vision):
+def test_response_ids_are_kept_as_they_are(tokens, vision):
     odd = [*tokens.encode("8"), *tokens.encode("4"), tokens.im_end_id]
     assert odd[:-1] != tokens.encode("84")
     for sampled in (odd, odd[:-1]):  # ended by itself, or cut off at its longest

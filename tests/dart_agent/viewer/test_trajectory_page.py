@@ -181,7 +181,7 @@ def test_a_trajectory_of_the_trainer(tmp_path, processing_dir, tokens):
         1.0,
         (168, 224),
     )
-    assert record.decisions[0].token_ids == (5, 6) and "data:image/webp" in render_page(record)
+    assert record.decisions[0].response_ids == (5, 6) and "data:image/webp" in render_page(record)
     page = tmp_path / "page.html"
     command = ["view", str(directory), "--model", str(processing_dir), "--output", str(page)]
     assert CliRunner().invoke(agent_cli.app, command, catch_exceptions=False).output.strip() == page.as_uri()

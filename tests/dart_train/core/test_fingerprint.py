@@ -20,7 +20,7 @@ class Answering:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         assert (sampling.temperature, sampling.suppressed_ids, sampling.max_tokens) == (0.0, (9,), 2)
         row = self.made.prompts.index(prompt.token_ids)
-        return Generation("", self.made.token_ids[row], self.made.logprobs[row], (1, 1), "length")
+        return Generation("", self.made.response_ids[row], self.made.logprobs[row], (1, 1), "length")
 
 
 def changed(**rows) -> Fingerprint:

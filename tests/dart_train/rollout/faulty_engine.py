@@ -63,7 +63,7 @@ class FaultyEngine(EchoEngine):
         finally:
             self._open -= 1
         claimed = self._version if self.claims_for_responses is None else self.claims_for_responses
-        logprobs = tuple(self.logprob for _ in made.token_ids)
+        logprobs = tuple(self.logprob for _ in made.response_ids)
         return dataclasses.replace(made, text=str(self._version), logprobs=logprobs, version=(claimed,) * 2)
 
     async def update_weights(self, path: str, version: int) -> None:

@@ -57,10 +57,10 @@ async def test_no_request_is_lost_when_a_replica_is_killed_while_it_generates(mo
         killed = asyncio.Event()
 
         async def episode(engine: EpisodeEngine) -> set[tuple[int, ...]]:
-            before = [(await engine.generate(prompt, sampling)).token_ids]
+            before = [(await engine.generate(prompt, sampling)).response_ids]
             while not killed.is_set():
-                before.append((await engine.generate(prompt, sampling)).token_ids)
-            return {*before, *[(await engine.generate(prompt, sampling)).token_ids for _ in range(3)]}
+                before.append((await engine.generate(prompt, sampling)).response_ids)
+            return {*before, *[(await engine.generate(prompt, sampling)).response_ids for _ in range(3)]}
 
         work = asyncio.gather(*(episode(engine) for engine in engines))
         await until(lambda: victim.requests > 10)

@@ -109,7 +109,7 @@ class Episodes:
                 )
                 generation = await engine.generate(prompt, sampling)
                 self.steps.append(Played(prompt, generation, generation.engine, time.monotonic()))
-                conversation.respond(generation.token_ids)
+                conversation.respond(generation.response_ids)
 
     async def until_steps(self, count: int) -> float:
         """Wait for so many more steps; return the seconds that it took."""
@@ -120,7 +120,7 @@ class Episodes:
 
 def plain(runner: QwenRunner, step: Played, suppressed: tuple[int, ...]) -> np.ndarray:
     """Log-probabilities of a step's response by a fresh forward pass of the published weights."""
-    vision, prompt, response = runner.vision, step.prompt, step.generation.token_ids
+    vision, prompt, response = runner.vision, step.prompt, step.generation.response_ids
     ids = torch.tensor([[*prompt.token_ids, *response]])
     with torch.no_grad():
         logits = runner.model(

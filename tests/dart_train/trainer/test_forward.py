@@ -111,7 +111,7 @@ def test_equals_the_logprobs_of_the_engine(model, vision, collator, samples, scr
     settings = {"stop_ids": tokens.stop_ids, "suppressed_ids": tokens.suppressed_ids}
     rows = runner.sample(prompts, [Sampling(max_tokens=12, seed=seed, **settings) for seed in range(len(asked))])
     replayed = [
-        Sample(sample.prompt_ids, sample.image_hashes, row.token_ids, row.logprobs)
+        Sample(sample.prompt_ids, sample.image_hashes, row.response_ids, row.logprobs)
         for sample, row in zip(asked, rows, strict=True)
     ]
     found = by_sample(model, [collator(replayed)], tokens.suppressed_ids)
@@ -177,7 +177,7 @@ def test_temperature_is_that_of_the_engine(model, vision, collator, samples, scr
     )
     prompt = Prompt(sample.prompt_ids, tuple(screens[name] for name in sample.image_hashes))
     (row,) = runner.sample([prompt], [sampling])
-    batch = collator([Sample(sample.prompt_ids, sample.image_hashes, row.token_ids, row.logprobs)])
+    batch = collator([Sample(sample.prompt_ids, sample.image_hashes, row.response_ids, row.logprobs)])
     with torch.no_grad():
         found, _ = response_logprobs(model, batch, tokens.suppressed_ids, temperature=0.7)
     assert found[0].tolist() == pytest.approx(row.logprobs, abs=2e-5)

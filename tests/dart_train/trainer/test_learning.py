@@ -76,8 +76,8 @@ class Bandit:
         version = self.trainer.publisher.version
         rewards = []
         for (text, key), prompt, row in zip(cases, prompts, rows, strict=True):
-            reward = float(self.tokens.decode(row.token_ids) == ANSWERS[INSTRUCTIONS.index(text)])
-            step = Step(prompt.token_ids, (image,), row.token_ids, row.logprobs, (version, version))
+            reward = float(self.tokens.decode(row.response_ids) == ANSWERS[INSTRUCTIONS.index(text)])
+            step = Step(prompt.token_ids, (image,), row.response_ids, row.logprobs, (version, version))
             trajectory = Trajectory(
                 uuid.uuid4().hex, "run", f"bandit/{text}", "0", text, 0, key, TerminalState.DONE, reward, (step,)
             )

@@ -75,8 +75,8 @@ class Episode:
     async def act(self, prompt: Prompt, row: Any, text: str, version: int, screens: dict) -> None:
         """Take one sampled response."""
         shown = tuple(self.hashes[-len(prompt.images) :])
-        self.steps.append(Step(prompt.token_ids, shown, row.token_ids, row.logprobs, (version, version), text=text))
-        self.conversation.respond(row.token_ids)
+        self.steps.append(Step(prompt.token_ids, shown, row.response_ids, row.logprobs, (version, version), text=text))
+        self.conversation.respond(row.response_ids)
         found = CLICK.fullmatch(text)
         if found is None:
             self.over = True
@@ -153,7 +153,7 @@ class TwoSteps:
             for place, (episode, row) in enumerate(
                 zip(acting, self._sample(runner, prompts, number, step), strict=True)
             ):
-                text = self.tokens.decode(row.token_ids)
+                text = self.tokens.decode(row.response_ids)
                 await episode.act(prompts[place], row, text, version, self.screens)
         scores: dict[int, list[float]] = {seed: [] for seed in self.seeds}
         for place, episode in enumerate(episodes):
