@@ -16,7 +16,7 @@ TOOLS = (
 PYTHON = """#!/bin/sh
 echo "python $*" >>"$CALLS"
 case "$*" in
-  *apps.py*) exec /usr/bin/python3 -I "$@" ;;
+  *debian_applications.py*) exec /usr/bin/python3 -I "$@" ;;
   *"-m venv"*) mkdir -p .venv/bin; cp "$0" .venv/bin/python; exit 0 ;;
   *"import torch"*) [ -e .venv/torch ]; exit ;;
   *"-m pip install"*-e*) [ -z "$FAIL" ] || { echo "no network"; exit 1; }; cp "$0" .venv/bin/dart-train ;;
@@ -39,8 +39,9 @@ class Machine:
         shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts" / "setup.sh")
         shutil.copy(ROOT / "pyproject.toml", self.root / "pyproject.toml")
         shutil.copy(ROOT / "scripts" / "desktop-requirements.txt", self.root / "scripts")
-        (self.root / "dart_gym" / "desktops").mkdir(parents=True)
-        shutil.copy(ROOT / "dart_gym" / "desktops" / "apps.py", self.root / "dart_gym" / "desktops")
+        applications = Path("dart_gym", "desktops", "applications", "debian_applications.py")
+        (self.root / applications).parent.mkdir(parents=True)
+        shutil.copy(ROOT / applications, self.root / applications)
         self.desktop_python = root / "data" / "dart-gym" / "desktop-python"
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))

@@ -62,7 +62,10 @@ def test_shape_is_a_parameter(tmp_path):
 
 
 def test_clients_need_no_torch():
-    modules = "policies.vlm, policies.oracle, policies.random_policy, engines.remote, conversation, evaluate, tiny"
+    modules = (
+        "policies.vlm_policy, policies.oracle_policy, policies.random_policy, engines.remote.remote_engine, "
+        "prompting.conversation, evaluation.evaluate, models.tiny_model"
+    )
     code = "import sys\n" + "".join(f"import dart_agent.{module}\n" for module in modules.split(", "))
     code += "assert not {'torch', 'transformers'} & set(sys.modules), 'heavy import'"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Fixtures of the desktop tests: real desktops that are stopped at the end, and a way to wait for a condition."""
+"""Fixtures of the desktop tests: the processes below one."""
 
 from __future__ import annotations
 
@@ -6,25 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-
-from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.desktops.factory import make_desktop
-
-
-@pytest.fixture
-async def start_desktop():
-    """Starts a desktop from the fields of its spec; small unless told otherwise."""
-    started = []
-
-    async def start(**fields):
-        desktop = make_desktop(DesktopSpec(**{"width": 320, "height": 240, **fields}))
-        started.append(desktop)
-        await desktop.start()
-        return desktop
-
-    yield start
-    for desktop in started:
-        await desktop.stop()
 
 
 @pytest.fixture

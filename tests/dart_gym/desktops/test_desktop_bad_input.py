@@ -18,8 +18,9 @@ pytestmark = pytest.mark.desktop
 
 ON_A_SMALL_DISK = """
 import asyncio, os
-from dart_gym.desktops import make_desktop, sandbox
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.sandbox import runtime_directory
 from dart_gym.core.errors import DesktopError
 
 async def main():
@@ -36,7 +37,7 @@ async def main():
     except DesktopError as error:
         print("DesktopError:", error)
     await desktop.stop()
-    print("left:", [path.name for path in sandbox.runtime_dir().iterdir()])
+    print("left:", [path.name for path in runtime_directory.runtime_dir().iterdir()])
 
 asyncio.run(main())
 """

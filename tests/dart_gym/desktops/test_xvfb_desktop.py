@@ -200,8 +200,8 @@ async def test_a_cancelled_or_late_start_leaves_nothing(descendants):
 
 OWNER = """
 import asyncio, sys
-from dart_gym.desktops import make_desktop
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.factory import make_desktop
 
 async def main():
     desktop = make_desktop(DesktopSpec(width=168, height=224, profile="browser", sandbox=sys.argv[1]))
