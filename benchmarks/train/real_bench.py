@@ -36,7 +36,7 @@ class Measured:
     """One run.
 
     Attributes:
-        env_utilisation: seconds in reset, step and evaluate over slots x wall.
+        env_utilisation: seconds in reset, step and evaluate over workers x wall.
         rollout_utilisation: share of the time that engines computed.
         throughput: trained actions per minute.
         seconds: that were measured.

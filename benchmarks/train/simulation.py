@@ -68,7 +68,7 @@ class Outcome:
     """What one simulated run came to, after its first part was left out.
 
     Attributes:
-        env_utilisation: seconds in reset, step and evaluate over slots x wall.
+        env_utilisation: seconds in reset, step and evaluate over workers x wall.
         rollout_utilisation: share of the time that engines computed.
         throughput: trained actions per minute.
         played: actions played per minute.
@@ -156,8 +156,8 @@ class Simulation:
 
     def run(self, hours: float, *, skip_hours: float) -> Outcome:
         """Simulate, leave out the beginning, and sum up the rest."""
-        for slot in range(self.setting.desktops):
-            self.clock.start(self._slot(slot))
+        for worker in range(self.setting.desktops):
+            self.clock.start(self._worker(worker))
         self.clock.start(self._train_batches(self.scheduler.batches) if self.scheduler.batches else self._train())
         if not self.design.coupled:
             self.clock.start(self._keep_updated())
@@ -187,28 +187,28 @@ class Simulation:
 
     # --- desktops -----------------------------------------------------------------------------------------------
 
-    def _slot(self, slot: int) -> Process:
-        """One desktop: what `RolloutService._slot` and `episode.play` do."""
+    def _worker(self, worker: int) -> Process:
+        """One desktop: what `RolloutService._worker` and `episode.play` do."""
         while True:
-            assignment = self.scheduler.next(slot, admitted=self._admitted())
+            assignment = self.scheduler.next(worker, admitted=self._admitted())
             if assignment is None:
                 yield self._work
                 continue
             episode = draw(self.setting, assignment)
-            self.phases.enter(slot, "reset")
+            self.phases.enter(worker, "reset")
             yield from self._boot(episode)
             yield episode.prepare_s
-            oldest = yield from self._steps(slot, episode)
+            oldest = yield from self._steps(worker, episode)
             yield episode.evaluate_s
-            self.phases.enter(slot, "idle")
+            self.phases.enter(worker, "idle")
             self.counts.actions_played += len(episode.tokens)
             self._record(assignment, episode, oldest)
 
-    def _steps(self, slot: int, episode: Episode) -> Generator[float | Signal, None, int]:
+    def _steps(self, worker: int, episode: Episode) -> Generator[float | Signal, None, int]:
         """Policy and desktop in turn; returns the oldest version that served."""
         oldest, kept = 1 << 30, _KeptPrompt()
         for step, (tokens, seconds) in enumerate(zip(episode.tokens, episode.step_s, strict=True)):
-            self.phases.enter(slot, "generate")
+            self.phases.enter(worker, "generate")
             began = self.clock.now
             while (engine := self._route(kept.engine)) is None:
                 yield self._serving
@@ -219,7 +219,7 @@ class Simulation:
             oldest, kept = min(oldest, version), _KeptPrompt(engine, version)
             self.counts.generated += 1
             self.counts.generate_s += self.clock.now - began
-            self.phases.enter(slot, "step")
+            self.phases.enter(worker, "step")
             yield seconds
         return oldest
 

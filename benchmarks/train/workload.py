@@ -78,7 +78,7 @@ class Setting:
     """One cluster and what it is to learn.
 
     Attributes:
-        desktops: slots.
+        desktops: workers.
         engines: model replicas.
         tasks: of the training set (DART: 181).
         group_size: rollouts of a task.

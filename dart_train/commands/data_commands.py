@@ -48,10 +48,10 @@ def serve(
         run_data_service(
             manager,
             context.run.metrics("data"),
-            slots=context.config.rollout.slots,
+            slots=context.config.rollout.workers,
             retention=context.config.data.retention,
             sweep_interval_s=context.config.data.sweep_interval_s,
-            patience_s=context.config.data.patience_s,
+            unavailable_timeout_s=context.config.data.unavailable_timeout_s,
         )
 
 

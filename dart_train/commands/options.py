@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file, see configs/")]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.slots=2")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.workers=2")
 ]
 Name = Annotated[str | None, typer.Option(help="name of the run; its directory is RUNS_DIR/NAME")]
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]

@@ -125,11 +125,11 @@ class DataConfig(_Model):
     image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
     retention: RetentionConfig = RetentionConfig()
     sweep_interval_s: float = Field(0.5, gt=0)
-    patience_s: float = Field(
+    unavailable_timeout_s: float = Field(
         300.0,
         ge=0,
         description="how long the trainer and the data manager's process go on while the database is away; that of "
-        "rollouts is rollout.patience_s",
+        "rollouts is rollout.unavailable_timeout_s",
     )
     curation: CurationConfig = CurationConfig()
 

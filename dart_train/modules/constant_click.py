@@ -77,7 +77,7 @@ def main(context: ModuleContext) -> None:
             context.client(),
             assignments,
             lambda _: ConstantClicker(places),
-            slots=config.rollout.slots,
+            workers=config.rollout.workers,
             told=told,
         )
     )

@@ -59,7 +59,7 @@ def main(context: ModuleContext) -> None:
         try:
             kept = asyncio.run(
                 collect_demonstrations(
-                    context.client(), missing, recorder, new_policy, slots=config.rollout.slots, told=told
+                    context.client(), missing, recorder, new_policy, workers=config.rollout.workers, told=told
                 )
             )
         finally:

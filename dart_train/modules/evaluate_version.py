@@ -111,7 +111,7 @@ async def _play_all(
         ) as pool:
             client = context.client()
             return await play_all(
-                client, assignments, lambda _: factory(EpisodeEngine(pool)), slots=rollout.slots, told=told
+                client, assignments, lambda _: factory(EpisodeEngine(pool)), workers=rollout.workers, told=told
             )
 
 

@@ -96,7 +96,7 @@ def _learn(context: ModuleContext) -> None:
     from dart_train.trainer import DartGRPOTrainer
 
     arguments = trainer_arguments(context.config, context.run)
-    with context.open_data(context.config.data.patience_s) as data:
+    with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         started_from = max(
             (row for row in data.checkpoints() if row.source in START_SOURCES), key=lambda row: row.version
@@ -126,7 +126,7 @@ def _learn_with(context: ModuleContext, name: str) -> None:
 
     kind = load_class(name)
     loop, options = LoopConfig.split(context.config.trainer)
-    with context.open_data(context.config.data.patience_s) as data:
+    with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         try:
             trainer = kind(newest.path, data, **options)

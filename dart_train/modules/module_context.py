@@ -17,7 +17,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.data.store.sql_store import PATIENCE_S
+from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S
 from dart_train.run.run_directory import RunDirectory
 
 PROGRESS_INTERVAL_S = 0.2
@@ -63,9 +63,9 @@ class ModuleContext:
     def __post_init__(self) -> None:
         self.config = expand_tasks(self.config)
 
-    def open_data(self, patience_s: float = PATIENCE_S) -> DataManager:
+    def open_data(self, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S) -> DataManager:
         """The run's data manager; its calls wait so long for a database that is away."""
-        return open_data(self.config, self.run, patience_s)
+        return open_data(self.config, self.run, unavailable_timeout_s)
 
     def database_url(self) -> str:
         """URL of the run's database."""
@@ -134,7 +134,9 @@ def check_model(path: str | Path) -> None:
         raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
 
 
-def open_data(config: RunConfig, run: RunDirectory, patience_s: float = PATIENCE_S) -> DataManager:
+def open_data(
+    config: RunConfig, run: RunDirectory, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S
+) -> DataManager:
     """Open a run's data manager with the run's settings; its calls wait so long for a database that is away."""
     return DataManager.open(
         url=config.data.database_url() or run.database_url,
@@ -142,5 +144,5 @@ def open_data(config: RunConfig, run: RunDirectory, patience_s: float = PATIENCE
         run_id=config.name,
         config=config.curation,
         image_format=config.data.image_format,
-        patience_s=patience_s,
+        unavailable_timeout_s=unavailable_timeout_s,
     )

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
+from dart_train.core.availability import insist
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.core.outage import insist
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.modules.run_policy import make_policy
@@ -49,9 +49,9 @@ def main(context: ModuleContext, *, plain: bool = False) -> None:
     config = context.config.rollout
     listen = listen_address(config.metrics_listen, context.run)
     service_http.parse_listen(listen)
-    with insist(context.open_data, config.patience_s) as data:
-        newest = insist(lambda: published(data), config.patience_s)
-        insist(lambda: data.set_fact(ROLLOUTS_ENDED, False), config.patience_s)
+    with insist(context.open_data, config.unavailable_timeout_s) as data:
+        newest = insist(lambda: published(data), config.unavailable_timeout_s)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, False), config.unavailable_timeout_s)
         service = RolloutService(
             config,
             data,
@@ -69,7 +69,7 @@ def main(context: ModuleContext, *, plain: bool = False) -> None:
         _log.info("ended: %s", summary)
         if stopped:
             raise SystemExit(STOPPED_STATUS)
-        insist(lambda: data.set_fact(ROLLOUTS_ENDED, True), config.patience_s)
+        insist(lambda: data.set_fact(ROLLOUTS_ENDED, True), config.unavailable_timeout_s)
 
 
 def listen_address(configured: str | None, run: RunDirectory) -> str:

@@ -1,4 +1,4 @@
-"""The policy of a run: prompts, action format and sampling around whatever engine a slot is given."""
+"""The policy of a run: prompts, action format and sampling around whatever engine a worker is given."""
 
 from __future__ import annotations
 

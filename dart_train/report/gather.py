@@ -84,7 +84,7 @@ def gather(config: RunConfig, run: RunDirectory, data: DataManager) -> ReportDat
     }
     tasks = _tasks(config, evaluations)
     span = _rl_span(state)
-    throughput = data.throughput(*span, slots=config.rollout.slots) if span else None
+    throughput = data.throughput(*span, slots=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.staleness_histogram(), data.census()
     figures: dict[str, float | int | str | None] = {

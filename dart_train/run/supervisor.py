@@ -30,7 +30,7 @@ FIRST_BACKOFF_S = 0.5
 LOG_TAIL_LINES = 15
 LOG_TAIL_BYTES = 1 << 16
 ERROR_WINDOW_S = 1800.0
-"""Errors with a message count for so long: they can take minutes of patience each."""
+"""Errors with a message count for so long: each can come after minutes of waiting for something."""
 
 _ERROR_MARKS = ("error: ", "dart-gym: ", "dart-agent: ")
 """How our programs begin the message that they end with."""

@@ -203,7 +203,7 @@ def _success(view: View, rows: int, points: int) -> RenderableType:
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", width=4)
-    success, left_out = view.rollout.get("success", {}), view.rollout.get("quarantine", {})
+    success, left_out = view.rollout.get("success", {}), view.rollout.get("left_out", {})
     room = rows - 1 if len(success) < rows else rows - 2  # for the mean, and for those that are not shown
     first = sorted(success, key=lambda task: task not in left_out)
     for task in first[: max(0, room)]:
@@ -337,9 +337,11 @@ def _alerts(view: View) -> list[RenderableType]:
     """A line for each thing that is away or left out, the gravest first."""
     lines = [(alert, "bold red") for alert in view.alerts]
     if view.current == "rl":
-        for outage in view.rollout.get("outages", {}).values():
-            lines.append((f"{outage['what']} for {clock(outage['seconds'])}: {outage['reason']}", "bold red"))
-        for task, reason in view.rollout.get("quarantine", {}).items():
+        for availability in view.rollout.get("unavailable", {}).values():
+            lines.append(
+                (f"{availability['what']} for {clock(availability['seconds'])}: {availability['reason']}", "bold red")
+            )
+        for task, reason in view.rollout.get("left_out", {}).items():
             lines.append((f"{task} is left out: {reason}", "yellow"))
         for version, reason in view.rollout.get("weights_skipped", {}).items():
             lines.append((f"version {version} is skipped: {reason}", "yellow"))

@@ -5,8 +5,8 @@ the loss of this process: only records and metrics stand still.
 
 Invariants:
     - SIGTERM or SIGINT ends it after the turn in progress, with nothing half done and a last line of metrics.
-    - A database that is busy or away costs turns, not the process, for as long as `patience_s`; what only a person can
-      mend ends it at once with its message.
+    - A database that is busy or away costs turns, not the process, for at most `unavailable_timeout_s`; what only a
+      person can mend ends it at once with its message.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from dart_train.core.availability import Availability
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.core.outage import Outage
 from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, SchemaError
 from dart_train.data.groups.leases import Sweep
 from dart_train.data.maintenance.pool_import import fill_pool
@@ -42,7 +42,7 @@ class DataService:
         slots: desktops of the run, for their utilisation.
         retention: what is cleared away, and how often; by default nothing.
         metrics_interval_s: between two lines.
-        patience_s: how long the database may be away, or its disk full.
+        unavailable_timeout_s: how long the database may be away, or its disk full.
         clock: monotonic seconds.
     """
 
@@ -54,10 +54,10 @@ class DataService:
         slots: int | None = None,
         retention: RetentionConfig | None = None,
         metrics_interval_s: float = 1.0,
-        patience_s: float = 300.0,
+        unavailable_timeout_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._outage = Outage("the database", patience_s)
+        self._availability = Availability("the database", unavailable_timeout_s)
         self._data, self._metrics, self._slots = data, metrics, slots
         self._retention = retention or RetentionConfig()
         self._collected_at = clock()
@@ -116,10 +116,10 @@ class DataService:
             pause = sweep_interval_s
             try:
                 self.turn()
-                self._outage.succeeded()
+                self._availability.succeeded()
             except DataError as error:
-                pause = max(pause, self._outage.failed(error))
-                if self._outage.over or isinstance(error, (SchemaError, CorruptDataError, ReadOnlyError)):
+                pause = max(pause, self._availability.failed(error))
+                if self._availability.timed_out or isinstance(error, (SchemaError, CorruptDataError, ReadOnlyError)):
                     raise
             stop.wait(pause)
         self._data.refresh_task_stats()
@@ -163,7 +163,7 @@ def run_data_service(
     retention: RetentionConfig | None = None,
     sweep_interval_s: float = 0.5,
     metrics_interval_s: float = 1.0,
-    patience_s: float = 300.0,
+    unavailable_timeout_s: float = 300.0,
 ) -> None:
     """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
 
@@ -174,7 +174,7 @@ def run_data_service(
         retention: what is cleared away, and how often; by default nothing.
         sweep_interval_s: between two turns.
         metrics_interval_s: between two lines of metrics.
-        patience_s: how long the database may be away, or its disk full.
+        unavailable_timeout_s: how long the database may be away, or its disk full.
 
     Raises:
         DataError: the database or disk failed; the message says what to do.
@@ -193,7 +193,7 @@ def run_data_service(
             slots=slots,
             retention=retention,
             metrics_interval_s=metrics_interval_s,
-            patience_s=patience_s,
+            unavailable_timeout_s=unavailable_timeout_s,
         )
         service.run(stop, sweep_interval_s)
     finally:

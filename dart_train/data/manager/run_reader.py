@@ -30,7 +30,7 @@ from dart_train.data.insight.serving import VersionLife
 from dart_train.data.insight.statistics import Bucket, TaskStats, Throughput
 from dart_train.data.insight.status import Status
 from dart_train.data.store.schema import CheckpointStatus, RolloutState, rollout_meta, rollout_run, run_state
-from dart_train.data.store.sql_store import PATIENCE_S, Store
+from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S, Store
 
 IMAGE_CACHE_BYTES = 128 * 2**20
 TRAJECTORY_CACHE = 512
@@ -71,7 +71,7 @@ class RunReader:
         config: CurationConfig | None = None,
         clock: Callable[[], float] | None = None,
         image_format: str = "png",
-        patience_s: float = PATIENCE_S,
+        unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
     ) -> Self:
         """Open (and where needed make) the database and the data directory of a run.
 
@@ -82,13 +82,17 @@ class RunReader:
             config: the switches of curation.
             clock: Unix time for tests to turn; None for the database's own.
             image_format: of new screenshots, "png" or "webp".
-            patience_s: how long each call goes on trying while a database server is away.
+            unavailable_timeout_s: how long each call goes on trying while a database server is away.
 
         Raises:
             DataError: the database or directory cannot be used; the message says why.
         """
         return cls(
-            Store(url, patience_s=patience_s), TrajectoryFiles(root, image_format=image_format), run_id, config, clock
+            Store(url, unavailable_timeout_s=unavailable_timeout_s),
+            TrajectoryFiles(root, image_format=image_format),
+            run_id,
+            config,
+            clock,
         )
 
     def close(self) -> None:

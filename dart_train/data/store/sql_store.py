@@ -39,7 +39,7 @@ from dart_train.data.store.schema import REVISION
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 30.0
-PATIENCE_S = 15.0
+UNAVAILABLE_TIMEOUT_S = 15.0
 SAY_AWAY_S = 5.0  # a shorter absence is nobody's business
 RACE_ATTEMPTS = 5
 MYSQL_RACES = (1213, 1062, 1020)  # deadlock; duplicate key and changed record: two processes began one group at once
@@ -79,7 +79,7 @@ class Store:
     Args:
         url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
         busy_timeout_s: how long a transaction waits for the lock of another one.
-        patience_s: how long a transaction is tried again while a server cannot be reached.
+        unavailable_timeout_s: how long a transaction is tried again while a server cannot be reached.
         upgrade: bring an older schema up to date instead of refusing it.
 
     Raises:
@@ -91,7 +91,7 @@ class Store:
         url: str,
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
-        patience_s: float = PATIENCE_S,
+        unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
         upgrade: bool = False,
     ) -> None:
         try:
@@ -102,7 +102,7 @@ class Store:
             ) from None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         self.where = str(parsed.database) if self.is_sqlite else parsed.render_as_string(hide_password=True)
-        self._busy_timeout_s, self._patience_s = busy_timeout_s, patience_s
+        self._busy_timeout_s, self._unavailable_timeout_s = busy_timeout_s, unavailable_timeout_s
         self._inode: int | None = None  # of the SQLite file, once it is there
         if self.is_sqlite:
             self._make_folder(parsed.database)
@@ -205,12 +205,14 @@ class Store:
                     continue
                 away = not self.is_sqlite and (code in MYSQL_AWAY or error.connection_invalidated)
                 waited = time.monotonic() - began
-                if not away or waited + pause > self._patience_s:
+                if not away or waited + pause > self._unavailable_timeout_s:
                     raise self._explain(error) from error
                 if waited > SAY_AWAY_S and not said:
                     said = True
                     reason = " ".join(str(error.orig).split())
-                    _log.warning("%s is away, will go on trying for %.0f s: %s", self.where, self._patience_s, reason)
+                    _log.warning(
+                        "%s is away, will go on trying for %.0f s: %s", self.where, self._unavailable_timeout_s, reason
+                    )
             else:
                 if said:
                     _log.warning("%s is back after %.0f s", self.where, time.monotonic() - began)

@@ -3,7 +3,7 @@
 Invariants:
     - A request that a replica does not answer is sent to another one (or the same, restarted): no step is lost to
       a dead replica. Only a request that is refused as wrong, that living replicas fail at `MAX_REFUSALS` times, or
-      that finds no replica for `patience_s`, fails with `EngineError`.
+      that finds no replica for `unavailable_timeout_s`, fails with `EngineError`.
     - A replica gets requests only after it answered, serves the pool's weights by its own word and, where they have a
       fingerprint, by its log-probabilities, and can still answer a request that was answered before. One that fails
       is looked at at once, taken out of service (`quarantine`), and started again or connected to again, each time
@@ -151,7 +151,7 @@ class EnginePool:
 
     async def generate_near(self, prompt: Prompt, sampling: Sampling, sticky: str | None) -> tuple[Generation, str]:
         """Like `generate`, with a replica to prefer; also returns the name of the one that answered."""
-        deadline = time.monotonic() + self.config.patience_s
+        deadline = time.monotonic() + self.config.unavailable_timeout_s
         refusals, busy = 0, 0
         failed: set[str] = set()
         while True:
@@ -268,7 +268,7 @@ class EnginePool:
             if time.monotonic() >= deadline:
                 full = any(replica.usable for replica in self.replicas)
                 what = "all engine replicas were full" if full else "no engine replica"
-                raise EngineError(f"{what} for {self.config.patience_s:.0f} s ({self._reasons()})")
+                raise EngineError(f"{what} for {self.config.unavailable_timeout_s:.0f} s ({self._reasons()})")
             self.queued += 1
             try:
                 await self._changed.wait(deadline)
@@ -305,7 +305,7 @@ class EnginePool:
     async def _give_way(self, replica: Replica, times: int, error: EngineError, deadline: float) -> None:
         """Send fewer requests to a busy replica, and let some time pass before the next try."""
         if time.monotonic() >= deadline:
-            raise EngineBusy(f"busy for {self.config.patience_s:.0f} s: {error}") from error
+            raise EngineBusy(f"busy for {self.config.unavailable_timeout_s:.0f} s: {error}") from error
         replica.concurrency = shrink(replica.concurrency)
         await asyncio.sleep(backoff(times, BUSY_PAUSE_S))
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
-from dart_train.core.outage import Outage
+from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
@@ -73,7 +73,7 @@ class WeightSync:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
         pool: the replicas.
         interval_s: between two looks.
-        outage: of the database; told of looks that fail.
+        availability: of the database; told of looks that fail.
 
     Attributes:
         target: the checkpoint that the replicas are brought to.
@@ -89,10 +89,10 @@ class WeightSync:
         pool: EnginePool,
         *,
         interval_s: float = 0.2,
-        outage: Outage | None = None,
+        availability: Availability | None = None,
     ) -> None:
         self._newest, self._pool, self._interval = newest, pool, interval_s
-        self._outage = outage or Outage("the database", math.inf)
+        self._availability = availability or Availability("the database", math.inf)
         self._failures: Counter[Weights] = Counter()
         self._checked: Weights | None = None
         self._running: set[str] = set()
@@ -167,9 +167,9 @@ class WeightSync:
         try:
             weights = self._newest()
         except DataError as error:
-            self._outage.failed(error, "checkpoints")
+            self._availability.failed(error, "checkpoints")
             return None
-        self._outage.succeeded("checkpoints")
+        self._availability.succeeded("checkpoints")
         return weights
 
     async def _sound(self, weights: Weights) -> bool:

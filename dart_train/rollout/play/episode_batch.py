@@ -1,4 +1,4 @@
-"""A fixed list of episodes on desktop slots: evaluations, baselines, demonstrations. Training uses the scheduler."""
+"""A fixed list of episodes on a few desktops: evaluations, baselines, demonstrations. Training uses the scheduler."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def play_all(
     assignments: Iterable[Assignment],
     new_policy: Callable[[ClientSession], Policy],
     *,
-    slots: int,
+    workers: int,
     told: Callable[[int, PlayedEpisode], None],
 ) -> list[PlayedEpisode]:
     """Play every assignment once.
@@ -32,8 +32,8 @@ async def play_all(
     Args:
         client: of the cluster.
         assignments: what to play; the result is in this order.
-        new_policy: makes the policy of one slot, which plays on that session.
-        slots: sessions at the same time.
+        new_policy: makes the policy of one worker, which plays on that session.
+        workers: sessions at the same time.
         told: called after each episode with the number of those done.
 
     Raises:
@@ -43,7 +43,7 @@ async def play_all(
     work = list(enumerate(assignments))[::-1]
     results: dict[int, PlayedEpisode] = {}
 
-    async def slot() -> None:
+    async def worker() -> None:
         async with client.session() as session:
             policy = new_policy(session)
             while work:
@@ -51,13 +51,13 @@ async def play_all(
                 results[index] = await _play_until_scored(session, policy, assignment)
                 told(len(results), results[index])
 
-    running = [asyncio.create_task(slot()) for _ in range(min(slots, len(work)))]
+    running = [asyncio.create_task(worker()) for _ in range(min(workers, len(work)))]
     try:
         for task in asyncio.as_completed(running):
             await task
     finally:
-        for slot_task in running:
-            slot_task.cancel()
+        for worker_task in running:
+            worker_task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
     return [results[index] for index in sorted(results)]
 

@@ -15,24 +15,24 @@ BUSY_PHASES = frozenset({"reset", "step"})
 
 
 class PhaseClock:
-    """Which phase every slot is in, and seconds spent in each phase by all slots together."""
+    """Which phase every worker is in, and seconds spent in each phase by all workers together."""
 
-    def __init__(self, slots: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._phase = ["idle"] * slots
-        self._since = [clock()] * slots
+        self._phase = ["idle"] * workers
+        self._since = [clock()] * workers
         self._seconds = dict.fromkeys(PHASES, 0.0)
 
     @property
-    def slots(self) -> int:
+    def workers(self) -> int:
         """How many there are."""
         return len(self._phase)
 
-    def enter(self, slot: int, phase: str) -> None:
-        """A slot begins a phase."""
+    def enter(self, worker: int, phase: str) -> None:
+        """A worker begins a phase."""
         now = self._clock()
-        self._seconds[self._phase[slot]] += now - self._since[slot]
-        self._phase[slot], self._since[slot] = phase, now
+        self._seconds[self._phase[worker]] += now - self._since[worker]
+        self._phase[worker], self._since[worker] = phase, now
 
     def seconds(self) -> dict[str, float]:
         """Seconds by phase until now, the running ones included."""
@@ -43,7 +43,7 @@ class PhaseClock:
         return total
 
     def counts(self) -> dict[str, int]:
-        """Slots by present phase."""
+        """Workers by present phase."""
         return dict(Counter(self._phase))
 
 
@@ -99,21 +99,21 @@ class Gauges:
     """All gauges of one service.
 
     Args:
-        slots: desktops.
+        workers: desktops.
         tasks: the training set.
         newest_version: returns the newest weights' version, to tell how old those of an episode are.
 
     Attributes:
-        clock: phases of the slots.
+        clock: phases of the workers.
         success: of the newest rollouts by task.
         totals: sums over the life of the service.
         staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
     """
 
     def __init__(
-        self, slots: int, tasks: Iterable[str], newest_version: Callable[[], int], *, window: int = 256
+        self, workers: int, tasks: Iterable[str], newest_version: Callable[[], int], *, window: int = 256
     ) -> None:
-        self.clock = PhaseClock(slots)
+        self.clock = PhaseClock(workers)
         self.success = SuccessWindow(tasks)
         self.totals = Totals()
         self.staleness: deque[int] = deque(maxlen=window)
@@ -137,7 +137,7 @@ class Gauges:
         phases, totals, staleness = self.clock.seconds(), self.totals, self.staleness
         busy = sum(phases[phase] for phase in BUSY_PHASES)
         seconds, grown = totals.rates(busy=busy, waiting=phases["generate"], **growing)
-        slot_seconds, episodes = seconds * self.clock.slots, grown.get("episodes", 0.0)
+        worker_seconds, episodes = seconds * self.clock.workers, grown.get("episodes", 0.0)
         return {
             "actions": int(totals.sums["actions"]),
             "episodes": int(totals.sums["episodes"]),
@@ -145,8 +145,8 @@ class Gauges:
             "terminals": dict(totals.terminals),
             "desktops": self.clock.counts(),
             "phase_s": phases,
-            "env_utilisation": min(1.0, grown["busy"] / slot_seconds),
-            "engine_wait_share": min(1.0, grown["waiting"] / slot_seconds),
+            "env_utilisation": min(1.0, grown["busy"] / worker_seconds),
+            "engine_wait_share": min(1.0, grown["waiting"] / worker_seconds),
             "actions_per_min": 60.0 * grown.get("actions", 0.0) / seconds,
             "rollouts_per_s": episodes / seconds,
             "seconds_per_rollout": {

@@ -81,7 +81,7 @@ async def collect_demonstrations(
     recorder: Recorder,
     new_policy: Callable[[ClientSession], DemonstratingPolicy],
     *,
-    slots: int,
+    workers: int,
     told: Callable[[int, PlayedEpisode], None],
 ) -> int:
     """Play and record demonstrations; those that did not succeed are left out.
@@ -91,7 +91,7 @@ async def collect_demonstrations(
         assignments: what to play.
         recorder: with the source "oracle".
         new_policy: makes the policy of a session.
-        slots: sessions at the same time.
+        workers: sessions at the same time.
         told: called after each episode with the number of those done.
 
     Returns:
@@ -106,5 +106,5 @@ async def collect_demonstrations(
             kept += 1
         told(done, episode)
 
-    await play_all(client, assignments, new_policy, slots=slots, told=take)
+    await play_all(client, assignments, new_policy, workers=workers, told=take)
     return kept

@@ -1,11 +1,11 @@
-"""Hands finished rollouts to the data manager from a thread of its own, so that no slot waits for disk or database.
+"""Hands finished rollouts to the data manager from a thread of its own, so that no worker waits.
 
 Invariants:
     - Episodes are recorded in the order in which they ended; each once, however often that is tried.
-    - While the database is away, or the disk is full, they wait, and are tried again until the outage is over or has
-      lasted for too long; then `failure` is set and the service ends.
+    - While the database is away, or the disk is full, they wait, and are tried again until that is over or
+      has lasted for too long; then `failure` is set and the service ends.
     - An episode that the data manager refuses as invalid is left out, and said so. Several in a row are no accident.
-    - `put` never blocks. Back-pressure is the slots' business: they look at `full` before they begin an episode.
+    - `put` never blocks. Back-pressure is the workers' business: they look at `full` before they begin an episode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.rollout_episode import PlayedEpisode, to_trajectory
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ class Recorder:
     Args:
         data: the run's data manager.
         source: of the trajectories.
-        patience_s: how long an outage may last, where `outages` is not given.
-        outages: notes those of database and disk; shared with others who notice them.
+        unavailable_timeout_s: how long database or disk may be unavailable, where `dependencies` is not given.
+        dependencies: told when database or disk is unavailable; shared with others who notice it.
         most: episodes that may wait before it is full.
         most_bytes: of screenshots that may wait before it is full.
         on_failure: called (in the recorder's thread) when recording is given up.
@@ -53,8 +53,8 @@ class Recorder:
         data: DataManager,
         *,
         source: str = "rollout",
-        patience_s: float = 300.0,
-        outages: Outages | None = None,
+        unavailable_timeout_s: float = 300.0,
+        dependencies: Dependencies | None = None,
         most: int = 256,
         most_bytes: int = 1 << 31,
         on_failure: Callable[[], object] | None = None,
@@ -63,7 +63,7 @@ class Recorder:
         self.failure: BaseException | None = None
         self.busy_s = 0.0
         self._data, self._source = data, source
-        self._outages = outages or Outages(patience_s)
+        self._dependencies = dependencies or Dependencies(unavailable_timeout_s)
         self._most, self._most_bytes = most, most_bytes
         self._on_failure = on_failure
         self._queue: SimpleQueue[PlayedEpisode | None] = SimpleQueue()
@@ -82,7 +82,7 @@ class Recorder:
     @property
     def full(self) -> bool:
         """Whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
-        return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._outages.disk.away
+        return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
     def put(self, played: PlayedEpisode) -> None:
         """Record an episode soon."""
@@ -99,7 +99,7 @@ class Recorder:
             _log.error("%d episodes were not recorded: %s", self.pending, self.failure or self._why_not())
 
     def _why_not(self) -> str:
-        away = self._outages.present()
+        away = self._dependencies.present()
         return "; ".join(f"{state.what}: {state.reason}" for state in away.values()) or "no time was left"
 
     def _count(self, played: PlayedEpisode, change: int) -> None:
@@ -143,8 +143,8 @@ class Recorder:
                 return False
 
     def _succeed(self, seconds: float) -> None:
-        self._outages.disk.succeeded(SOURCE)
-        self._outages.database.succeeded(SOURCE)
+        self._dependencies.disk.succeeded(SOURCE)
+        self._dependencies.database.succeeded(SOURCE)
         self.recorded += 1
         self.busy_s += seconds
         self._refused_in_a_row = 0
@@ -157,13 +157,13 @@ class Recorder:
         _log.error("an episode is left out: %s", error)
 
     def _note(self, error: DataError) -> float:
-        """Note a failure; return the pause before the next try. Raises the error after too long an outage."""
+        """Note a failure; return the pause before the next try. Raises the error where that has lasted for too long."""
         full = isinstance(error, DiskFullError)
-        outage, other = self._outages.disk, self._outages.database
+        availability, other = self._dependencies.disk, self._dependencies.database
         if not full:
-            outage, other = other, outage
+            availability, other = other, availability
         other.succeeded(SOURCE)  # as far as one can see
-        pause = outage.failed(error, SOURCE)
-        if outage.over:
+        pause = availability.failed(error, SOURCE)
+        if availability.timed_out:
             raise error
         return pause

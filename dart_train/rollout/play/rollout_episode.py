@@ -28,7 +28,7 @@ from dart_train.core.trajectory import Step, Trajectory
 from dart_train.rollout.schedule.scheduler import Assignment
 
 PHASES = ("idle", "connect", "reset", "generate", "step")
-"""What a desktop slot can be doing."""
+"""What a worker can be doing."""
 
 
 @dataclass(frozen=True, slots=True)

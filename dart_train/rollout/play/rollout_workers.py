@@ -1,10 +1,10 @@
-"""Desktop slots: each plays one rollout after the other on a session of its own.
+"""Rollout workers: each plays one rollout after the other on a session of its own.
 
 Invariants:
     - Every rollout that begins is taken account of exactly once: scored, or lost and dealt again, or cut off by the end
       of the service; what was played of it is recorded in any case.
-    - A slot that loses its desktop goes on with a new session, while the service has patience with the cluster.
-    - A task that loses its desktops is left out for a while (`quarantine`), and the others go on.
+    - A worker that loses its desktop opens a new session, for as long as the cluster may be unavailable.
+    - A task that loses its desktops is left out for a while (`CircuitBreakers`), and the others go on.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dart_gym.core.errors import (
     UnknownTaskError,
 )
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.outage import backoff
+from dart_train.core.availability import backoff
 from dart_train.core.train_errors import TasksFailedError
+from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
-from dart_train.rollout.play.outages import Outages
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollout_episode import Limits, PlayedEpisode, Rollout
-from dart_train.rollout.schedule.circuit_breaker import Quarantine
+from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
 
@@ -42,21 +42,21 @@ STOPPED = "the service was told to stop"
 TASKS_FAULTS = ("environment", "evaluation")
 
 
-class Slots:
-    """All desktop slots of the service, within one event loop.
+class Workers:
+    """All workers of the service, within one event loop.
 
     Args:
         config: of the service.
         scheduler: deals out rollouts.
         client: of the environment cluster.
-        new_policy: makes the policy of one slot.
+        new_policy: makes the policy of one worker.
         recorder: takes what was played.
         gauges: are told what goes on.
-        outages: note those of the cluster, and of all tasks together.
+        dependencies: told when the cluster, or every task, is unavailable.
 
     Attributes:
         admitted: whether another group may be opened; the data manager's decision.
-        quarantine: tasks that are left out.
+        breakers: a circuit breaker for each task.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class Slots:
         new_policy: Callable[[], Policy],
         recorder: Recorder,
         gauges: Gauges,
-        outages: Outages,
+        dependencies: Dependencies,
     ) -> None:
         self.admitted = True
-        self.quarantine = Quarantine(
+        self.breakers = CircuitBreakers(
             (entry.id for entry in config.tasks),
-            losses=config.quarantine_after,
-            first_s=config.quarantine_s,
-            longest_s=20 * config.quarantine_s,
+            losses=config.breaker_losses,
+            first_s=config.breaker_reset_s,
+            longest_s=20 * config.breaker_reset_s,
         )
         self._config, self._scheduler = config, scheduler
         self._client, self._new_policy = client, new_policy
-        self._recorder, self._gauges, self._outages = recorder, gauges, outages
+        self._recorder, self._gauges, self._dependencies = recorder, gauges, dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
-        self._work = asyncio.Event()  # something changed that may give an idle slot work
+        self._work = asyncio.Event()  # something changed that may give an idle worker work
         self._connected: set[int] = set()
-        self._tries: Counter[int] = Counter()  # of slots that lost their desktop while others have theirs
+        self._tries: Counter[int] = Counter()  # of workers that lost their desktop while others have theirs
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -92,11 +92,11 @@ class Slots:
         self._work.set()
 
     def wake(self) -> None:
-        """Let idle slots look for work."""
+        """Let idle workers look for work."""
         self._work.set()
 
-    async def run(self, slot: int) -> None:
-        """Be one slot: play until there is nothing more to play.
+    async def run(self, worker: int) -> None:
+        """Be one worker: play until there is nothing more to play.
 
         Raises:
             DartGymError: a setting or a task's name is wrong, or the cluster stayed away for too long.
@@ -104,77 +104,77 @@ class Slots:
         """
         assignment: Assignment | None = None
         while True:
-            assignment = assignment or await self._next(slot)
+            assignment = assignment or await self._next(worker)
             if assignment is None:
                 return
-            self._gauges.clock.enter(slot, "connect")
+            self._gauges.clock.enter(worker, "connect")
             try:
                 async with self._client.session() as session:
-                    self._found(slot)
+                    self._found(worker)
                     if self._stop.is_set():
                         return
                     begun, assignment = assignment, None
-                    await self._episodes(slot, session, begun)
+                    await self._episodes(worker, session, begun)
                     continue
             except FOR_A_PERSON:
                 raise
             except (DartGymError, OSError) as error:
                 if isinstance(error, ClusterError) and error.code == ErrorCode.AUTH:
                     raise
-                self._connected.discard(slot)
-                pause = self._missed(slot, error)
+                self._connected.discard(worker)
+                pause = self._missed(worker, error)
             finally:
-                self._connected.discard(slot)
-            self._gauges.clock.enter(slot, "idle")
+                self._connected.discard(worker)
+            self._gauges.clock.enter(worker, "idle")
             await self._pause(pause)
             if self._stop.is_set():
                 return
 
-    def _found(self, slot: int) -> None:
-        self._connected.add(slot)
-        self._tries.pop(slot, None)
-        self._outages.cluster.ended()
+    def _found(self, worker: int) -> None:
+        self._connected.add(worker)
+        self._tries.pop(worker, None)
+        self._dependencies.cluster.restored()
 
-    def _missed(self, slot: int, error: Exception) -> float:
-        """A slot has no desktop: note it, and return the pause before it tries again."""
+    def _missed(self, worker: int, error: Exception) -> float:
+        """A worker has no desktop: note it, and return the pause before it tries again."""
         if self._connected:
-            self._tries[slot] += 1
-            if self._tries[slot] == 2:  # the others have had time to notice if it is the whole cluster
-                _log.warning("slot %d lost its desktop, %d others go on: %s", slot, len(self._connected), error)
-            return backoff(self._tries[slot])
-        outage = self._outages.cluster
-        pause = outage.failed(error, f"slot {slot}")
-        if outage.over:
+            self._tries[worker] += 1
+            if self._tries[worker] == 2:  # the others have had time to notice if it is the whole cluster
+                _log.warning("worker %d lost its desktop, %d others go on: %s", worker, len(self._connected), error)
+            return backoff(self._tries[worker])
+        availability = self._dependencies.cluster
+        pause = availability.failed(error, f"worker {worker}")
+        if availability.timed_out:
             raise ClusterError(
-                f"no slot found a desktop for more than {self._config.patience_s:g} s; is `dart-gym serve` running? "
-                f"Last error: {error}",
+                f"no worker found a desktop for more than {self._config.unavailable_timeout_s:g} s; "
+                f"is `dart-gym serve` running? Last error: {error}",
                 ErrorCode.UNREACHABLE,
             ) from error
         return pause
 
     # --- playing ------------------------------------------------------------------------------------------------
 
-    async def _episodes(self, slot: int, session: ClientSession, first: Assignment) -> None:
+    async def _episodes(self, worker: int, session: ClientSession, first: Assignment) -> None:
         """Play one rollout after the other on a session, until there is none or the session is lost."""
         policy = self._new_policy()
         assignment: Assignment | None = first
         losses = 0
         while assignment is not None:
-            played = await self._play(slot, session, policy, assignment)
+            played = await self._play(worker, session, policy, assignment)
             losses = 0 if self._take(played) else losses + 1
-            self._gauges.clock.enter(slot, "idle")
+            self._gauges.clock.enter(worker, "idle")
             if losses:
                 await self._pause(backoff(losses))
             if played.lost_by == "cluster":
                 return
-            assignment = await self._next(slot)
+            assignment = await self._next(worker)
 
-    async def _play(self, slot: int, session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
+    async def _play(self, worker: int, session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
         """Play one rollout; one that is cut off is taken account of before the error goes on."""
         rollout = Rollout(assignment)
 
         def enter(phase: str) -> None:
-            self._gauges.clock.enter(slot, phase)
+            self._gauges.clock.enter(worker, phase)
 
         try:
             return await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
@@ -200,10 +200,10 @@ class Slots:
         return played.trainable
 
     def _won(self, task: str) -> None:
-        if self.quarantine.won(task):
+        if self.breakers.won(task):
             self._scheduler.rejoin(task)
             _log.warning("%s can be played again, and is dealt as before", task)
-        self._outages.tasks.ended()
+        self._dependencies.tasks.restored()
 
     def _lost(self, played: PlayedEpisode) -> None:
         task, ended = played.assignment.task_id, played.terminal
@@ -217,22 +217,22 @@ class Slots:
                 task, played.assignment.seed, what, played.detail or "no detail", then,
             )  # fmt: skip
         if played.lost_by not in TASKS_FAULTS:
-            self.quarantine.undecided(task)
-        elif self.quarantine.lost(task, played.detail or what):
-            _log.error("%s goes into quarantine, the other tasks go on: %s", task, self.quarantine.shown()[task])
-        if task in self.quarantine.held():  # those that were begun before are not dealt again either
+            self.breakers.undecided(task)
+        elif self.breakers.lost(task, played.detail or what):
+            _log.error("%s is left out for a while, the other tasks go on: %s", task, self.breakers.shown()[task])
+        if task in self.breakers.held():  # those that were begun before are not dealt again either
             self._scheduler.drop(task)
 
     # --- waiting ------------------------------------------------------------------------------------------------
 
-    async def _next(self, slot: int) -> Assignment | None:
+    async def _next(self, worker: int) -> Assignment | None:
         """Wait for something to play; None when the service ends."""
         while not self._stop.is_set():
             self._work.clear()
             if not self._recorder.full:
-                assignment = self._scheduler.next(slot, admitted=self.admitted, held=self.quarantine.held())
+                assignment = self._scheduler.next(worker, admitted=self.admitted, held=self.breakers.held())
                 if assignment is not None:
-                    self.quarantine.dealt(assignment.task_id)
+                    self.breakers.dealt(assignment.task_id)
                     return assignment
                 if self._scheduler.exhausted:
                     self._work.set()
@@ -243,15 +243,15 @@ class Slots:
 
     def _look_at_tasks(self) -> None:
         """Nothing is dealt: perhaps because no task is left."""
-        if not self.quarantine.all_held:
+        if not self.breakers.all_held:
             return
-        outage = self._outages.tasks
-        reasons = "; ".join(f"{task}: {reason}" for task, reason in list(self.quarantine.shown().items())[:3])
-        outage.failed(reasons)
-        if outage.over:
+        availability = self._dependencies.tasks
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in list(self.breakers.shown().items())[:3])
+        availability.failed(reasons)
+        if availability.timed_out:
             raise TasksFailedError(
-                f"no task could be played for {self._config.patience_s:g} s ({reasons}): look at the cluster's log, "
-                "and try one with `dart-gym tasks`"
+                f"no task could be played for {self._config.unavailable_timeout_s:g} s ({reasons}): "
+                "look at the cluster's log, and try one with `dart-gym tasks`"
             )
 
     async def _wait_for_work(self) -> None:

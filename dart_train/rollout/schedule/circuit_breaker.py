@@ -24,8 +24,8 @@ class _Circuit:
     reason: str = ""
 
 
-class Quarantine:
-    """Which tasks are left out.
+class CircuitBreakers:
+    """One circuit breaker for each task.
 
     Args:
         tasks: all of them.
@@ -58,16 +58,16 @@ class Quarantine:
 
     @property
     def all_held(self) -> bool:
-        """Whether there is no task that is not in quarantine, a try of it included."""
+        """Whether the circuit of every task is open or half-open."""
         return all(circuit.until is not None for circuit in self._circuits.values())
 
     def dealt(self, task: str) -> None:
-        """A rollout of a task begins: of one in quarantine it is the try that decides."""
+        """A rollout of a task begins: where the circuit is half-open, it is the one that decides."""
         circuit = self._circuits[task]
         circuit.probing = circuit.until is not None
 
     def lost(self, task: str, reason: str) -> bool:
-        """The environment lost a rollout; return whether that puts the task into quarantine (again)."""
+        """The environment lost a rollout; return whether that opens the circuit (again)."""
         circuit = self._circuits[task]
         circuit.losses += 1
         circuit.reason = reason
@@ -79,7 +79,7 @@ class Quarantine:
         return True
 
     def won(self, task: str) -> bool:
-        """A rollout came to a score; return whether that ends a quarantine."""
+        """A rollout came to a score; return whether that closes an open circuit."""
         circuit = self._circuits[task]
         ended = circuit.until is not None
         if circuit.losses:
@@ -91,7 +91,7 @@ class Quarantine:
         self._circuits[task].probing = False
 
     def shown(self) -> dict[str, str]:
-        """Tasks in quarantine, with what happens to them."""
+        """Tasks whose circuit is open or half-open, with what happens to them."""
         return {
             task: f"{circuit.losses} losses in a row, {circuit.reason}"
             for task, circuit in self._circuits.items()

@@ -1,7 +1,7 @@
-"""Deals out rollouts to desktop slots.
+"""Deals out rollouts to the workers.
 
 Rollout-wise, as DART does: whoever is free gets the next one, nobody waits for a batch or a task. For comparison, and
-where a trainer must stay on-policy, there are two ways that wait: task-wise, where the slots that play a group are a
+where a trainer must stay on-policy, there are two ways that wait: task-wise, where the workers that play a group are a
 team and take a new group when the last member has ended, and batch-wise, where new groups come with a new batch.
 
 Pure: no clock, no I/O, no random state; the same configuration and the same sequence of calls give the same answers.
@@ -14,12 +14,12 @@ Invariants:
     - Fairness is over groups, so that a task with smaller groups takes a smaller share of the rollouts: with
       v(task) = groups dealt / weight (a member counts as its part of the group, divided by the share that curation gave
       its task), a new group is opened, or a member is dealt for the first time, only for the task with the smallest v
-      or for the slot's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: a slot
-      that changes its task pays for a new page, so small groups must not make it change more often. Finishing what is
-      open, when no new group is admitted or as many are dealt out as may be at once, is exempt.
+      or for the worker's present task while that is at most `stay_groups` full groups ahead, counted in rollouts: who
+      changes its task pays for a new page, so small groups must not make it change more often. Finishing what is open,
+      when no new group is admitted or as many are dealt out as may be at once, is exempt.
     - Members of an open group go before a new group of the same task.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
-    - Task-wise, a slot plays members of one group until that group has ended. Batch-wise, the groups that are open or
+    - Task-wise, a worker plays members of one group until that group has ended. Batch-wise, the groups that are open or
       ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
 """
 
@@ -92,7 +92,7 @@ class _Task:
 
 
 class Scheduler:
-    """Decides what each free slot plays next.
+    """Decides what each free worker plays next.
 
     Args:
         tasks: the training set.
@@ -102,11 +102,11 @@ class Scheduler:
         completed: rollouts recorded in former lives of the run.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
         max_steps: step limit of tasks without one of their own.
-        stay_groups: how many full groups' rollouts a task may be ahead before a slot leaves it.
+        stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
         max_attempts: how often one member is dealt at most.
-        mode: what a free slot waits for.
+        mode: what a free worker waits for.
         groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
-            any number, lets each slot stay on a task of its own. Task-wise it is 1: a team is filled before the next.
+            any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before the next.
         batches: of batch-wise rollouts, which need them.
 
     Raises:
@@ -146,23 +146,23 @@ class Scheduler:
         self._groups: dict[str, _Group] = {}
         self._unfinished = 0  # members of all open groups
         self._to_deal = 0  # groups with members to deal
-        self._slot_task: dict[int, _Task] = {}
-        self._slot_group: dict[int, _Group] = {}  # task-wise: the group that a slot is bound to
+        self._worker_task: dict[int, _Task] = {}
+        self._worker_group: dict[int, _Group] = {}  # task-wise: the group that a worker is bound to
         self._origin = f"{seed}/{completed}"
         self._life = life
         self._slack = stay_groups * group_size
         self._max_attempts = max_attempts
         self._at_once = 1 if mode is Mode.TASK else groups_at_once or math.inf
 
-    def next(self, slot: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
-        """Return what the slot plays next, or None when there is nothing to do for it now.
+    def next(self, worker: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
+        """Return what the worker plays next, or None when there is nothing to do for it now.
 
         Args:
-            slot: the free desktop slot.
+            worker: number of the free worker.
             admitted: whether the data manager takes another group; open groups are dealt out in any case.
             held: tasks of which nothing is dealt now.
         """
-        bound_to = self._slot_group.get(slot)
+        bound_to = self._worker_group.get(worker)
         if bound_to is not None and bound_to.unfinished:
             return self._deal(bound_to) if bound_to.to_deal and bound_to.task.entry.id not in held else None
         if not admitted and not self._to_deal:
@@ -176,13 +176,13 @@ class Scheduler:
         open_to = [task for task in open_to if task.groups or task.admitted]
         if not open_to:
             return None
-        task = self._choose(open_to, self._slot_task.get(slot))
+        task = self._choose(open_to, self._worker_task.get(worker))
         if not task.groups:
             self._open(task)
-        self._slot_task[slot] = task
+        self._worker_task[worker] = task
         group = task.groups[0]
         if self.mode is Mode.TASK:
-            self._slot_group[slot] = group
+            self._worker_group[worker] = group
         return self._deal(group)
 
     def plan(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from dart_gym.core.errors import ConfigurationError
-from dart_train.core.outage import Outage
+from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.store.schema import RolloutState
@@ -36,7 +36,7 @@ class BatchGate:
         pending: returns the number of episodes that are not recorded yet.
         served: returns the versions of the engines that take requests.
         on_closed: called after a batch was closed.
-        outage: of the database; told of questions that fail.
+        availability: of the database; told of questions that fail.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class BatchGate:
         pending: Callable[[], int],
         served: Callable[[], Iterable[int]],
         on_closed: Callable[[], None],
-        outage: Outage,
+        availability: Availability,
     ) -> None:
-        self._outage = outage
+        self._availability = availability
         self._batches, self._data = batches, data
         self._pending, self._served, self._on_closed = pending, served, on_closed
 
@@ -60,9 +60,9 @@ class BatchGate:
             if self._batches.complete and not self._pending():
                 try:
                     over = await asyncio.to_thread(self._is_over)
-                    self._outage.succeeded("gate")
+                    self._availability.succeeded("gate")
                 except DataError as error:
-                    self._outage.failed(error, "gate")
+                    self._availability.failed(error, "gate")
                     over = False
                 if over:
                     self._batches.close()

@@ -20,7 +20,7 @@ _GAUGES = (
     ("open_groups", "open_groups", "Groups with members that run or are to be dealt"),
     ("admitted", "admitted", "1 while another group may be opened"),
     ("unrecorded", "unrecorded", "Episodes that have ended and wait for the database"),
-    ("env_utilisation", "env_utilisation", "Share of slots x time in which desktops work, over the last seconds"),
+    ("env_utilisation", "env_utilisation", "Share of workers x time in which desktops work, over the last seconds"),
     ("actions_per_min", "actions_per_minute", "Actions carried out, over the last seconds"),
     ("rollouts_per_s", "rollouts_per_second", "Episodes that ended, over the last seconds"),
     ("engine_queue", "engine_queue", "Requests that wait for a replica"),
@@ -40,9 +40,9 @@ _COUNTERS = (
 _MAPPED_COUNTERS = (
     ("terminals", "episodes_ended", "terminal", "Episodes by how they ended"),
     ("dealt", "dealt", "task", "Rollouts dealt by task, repeats not counted"),
-    ("phase_s", "phase_seconds", "phase", "Seconds of all slots by phase"),
+    ("phase_s", "phase_seconds", "phase", "Seconds of all workers by phase"),
     ("engine_faults", "replica_faults", "kind", "Times that replicas went out of service, by what was wrong"),
-    ("outages_ended", "outages_ended", "what", "Outages that are over"),
+    ("recoveries", "recoveries", "what", "Dependencies that are over"),
 )
 _REPLICA_GAUGES = (
     ("version", "Version of the weights that it serves"),
@@ -95,7 +95,7 @@ def _replicas(engines: list[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _states(figures: Mapping[str, Any]) -> Iterator[Metric]:
-    desktops = GaugeMetricFamily(f"{PREFIX}_desktops", "Slots by what their desktop does", labels=["phase"])
+    desktops = GaugeMetricFamily(f"{PREFIX}_desktops", "Workers by what their desktop does", labels=["phase"])
     for phase, count in figures["desktops"].items():
         desktops.add_metric([phase], count)
     yield desktops
@@ -110,14 +110,16 @@ def _states(figures: Mapping[str, Any]) -> Iterator[Metric]:
     for which, versions in (figures["staleness"] or {}).items():
         staleness.add_metric([which], versions)
     yield staleness
-    outages = GaugeMetricFamily(f"{PREFIX}_outage_seconds", "How long something has been away", labels=["what"])
-    for what, outage in figures["outages"].items():
-        outages.add_metric([what], outage["seconds"])
-    yield outages
-    quarantine = GaugeMetricFamily(f"{PREFIX}_quarantined", "1 for tasks that are left out", labels=["task", "why"])
-    for task, reason in figures["quarantine"].items():
-        quarantine.add_metric([task, reason], 1.0)
-    yield quarantine
+    unavailable = GaugeMetricFamily(
+        f"{PREFIX}_unavailable_seconds", "Seconds since something went away", labels=["what"]
+    )
+    for what, availability in figures["unavailable"].items():
+        unavailable.add_metric([what], availability["seconds"])
+    yield unavailable
+    left_out = GaugeMetricFamily(f"{PREFIX}_task_left_out", "1 for tasks that are left out", labels=["task", "why"])
+    for task, reason in figures["left_out"].items():
+        left_out.add_metric([task, reason], 1.0)
+    yield left_out
     skipped = GaugeMetricFamily(f"{PREFIX}_weights_skipped", "1 for versions given up", labels=["version", "why"])
     for version, reason in figures["weights_skipped"].items():
         skipped.add_metric([str(version), reason], 1.0)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 
-from dart_train.core.outage import Outage
+from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.rollout.play.rollout_workers import Slots
+from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
@@ -16,20 +16,25 @@ SOURCE = "planner"
 
 
 class Planner:
-    """Keeps the scheduler's plans and the slots' admission up to date.
+    """Keeps the scheduler's plans and the workers' admission up to date.
 
     Args:
         config: of the service.
         data: the run's data manager.
         scheduler: gets the plans.
-        slots: get the admission.
-        outage: of the database. While it is away no group is opened; those that are open go on.
+        workers: get the admission.
+        availability: of the database. While it is away no group is opened; those that are open go on.
     """
 
     def __init__(
-        self, config: RolloutConfig, data: DataManager, scheduler: Scheduler, slots: Slots, outage: Outage
+        self,
+        config: RolloutConfig,
+        data: DataManager,
+        scheduler: Scheduler,
+        workers: Workers,
+        availability: Availability,
     ) -> None:
-        self._data, self._scheduler, self._slots, self._outage = data, scheduler, slots, outage
+        self._data, self._scheduler, self._workers, self._availability = data, scheduler, workers, availability
         self._interval = config.admission_interval_s
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
 
@@ -43,14 +48,14 @@ class Planner:
             pause = self._interval
             try:
                 await self._ask()
-                self._outage.succeeded(SOURCE)
+                self._availability.succeeded(SOURCE)
             except DataError as error:
-                self._slots.admitted = False
-                pause = max(pause, self._outage.failed(error, SOURCE))
-                if self._outage.over:
+                self._workers.admitted = False
+                pause = max(pause, self._availability.failed(error, SOURCE))
+                if self._availability.timed_out:
                     raise
-            if self._slots.admitted:
-                self._slots.wake()
+            if self._workers.admitted:
+                self._workers.wake()
             await asyncio.sleep(pause)
 
     async def _ask(self) -> None:
@@ -58,4 +63,4 @@ class Planner:
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))
-        self._slots.admitted = admitted
+        self._workers.admitted = admitted

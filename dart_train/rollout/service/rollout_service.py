@@ -1,13 +1,13 @@
-"""RolloutService: desktop slots, engine replicas, scheduler and recorder together; the process `dart-train rollout`.
+"""RolloutService: workers, engine replicas, scheduler and recorder together; the process `dart-train rollout`.
 
 Invariants:
-    - One event loop, one coroutine per desktop slot. The loop never waits for disk, database or a model: recording,
+    - One event loop, one coroutine per worker. The loop never waits for disk, database or a model: recording,
       admission and the checkpoint table are read and written in threads, models run in their own processes.
     - Every rollout that begins ends as exactly one of: recorded, lost (dealt again, or given up), cut off by the end of
       the service. What was played of the latter two is recorded as such, without a score.
-    - Cluster, database, space on the disk and engines may be away for `patience_s` (`rollout.outages`): what has ended
-      waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends the
-      service at once with that error.
+    - Cluster, database, space on the disk and engines may be away for `unavailable_timeout_s` (`Dependencies`): what
+      has ended waits and is recorded when they are back. What a person must mend (a task's name, a wrong setting) ends
+      the service at once with that error.
     - Once `run` returns or raises, no process, socket or thread of the service is left.
 """
 
@@ -31,10 +31,10 @@ from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.fleet.weight_sync import WeightSync
+from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges, engine_figures
-from dart_train.rollout.play.outages import Outages
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollout_workers import Slots
+from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.service.batch_gate import BatchGate, make_batches
 from dart_train.rollout.service.planner import Planner
@@ -81,7 +81,7 @@ class RolloutService:
         data: the run's data manager.
         cluster_url: of the environment cluster.
         weights: what the engines start with.
-        make_policy: makes the policy of one slot around an engine; it must sample with the configured sampling.
+        make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
         log_dir: of the engines' logs.
         token: of the cluster.
@@ -101,9 +101,9 @@ class RolloutService:
     ) -> None:
         self.config, self.data = config, data
         self.scheduler = _scheduler(config, data)
-        self.outages = Outages(config.patience_s)
-        self.gauges = Gauges(config.slots, (entry.id for entry in config.tasks), self._newest_version)
-        settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.patience_s), name="rollout")
+        self.dependencies = Dependencies(config.unavailable_timeout_s)
+        self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
+        settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.unavailable_timeout_s), name="rollout")
         self._client = ClusterClient(cluster_url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
@@ -113,18 +113,18 @@ class RolloutService:
         self._pool: EnginePool
         self._sync: WeightSync
         self._recorder: Recorder
-        self._slots: Slots
+        self._workers: Workers
 
     def stop(self) -> None:
         """End soon: running episodes get `stop_grace_s`. Call from the event loop (a signal handler of it)."""
         self._stop.set()
         if self.playing:
-            self._slots.stop()
+            self._workers.stop()
 
     @property
     def playing(self) -> bool:
         """Whether the parts of the service are there: from the start of `run` on."""
-        return hasattr(self, "_slots")
+        return hasattr(self, "_workers")
 
     @property
     def unrecorded(self) -> int:
@@ -174,7 +174,7 @@ class RolloutService:
         loop = asyncio.get_running_loop()
         return Recorder(
             self.data,
-            outages=self.outages,
+            dependencies=self.dependencies,
             most=self.config.max_unrecorded,
             most_bytes=self.config.max_unrecorded_mb * 1_000_000,
             on_failure=lambda: loop.call_soon_threadsafe(self.stop),
@@ -191,21 +191,21 @@ class RolloutService:
             locks=self.data,
         )
         self._sync = WeightSync(
-            self._newest_weights, self._pool, interval_s=config.sync_interval_s, outage=self.outages.database
+            self._newest_weights, self._pool, interval_s=config.sync_interval_s, availability=self.dependencies.database
         )
-        self._slots = Slots(
+        self._workers = Workers(
             config,
             self.scheduler,
             client=self._client,
             new_policy=lambda: self._make_policy(EpisodeEngine(self._pool)),
             recorder=self._recorder,
             gauges=self.gauges,
-            outages=self.outages,
+            dependencies=self.dependencies,
         )
 
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on beside the slots."""
-        planner = Planner(self.config, self.data, self.scheduler, self._slots, self.outages.database)
+        """What goes on beside the workers."""
+        planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
         helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines()]
         if self.scheduler.batches is not None:
             gate = BatchGate(
@@ -213,8 +213,8 @@ class RolloutService:
                 self.data,
                 pending=lambda: self._recorder.pending,
                 served=lambda: [replica.version for replica in self._pool.replicas if replica.usable],
-                on_closed=self._slots.wake,
-                outage=self.outages.database,
+                on_closed=self._workers.wake,
+                availability=self.dependencies.database,
             )
             helpers.append(gate.run())
         return helpers
@@ -222,24 +222,27 @@ class RolloutService:
     # --- tasks of the event loop --------------------------------------------------------------------------------
 
     async def _run_all(self) -> None:
-        """Run slots until they are done or told to stop, and the helpers beside them as long."""
+        """Run workers until they are done or told to stop, and the helpers beside them as long."""
         helpers = [asyncio.create_task(helper) for helper in self._helpers()]
-        slots = [asyncio.create_task(self._slots.run(slot), name=f"slot-{slot}") for slot in range(self.config.slots)]
+        workers = [
+            asyncio.create_task(self._workers.run(worker), name=f"worker-{worker}")
+            for worker in range(self.config.workers)
+        ]
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            waiting: set[asyncio.Task[Any]] = {*slots, *helpers, stopping}
-            while any(not slot.done() for slot in slots) and not self._stop.is_set():
+            waiting: set[asyncio.Task[Any]] = {*workers, *helpers, stopping}
+            while any(not worker.done() for worker in workers) and not self._stop.is_set():
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-            unfinished = [slot for slot in slots if not slot.done()]
+            unfinished = [worker for worker in workers if not worker.done()]
             if unfinished:
                 _log.info("told to stop: %d episodes get %g s to end", self.scheduler.running, self.config.stop_grace_s)
                 await asyncio.wait(unfinished, timeout=self.config.stop_grace_s)
         finally:
-            for task in (*slots, *helpers, stopping):
+            for task in (*workers, *helpers, stopping):
                 task.cancel()
-            await asyncio.gather(*slots, *helpers, stopping, return_exceptions=True)
+            await asyncio.gather(*workers, *helpers, stopping, return_exceptions=True)
 
     async def _look_at_engines(self) -> None:
         """Say when no engine is left, and when one is back.
@@ -247,15 +250,18 @@ class RolloutService:
         Raises:
             EngineError: that took too long.
         """
-        outage = self.outages.engines
+        availability = self.dependencies.engines
         while True:
             if any(replica.usable for replica in self._pool.replicas):
-                outage.ended()
+                availability.restored()
             else:
-                outage.failed("; ".join(f"{one.name}: {one.why_down or one.state}" for one in self._pool.replicas))
-                if outage.over:
+                availability.failed(
+                    "; ".join(f"{one.name}: {one.why_down or one.state}" for one in self._pool.replicas)
+                )
+                if availability.timed_out:
                     raise EngineError(
-                        f"no engine replica for {self.config.patience_s:g} s ({outage.reason}); their logs may say why"
+                        f"no engine replica for {self.config.unavailable_timeout_s:g} s ({availability.reason}); "
+                        "their logs may say why"
                     )
             await asyncio.sleep(LOOK_S)
 
@@ -281,9 +287,9 @@ class RolloutService:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            self.outages.disk.failed(error, "metrics")
+            self.dependencies.disk.failed(error, "metrics")
         else:
-            self.outages.disk.succeeded("metrics")
+            self.dependencies.disk.succeeded("metrics")
 
     def figures(self) -> dict[str, Any]:
         """The metrics line. Only while `playing`."""
@@ -296,7 +302,7 @@ class RolloutService:
             "given_up": scheduler.given_up,
             "open_groups": scheduler.open_groups,
             "dealt": scheduler.dealt(),
-            "admitted": self._slots.admitted,
+            "admitted": self._workers.admitted,
             "unrecorded": self._recorder.pending,
             "refused": self._recorder.refused,
             **self.gauges.figures(recorder_s=self._recorder.busy_s, cpu_s=time.process_time() - self._cpu_started),
@@ -309,9 +315,9 @@ class RolloutService:
             "weight_updates_failed": sync.failed,
             "weight_update_s": sync.update_s,
             "weights_skipped": {weights.version: reason for weights, reason in sync.skipped.items()},
-            "quarantine": self._slots.quarantine.shown(),
-            "outages": {name: asdict(state) for name, state in self.outages.present().items()},
-            "outages_ended": {name: one.count - one.away for name, one in self.outages.named().items() if one.count},
+            "left_out": self._workers.breakers.shown(),
+            "unavailable": {name: asdict(state) for name, state in self.dependencies.present().items()},
+            "recoveries": {name: one.count - one.away for name, one in self.dependencies.named().items() if one.count},
         }
 
 

@@ -101,8 +101,8 @@ def _metrics(figures: dict[str, Any]) -> web.Response:
 
 
 def _health(figures: dict[str, Any]) -> web.Response:
-    outages = figures["outages"]
-    return web.json_response({"ok": not outages, "outages": outages}, status=503 if outages else 200)
+    unavailable = figures["unavailable"]
+    return web.json_response({"ok": not unavailable, "unavailable": unavailable}, status=503 if unavailable else 200)
 
 
 def _status(figures: dict[str, Any]) -> web.Response:

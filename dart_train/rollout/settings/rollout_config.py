@@ -80,7 +80,7 @@ class EngineConfig(_Model):
     )
     start_timeout_s: float = Field(default=120.0, gt=0, description="until a started replica answers")
     health_interval_s: float = Field(default=1.0, gt=0)
-    patience_s: float = Field(
+    unavailable_timeout_s: float = Field(
         default=300.0, gt=0, description="how long a request waits for any replica before MODEL_ERROR"
     )
     max_backoff_s: float = Field(default=30.0, gt=0, description="longest pause before a dead replica is started again")
@@ -146,7 +146,7 @@ class RolloutConfig(_Model):
     """Everything that the rollout service decides by. The paths and the cluster's URL come from the run."""
 
     tasks: tuple[TaskEntry, ...] = Field(min_length=1, description="ids, or entries with weight and max_steps")
-    slots: int = Field(default=4, ge=1, description="desktops used at the same time")
+    workers: int = Field(default=4, ge=1, description="desktops used at the same time")
     group_size: int = Field(
         default=8, ge=1, description="rollouts of one task and seed that are compared with one another"
     )
@@ -173,7 +173,7 @@ class RolloutConfig(_Model):
     )
     seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
     stay_groups: float = Field(
-        default=2.0, ge=0, description="full groups that a task may run ahead so that a slot can stay on it"
+        default=2.0, ge=0, description="full groups that a task may run ahead so that a worker can stay on it"
     )
     groups_at_once: int | None = Field(
         default=None,
@@ -197,24 +197,24 @@ class RolloutConfig(_Model):
         default=None,
         gt=0,
         description="of one decision of the policy; the episode ends as MODEL_ERROR then, and is played again. None: "
-        "engine.patience_s and one request more, so that a policy may wait for engines that are away",
+        "engine.unavailable_timeout_s and one request more, so that a policy may wait for engines that are away",
     )
-    quarantine_after: int = Field(
+    breaker_losses: int = Field(
         default=6, ge=1, description="rollouts of a task that its desktop loses in a row before the task is left out"
     )
-    quarantine_s: float = Field(
+    breaker_reset_s: float = Field(
         default=30.0,
         gt=0,
         description="for how long; twice as long after each try that is lost, up to 20 times that",
     )
-    patience_s: float = Field(
+    unavailable_timeout_s: float = Field(
         default=300.0,
         gt=0,
         description="how long cluster, database, space on the disk, all engines, or all tasks may be away",
     )
-    max_unrecorded: int = Field(default=256, ge=1, description="episodes waiting for the database before slots pause")
+    max_unrecorded: int = Field(default=256, ge=1, description="episodes waiting for the database before workers pause")
     max_unrecorded_mb: int = Field(
-        default=2048, ge=1, description="megabytes of screenshots waiting for the database before slots pause"
+        default=2048, ge=1, description="megabytes of screenshots waiting for the database before workers pause"
     )
     stop_grace_s: float = Field(default=3.0, ge=0, description="time that running episodes get to end after SIGTERM")
     record_grace_s: float = Field(
@@ -238,7 +238,7 @@ class RolloutConfig(_Model):
     @property
     def longest_turn_s(self) -> float:
         """Seconds that one decision may take."""
-        return self.turn_limit_s or self.engine.patience_s + self.engine.request_timeout_s
+        return self.turn_limit_s or self.engine.unavailable_timeout_s + self.engine.request_timeout_s
 
     @model_validator(mode="after")
     def _surplus_has_a_batch(self) -> RolloutConfig:

@@ -20,7 +20,7 @@ SMALL_MODEL = {"hidden_size": 32, "layers": 1, "vision_hidden_size": 32, "vision
 CONFIG = {
     "name": "r",
     "model": {"path": "tiny", "tiny": SMALL_MODEL},
-    "rollout": {"tasks": ["fake/click-button"], "slots": 1},
+    "rollout": {"tasks": ["fake/click-button"], "workers": 1},
     "cluster": {"desktops": 1},
 }
 
@@ -63,9 +63,9 @@ pytestmark = pytest.mark.e2e  # real processes, several seconds each
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("rollout.slotz=3", ["rollout.slotz: unknown key; did you mean 'slots'?"]),
-        ("rollout.slots=many", ["rollout.slots", "integer", "'many'"]),
-        ("rollout.slots", ["not of the form key.subkey=value"]),
+        ("rollout.workerz=3", ["rollout.workerz: unknown key; did you mean 'workers'?"]),
+        ("rollout.workers=many", ["rollout.workers", "integer", "'many'"]),
+        ("rollout.workers", ["not of the form key.subkey=value"]),
         ("rollout.tasks=[fake/click-buton]", ["did you mean 'fake/click-button'"]),
         ("agent.format=[ui]", ["agent.format"]),
     ],

@@ -25,9 +25,9 @@ def test_resolved_configuration_reads_back_as_itself(tmp_path):
     ("change", "words"),
     [
         ({"rolout": {}}, ["rolout", "did you mean 'rollout'"]),
-        ({"rollout": {"tasks": ["a"], "slotz": 3}}, ["rollout.slotz", "did you mean 'slots'"]),
-        ({"rollout": {"tasks": ["a"], "slots": "many"}}, ["rollout.slots", "integer"]),
-        ({"rollout": {"tasks": ["a"], "slots": 0}}, ["rollout.slots", "greater than or equal to 1"]),
+        ({"rollout": {"tasks": ["a"], "workerz": 3}}, ["rollout.workerz", "did you mean 'workers'"]),
+        ({"rollout": {"tasks": ["a"], "workers": "many"}}, ["rollout.workers", "integer"]),
+        ({"rollout": {"tasks": ["a"], "workers": 0}}, ["rollout.workers", "greater than or equal to 1"]),
         ({"trainer": {"learning_rat": 1}}, ["trainer.learning_rat", "did you mean 'learning_rate'"]),
         ({"data": {"curation": {"max_stalenes": 1}}}, ["data.curation.max_stalenes", "did you mean 'max_staleness'"]),
         ({"name": "../up"}, ["name"]),
@@ -60,11 +60,11 @@ def test_what_is_no_mapping_is_refused(tmp_path, text):
 def test_overrides_reach_nested_keys(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(MINIMAL))
-    config = load_config(path, ["rollout.slots=2", "seed=7", "trainer.learning_rate=0.1"])
-    assert (config.rollout.slots, config.seed, config.trainer["learning_rate"]) == (2, 7, 0.1)
+    config = load_config(path, ["rollout.workers=2", "seed=7", "trainer.learning_rate=0.1"])
+    assert (config.rollout.workers, config.seed, config.trainer["learning_rate"]) == (2, 7, 0.1)
 
 
-@pytest.mark.parametrize("item", ["rollout.slots", "=3", "name.sub=1"])
+@pytest.mark.parametrize("item", ["rollout.workers", "=3", "name.sub=1"])
 def test_bad_overrides_are_refused(tmp_path, item):
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(MINIMAL))

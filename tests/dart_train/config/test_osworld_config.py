@@ -23,7 +23,7 @@ SMALL = [
     "cluster.desktops=2",
     "agent.max_pixels=200704",  # of the tiny model: 5 screenshots must fit its positions
     "rollout.tasks=[fake/*]",
-    "rollout.slots=2",
+    "rollout.workers=2",
     "rollout.group_size=2",
     "rollout.max_steps=2",
     "rollout.budget_rollouts=400",  # never reached: the trainer's steps end the run
@@ -54,11 +54,11 @@ def test_it_resolves():
 
 @pytest.mark.process
 def test_a_dry_run_prints_what_it_resolves_to(tmp_path):
-    result = dart_train("run", str(CONFIG), "--dry-run", "--runs-dir", str(tmp_path), "--set", "rollout.slots=7")
+    result = dart_train("run", str(CONFIG), "--dry-run", "--runs-dir", str(tmp_path), "--set", "rollout.workers=7")
     assert result.returncode == 0, result.stderr
     printed = tmp_path / "printed.yaml"
     printed.write_text(result.stdout)
-    assert load_config(printed) == load_config(CONFIG, ["rollout.slots=7"])
+    assert load_config(printed) == load_config(CONFIG, ["rollout.workers=7"])
     assert list(tmp_path.iterdir()) == [printed]
 
 

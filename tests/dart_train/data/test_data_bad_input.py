@@ -104,7 +104,7 @@ def test_a_server_that_comes_back_in_time_is_waited_for(tmp_path, monkeypatch, c
     monkeypatch.setattr("dart_train.data.store.sql_store.SAY_AWAY_S", 0.0)
     with MariaDB() as server:
         url = server.new_url()
-        with DataManager.open(url, tmp_path, RUN, config=SMALL, patience_s=200.0) as data:
+        with DataManager.open(url, tmp_path, RUN, config=SMALL, unavailable_timeout_s=200.0) as data:
             record_group(data, "g0")
             leased = data.lease(1, "me")
             server.stop(signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_a_server_that_stays_away_is_said_and_loses_nothing(tmp_path):
         with DataManager.open(url, tmp_path, RUN, config=SMALL) as data:
             record_group(data, "g0")
             server.stop()
-            data.store._patience_s = 0.3
+            data.store._unavailable_timeout_s = 0.3
             with pytest.raises(DatabaseGoneError, match="cannot be reached .*check that it exists and is running"):
                 data.record(make_trajectory("late", "g1"))
             with pytest.raises(DatabaseGoneError):

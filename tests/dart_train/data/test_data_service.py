@@ -67,10 +67,10 @@ def test_lines_come_at_their_interval(database, data, tmp_path, clock):
     assert lines[-1]["trajectories_per_s"] == 4.0
 
 
-def test_a_lost_database_ends_the_service_after_its_patience(data, tmp_path, caplog):
+def test_a_lost_database_ends_the_service_after_its_time_limit(data, tmp_path, caplog):
     (tmp_path / "data" / "dart.sqlite").unlink()
     with pytest.raises(DatabaseGoneError):
-        DataService(data, patience_s=0.2).run(threading.Event())
+        DataService(data, unavailable_timeout_s=0.2).run(threading.Event())
     assert caplog.text.count("the database is away, will go on trying for 0.2 s") == 1
 
 

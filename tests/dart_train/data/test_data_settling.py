@@ -31,7 +31,7 @@ def test_a_task_whose_number_fell_to_three_is_trained_with_a_group_of_three(tmp_
         assert plan.group_size == 3  # success 0.9
         scheduler = Scheduler([TaskEntry(id=TASK)], group_size=8)
         scheduler.plan(TASK, group_size=plan.group_size, max_steps=None)
-        dealt = [scheduler.next(slot) for slot in range(3)]
+        dealt = [scheduler.next(worker) for worker in range(3)]
         for assignment, reward in zip(dealt, (1.0, 0.0, 1.0), strict=True):
             name = f"new-{assignment.n}"
             data.record(make_trajectory(name, assignment.group_key, reward), expected=assignment.group_size)

@@ -57,7 +57,7 @@ def config() -> RunConfig:
             "name": "r",
             "description": "a <b>run</b>",
             "demonstrations": {"wrong_instruction_share": 0.75},
-            "rollout": {"tasks": list(TASKS), "slots": 2, "group_size": 2},
+            "rollout": {"tasks": list(TASKS), "workers": 2, "group_size": 2},
             "data": {"curation": {"max_staleness": 9}},
             "evaluation": {"beside": ["fake/other"]},
         }

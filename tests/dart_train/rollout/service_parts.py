@@ -20,7 +20,7 @@ TASKS = ("fake/click-button", "fake/two-steps")
 
 def config_of(*engine_urls: str, **settings) -> RolloutConfig:
     engine = EngineConfig(urls=engine_urls, replicas=2, health_interval_s=0.1, max_backoff_s=0.3)
-    values = {"tasks": TASKS, "slots": 4, "group_size": 4, "admission_interval_s": 0.05, **settings}
+    values = {"tasks": TASKS, "workers": 4, "group_size": 4, "admission_interval_s": 0.05, **settings}
     return RolloutConfig(engine=engine, **values)
 
 

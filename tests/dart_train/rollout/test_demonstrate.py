@@ -43,7 +43,7 @@ async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_h
         lambda session: DemonstratingPolicy(
             session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
         ),
-        slots=3,
+        workers=3,
         told=lambda done, episode: told.append(done),
     )
     recorder.close()

@@ -90,7 +90,7 @@ async def test_requests_wait_for_the_only_replica_to_come_back(weights_dir, sock
 
 @pytest.mark.process
 async def test_requests_give_up_when_no_replica_comes_back(weights_dir, sockets):
-    async with echo_pool(1, weights_dir, sockets, patience_s=1.5) as pool:
+    async with echo_pool(1, weights_dir, sockets, unavailable_timeout_s=1.5) as pool:
         (weights_dir / "config.json").unlink()
         os.kill(pid_of(pool, 0), signal.SIGKILL)
         with pytest.raises(EngineError, match=r"no engine replica for 2 s \(r0: "):

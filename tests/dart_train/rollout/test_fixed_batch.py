@@ -22,7 +22,7 @@ async def test_all_are_played_once_and_come_back_in_order(cluster_url):
         ClusterClient(cluster_url),
         plan,
         lambda session: OraclePolicy(session.oracle),
-        slots=4,
+        workers=4,
         told=lambda done, episode: told.append(done),
     )
     assert [episode.assignment for episode in played] == plan and told == list(range(1, 31))
@@ -35,7 +35,7 @@ async def test_an_unknown_task_ends_it(cluster_url):
             ClusterClient(cluster_url),
             assignments("fake/nothing", 3),
             lambda session: OraclePolicy(session.oracle),
-            slots=2,
+            workers=2,
             told=lambda done, episode: None,
         )
 
@@ -56,6 +56,6 @@ async def test_an_episode_that_is_always_lost_is_reported_not_scored(cluster_url
             ClusterClient(cluster_url),
             assignments("fake/two-steps", 2),
             lambda session: Broken(),
-            slots=1,
+            workers=1,
             told=lambda done, episode: None,
         )

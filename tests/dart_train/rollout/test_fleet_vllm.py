@@ -67,7 +67,7 @@ def versions(vllm_model, tmp_path_factory) -> list[Version]:
 def settings(**changes) -> EngineConfig:
     vllm = VLLMConfig(program=(str(program()),), options=OPTIONS, environment=ENVIRONMENT, max_length=2048)
     values = {"kind": "vllm", "replicas": 2, "vllm": vllm, "start_timeout_s": START_S, "request_timeout_s": 300.0}
-    return EngineConfig(**{**values, "patience_s": START_S, "fingerprint_tolerance": EXACT, **changes})
+    return EngineConfig(**{**values, "unavailable_timeout_s": START_S, "fingerprint_tolerance": EXACT, **changes})
 
 
 @dataclasses.dataclass

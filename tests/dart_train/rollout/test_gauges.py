@@ -20,7 +20,7 @@ def episode(actions: int) -> PlayedEpisode:
     return PlayedEpisode(assignment, "", "", TerminalState.DONE, 1.0, (), actions, {"step": 0.5}, 0.0)
 
 
-def test_phases_add_up_to_the_time_of_all_slots():
+def test_phases_add_up_to_the_time_of_all_workers():
     clock = Clock()
     phases = PhaseClock(2, clock)
     phases.enter(0, "reset")

@@ -15,7 +15,7 @@ from dart_gym.core.actions import Done
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.rollout.play.outages import Outages
+from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.recorder import MAX_REFUSED, Recorder
 from dart_train.rollout.play.rollout_episode import PlayedEpisode, PlayedStep
 from dart_train.rollout.schedule.scheduler import Assignment
@@ -73,19 +73,19 @@ def test_it_is_full_when_too_many_or_too_large_episodes_wait(troubled):
     assert len(list(troubled.trajectories())) == 5
 
 
-def test_a_full_disk_and_a_lost_database_are_two_outages(troubled):
-    outages = Outages(60.0)
+def test_a_full_disk_and_a_lost_database_are_told_apart(troubled):
+    dependencies = Dependencies(60.0)
     troubled.trouble = lambda: DiskFullError("/x")
-    recorder = Recorder(troubled, outages=outages)
+    recorder = Recorder(troubled, dependencies=dependencies)
     recorder.put(episode())
-    wait_for(lambda: outages.disk.away)
-    assert recorder.full and not outages.database.away
+    wait_for(lambda: dependencies.disk.away)
+    assert recorder.full and not dependencies.database.away
     troubled.trouble = lambda: DatabaseGoneError("gone")
-    wait_for(lambda: outages.database.away and not outages.disk.away)
+    wait_for(lambda: dependencies.database.away and not dependencies.disk.away)
     assert not recorder.full
     troubled.trouble = None
     recorder.close()
-    assert recorder.recorded == 1 and not outages.present()
+    assert recorder.recorded == 1 and not dependencies.present()
 
 
 def test_an_invalid_episode_is_left_out_and_many_in_a_row_are_an_error(troubled, caplog):

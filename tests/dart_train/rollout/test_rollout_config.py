@@ -24,7 +24,7 @@ def test_a_stream_goes_to_vllm_servers():
     [
         ({"tasks": ["a", "a"]}, "use `weight`"),
         ({"tasks": []}, "at least 1"),
-        ({"tasks": ["a"], "slot": 3}, "slot"),
+        ({"tasks": ["a"], "worker": 3}, "worker"),
         ({"tasks": ["a"], "engine": {"top_p": 0.9}}, "top_p"),
         ({"tasks": [{"id": "a", "weight": 0}]}, "greater than 0"),
         ({"tasks": ["a"], "group_size": 0}, "greater than or equal to 1"),

@@ -44,11 +44,11 @@ def values(text: bytes) -> dict[tuple[str, ...], float]:
 
 
 async def test_prometheus_gets_every_figure(figures):
-    figures["outages"] = {"database": {"what": "the database is away", "seconds": 3.5, "reason": "gone"}}
-    figures["quarantine"] = {TASKS[0]: 'it "crashes"\n'}
+    figures["unavailable"] = {"database": {"what": "the database is away", "seconds": 3.5, "reason": "gone"}}
+    figures["left_out"] = {TASKS[0]: 'it "crashes"\n'}
     figures["weights_skipped"] = {7: "cut off"}
     figures["engine_faults"] = {"died": 2}
-    figures["outages_ended"] = {"cluster": 1}
+    figures["recoveries"] = {"cluster": 1}
     text = prometheus_text(figures)
     known = values(text)
     assert known["dart_rollout_rollouts_total",] == 16 and known["dart_rollout_actions_total",] == figures["actions"]
@@ -56,9 +56,9 @@ async def test_prometheus_gets_every_figure(figures):
     assert known["dart_rollout_replica_requests_total", "r0"] >= 16
     assert known["dart_rollout_replica_state", "r0", "down", ""] == 1  # the service has ended
     assert known["dart_rollout_replica_faults_total", "died"] == 2
-    assert known["dart_rollout_outage_seconds", "database"] == 3.5
-    assert known["dart_rollout_outages_ended_total", "cluster"] == 1
-    assert known["dart_rollout_quarantined", TASKS[0], 'it "crashes"\n'] == 1
+    assert known["dart_rollout_unavailable_seconds", "database"] == 3.5
+    assert known["dart_rollout_recoveries_total", "cluster"] == 1
+    assert known["dart_rollout_task_left_out", TASKS[0], 'it "crashes"\n'] == 1
     assert known["dart_rollout_weights_skipped", "7", "cut off"] == 1
     assert known["dart_rollout_staleness", "max"] == 0
     assert sum(value for (name, *_), value in known.items() if name == "dart_rollout_desktops") == 4
@@ -82,12 +82,12 @@ async def test_health_says_what_is_away(figures, sockets):
     async with serving(f"unix:{socket}", lambda: state or None) as where:
         assert where == f"unix:{socket}" and (await get(socket, "/healthz"))[0] == 503  # it starts
         state.update(figures)
-        assert await get(socket, "/healthz") == (200, b'{"ok": true, "outages": {}}')
+        assert await get(socket, "/healthz") == (200, b'{"ok": true, "unavailable": {}}')
         assert values((await get(socket, "/metrics"))[1])["dart_rollout_rollouts_total",] == 16
         assert json.loads((await get(socket, "/status"))[1])["rollouts"] == 16
-        state["outages"] = {"disk": {"what": "the disk is full", "seconds": 1.0, "reason": "no space"}}
+        state["unavailable"] = {"disk": {"what": "the disk is full", "seconds": 1.0, "reason": "no space"}}
         status, body = await get(socket, "/healthz")
-        assert status == 503 and "disk" in json.loads(body)["outages"]
+        assert status == 503 and "disk" in json.loads(body)["unavailable"]
     assert not socket.exists()
 
 

@@ -26,7 +26,7 @@ CONFIG = {
     "name": "rollouts",
     "rollout": {
         "tasks": ["fake/click-button"],
-        "slots": 2,
+        "workers": 2,
         "sampling": {"max_tokens": 6},
         "engine": {"replicas": 1},
         "metrics_interval_s": 0.2,

@@ -16,26 +16,26 @@ def entries(weights: list[float]) -> list[TaskEntry]:
 
 
 def play(
-    scheduler: Scheduler, events: list[tuple[int, int]], slots: int
+    scheduler: Scheduler, events: list[tuple[int, int]], workers: int
 ) -> tuple[list[tuple[int, Assignment]], list[Assignment]]:
-    """Drive a scheduler by (slot, outcome) events: outcome 0 is a loss, 9 refuses admission, else a completion.
+    """Drive a scheduler by (worker, outcome) events: outcome 0 is a loss, 9 refuses admission, else a completion.
 
     Returns what was dealt, and what still runs at the end.
     """
     running: dict[int, Assignment] = {}
     dealt = []
     for event, outcome in events:
-        slot = event % slots
-        assignment = running.pop(slot, None)
+        worker = event % workers
+        assignment = running.pop(worker, None)
         if assignment is not None:
             if outcome == 0:
                 scheduler.lose(assignment)
             else:
                 scheduler.complete(assignment)
-        new = scheduler.next(slot, admitted=outcome != 9)
+        new = scheduler.next(worker, admitted=outcome != 9)
         if new is not None:
-            running[slot] = new
-            dealt.append((slot, new))
+            running[worker] = new
+            dealt.append((worker, new))
     return dealt, list(running.values())
 
 
@@ -44,19 +44,19 @@ events = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9)), max_size=300)
 
 @given(weights, events, st.integers(1, 8), st.integers(1, 6), st.integers(0, 2**31))
 @settings(max_examples=60, deadline=None)
-def test_same_trace_gives_the_same_answers(weights, events, slots, group_size, seed):
-    runs = [play(Scheduler(entries(weights), group_size=group_size, seed=seed), events, slots) for _ in range(2)]
+def test_same_trace_gives_the_same_answers(weights, events, workers, group_size, seed):
+    runs = [play(Scheduler(entries(weights), group_size=group_size, seed=seed), events, workers) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
 @given(weights, events, st.integers(1, 8), st.integers(1, 6))
 @settings(max_examples=100, deadline=None)
 def test_groups_hold_one_task_and_one_training_seed_and_each_member_once_per_attempt(
-    weights, events, slots, group_size
+    weights, events, workers, group_size
 ):
     scheduler = Scheduler(entries(weights), group_size=group_size)
     groups = defaultdict(list)
-    for _, assignment in play(scheduler, events, slots)[0]:
+    for _, assignment in play(scheduler, events, workers)[0]:
         groups[assignment.group_key].append(assignment)
     for members in groups.values():
         assert len({(a.task_id, a.seed) for a in members}) == 1
@@ -70,9 +70,9 @@ def test_groups_hold_one_task_and_one_training_seed_and_each_member_once_per_att
 
 @given(weights, events, st.integers(1, 8), st.integers(1, 6), st.integers(1, 60))
 @settings(max_examples=100, deadline=None)
-def test_budget_is_never_exceeded_and_everything_opened_ends(weights, events, slots, group_size, budget):
+def test_budget_is_never_exceeded_and_everything_opened_ends(weights, events, workers, group_size, budget):
     scheduler = Scheduler(entries(weights), group_size=group_size, budget=budget, max_attempts=3)
-    dealt, running = play(scheduler, events, slots)
+    dealt, running = play(scheduler, events, workers)
     assert scheduler.completed <= budget
     open_at_most = {a.group_key for _, a in dealt}
     for assignment in running:
@@ -91,18 +91,18 @@ def test_budget_is_never_exceeded_and_everything_opened_ends(weights, events, sl
 
 @given(weights, st.lists(st.integers(0, 7), min_size=50, max_size=400), st.integers(1, 8), st.integers(1, 6))
 @settings(max_examples=60, deadline=None)
-def test_no_task_runs_ahead_of_another_by_more_than_the_slack(weights, order, slots, group_size):
+def test_no_task_runs_ahead_of_another_by_more_than_the_slack(weights, order, workers, group_size):
     tasks = entries(weights)
     scheduler = Scheduler(tasks, group_size=group_size, stay_groups=2.0)
     by_id = {entry.id: entry.weight for entry in tasks}
     for i in range(len(order)):
-        play_one(scheduler, order[i] % slots)
+        play_one(scheduler, order[i] % workers)
         served = [count / by_id[task_id] for task_id, count in scheduler.dealt().items()]
         assert max(served) - min(served) <= 2.0 * group_size + 1 / min(weights) + 1e-9
 
 
-def play_one(scheduler: Scheduler, slot: int) -> Assignment:
-    assignment = scheduler.next(slot)
+def play_one(scheduler: Scheduler, worker: int) -> Assignment:
+    assignment = scheduler.next(worker)
     assert assignment is not None
     scheduler.complete(assignment)
     return assignment
@@ -159,7 +159,7 @@ def test_a_task_that_is_not_admitted_opens_nothing_while_others_do():
     assert first and first.task_id == "fake/t0"
     for task in ("fake/t0", "fake/t1"):
         scheduler.plan(task, group_size=2, max_steps=None, admitted=task == "fake/t1")
-    dealt = [scheduler.next(slot) for slot in range(1, 6)]
+    dealt = [scheduler.next(worker) for worker in range(1, 6)]
     assert Counter(assignment.task_id for assignment in dealt if assignment) == {"fake/t0": 1, "fake/t1": 4}
     scheduler.plan("fake/t1", group_size=2, max_steps=None, admitted=False)
     assert scheduler.next(6) is None and not scheduler.exhausted

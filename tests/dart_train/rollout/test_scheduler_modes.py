@@ -24,47 +24,47 @@ def make(mode: Mode, *, group_size: int = 4, target: int = 2, over: float = 1.0,
     return Scheduler(TASKS, group_size=group_size, mode=mode, batches=batches, **more)
 
 
-def fill(scheduler: Scheduler, slots: int, running: dict[int, Assignment]) -> None:
-    """Give every free slot what it may play now."""
-    for slot in range(slots):
-        if slot not in running and (assignment := scheduler.next(slot)) is not None:
-            running[slot] = assignment
+def fill(scheduler: Scheduler, workers: int, running: dict[int, Assignment]) -> None:
+    """Give every free worker what it may play now."""
+    for worker in range(workers):
+        if worker not in running and (assignment := scheduler.next(worker)) is not None:
+            running[worker] = assignment
 
 
-def drive(scheduler: Scheduler, trace: list[tuple[int, int]], slots: int) -> list[tuple[int, Assignment]]:
-    """Slots end in the order of a trace (9: lost); batches close as soon as they are complete."""
+def drive(scheduler: Scheduler, trace: list[tuple[int, int]], workers: int) -> list[tuple[int, Assignment]]:
+    """Workers end in the order of a trace (9: lost); batches close as soon as they are complete."""
     running: dict[int, Assignment] = {}
     dealt = []
     for event, outcome in trace:
-        slot = event % slots
-        if (ended := running.pop(slot, None)) is not None:
+        worker = event % workers
+        if (ended := running.pop(worker, None)) is not None:
             scheduler.lose(ended) if outcome == 9 else scheduler.complete(ended)
         if scheduler.batches is not None and scheduler.batches.complete:
             scheduler.batches.close()
-        if (new := scheduler.next(slot)) is not None:
-            running[slot] = new
-            dealt.append((slot, new))
+        if (new := scheduler.next(worker)) is not None:
+            running[worker] = new
+            dealt.append((worker, new))
     return dealt
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
-@given(trace=traces, slots=st.integers(1, 8), group_size=st.integers(1, 5), seed=st.integers(0, 99))
+@given(trace=traces, workers=st.integers(1, 8), group_size=st.integers(1, 5), seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
-def test_same_seed_and_trace_give_the_same_answers(mode, trace, slots, group_size, seed):
-    first, second = (drive(make(mode, group_size=group_size, seed=seed), trace, slots) for _ in range(2))
+def test_same_seed_and_trace_give_the_same_answers(mode, trace, workers, group_size, seed):
+    first, second = (drive(make(mode, group_size=group_size, seed=seed), trace, workers) for _ in range(2))
     assert first == second
 
 
 @pytest.mark.parametrize("mode", MODES)
-@given(trace=traces, slots=st.integers(1, 8), group_size=st.integers(1, 5))
+@given(trace=traces, workers=st.integers(1, 8), group_size=st.integers(1, 5))
 @settings(max_examples=40, deadline=None)
-def test_whatever_happens_the_rest_of_a_budget_can_be_played(mode, trace, slots, group_size):
+def test_whatever_happens_the_rest_of_a_budget_can_be_played(mode, trace, workers, group_size):
     scheduler = make(mode, group_size=group_size, budget=40, max_attempts=2)
     running: dict[int, Assignment] = {}
-    for event, outcome in [*trace, *((slot, 0) for _ in range(200) for slot in range(slots))]:
-        fill(scheduler, slots, running)
-        if (ended := running.pop(event % slots, None)) is not None:
+    for event, outcome in [*trace, *((worker, 0) for _ in range(200) for worker in range(workers))]:
+        fill(scheduler, workers, running)
+        if (ended := running.pop(event % workers, None)) is not None:
             scheduler.lose(ended) if outcome == 9 else scheduler.complete(ended)
         if scheduler.batches is not None and scheduler.batches.complete:
             scheduler.batches.close()
@@ -77,25 +77,25 @@ def test_task_wise_slots_wait_for_the_last_of_their_group():
     fill(scheduler, 8, running)
     assert sorted(Counter(a.group_key for a in running.values()).values()) == [4, 4]
     first = running[0].group_key
-    team = [slot for slot, a in running.items() if a.group_key == first]
-    for slot in team[:-1]:
-        scheduler.complete(running.pop(slot))
+    team = [worker for worker, a in running.items() if a.group_key == first]
+    for worker in team[:-1]:
+        scheduler.complete(running.pop(worker))
         fill(scheduler, 8, running)
-        assert slot not in running
+        assert worker not in running
     scheduler.complete(running.pop(team[-1]))
     fill(scheduler, 8, running)
-    assert set(team) <= set(running) and len({running[slot].group_key for slot in team}) == 1
+    assert set(team) <= set(running) and len({running[worker].group_key for worker in team}) == 1
     assert running[team[0]].group_key != first
 
 
 def test_task_wise_a_lost_member_goes_to_its_own_team():
     scheduler, running = make(Mode.TASK), {}
     fill(scheduler, 8, running)
-    slot = next(iter(running))
-    key = running[slot].group_key
-    other = next(s for s, a in running.items() if a.group_key == key and s != slot)
+    worker = next(iter(running))
+    key = running[worker].group_key
+    other = next(s for s, a in running.items() if a.group_key == key and s != worker)
     scheduler.complete(running.pop(other))
-    lost = running.pop(slot)
+    lost = running.pop(worker)
     scheduler.lose(lost)
     stranger = next(s for s, a in running.items() if a.group_key != key)
     scheduler.complete(running.pop(stranger))
@@ -108,11 +108,11 @@ def test_batch_wise_everybody_waits_for_the_last_of_the_batch_and_for_the_traine
     scheduler, running = make(Mode.BATCH), {}
     assert scheduler.batches is not None
     fill(scheduler, 12, running)
-    assert len(running) == 8  # two groups of four; four slots have nothing
-    for slot in list(running):
+    assert len(running) == 8  # two groups of four; four workers have nothing
+    for worker in list(running):
         assert not scheduler.batches.complete
-        scheduler.complete(running.pop(slot))
-        assert scheduler.next(slot) is None
+        scheduler.complete(running.pop(worker))
+        assert scheduler.next(worker) is None
     assert scheduler.batches.complete
     scheduler.batches.close()
     fill(scheduler, 12, running)
@@ -125,8 +125,8 @@ def test_over_provisioning_stops_counting_at_the_target_and_credits_the_rest_to_
     fill(scheduler, 9, running)
     assert len(running) == 6
     slow = [0, 1]
-    for slot in (2, 3, 4, 5):
-        scheduler.complete(running.pop(slot))
+    for worker in (2, 3, 4, 5):
+        scheduler.complete(running.pop(worker))
     assert scheduler.batches.complete
     scheduler.complete(running.pop(slow[0]))  # while the trainer trains
     fill(scheduler, 9, running)
@@ -134,8 +134,8 @@ def test_over_provisioning_stops_counting_at_the_target_and_credits_the_rest_to_
     scheduler.batches.close()
     fill(scheduler, 9, running)
     assert len(running) == 5  # the slow one, four new: with the one carried they are six again
-    for slot in list(running)[1:4]:
-        scheduler.complete(running.pop(slot))
+    for worker in list(running)[1:4]:
+        scheduler.complete(running.pop(worker))
     assert scheduler.batches.complete and slow[1] in running  # it is still not waited for
 
 
@@ -226,12 +226,12 @@ def test_a_batch_is_over_when_it_is_trained_on_and_served(ready, leased, newest,
     assert trained_and_served(target=2, ready=ready, leased=leased, newest=newest, served=served) is over
 
 
-@given(trace=traces, slots=st.integers(1, 8), group_size=st.integers(1, 5), at_once=st.integers(1, 3))
+@given(trace=traces, workers=st.integers(1, 8), group_size=st.integers(1, 5), at_once=st.integers(1, 3))
 @settings(max_examples=60, deadline=None)
-def test_only_so_many_groups_are_dealt_out_at_once(trace, slots, group_size, at_once):
+def test_only_so_many_groups_are_dealt_out_at_once(trace, workers, group_size, at_once):
     scheduler = make(Mode.ROLLOUT, group_size=group_size, groups_at_once=at_once)
     begun: dict[str, set[int]] = {}
-    for _, assignment in drive(scheduler, trace, slots):
+    for _, assignment in drive(scheduler, trace, workers):
         begun.setdefault(assignment.group_key, set()).add(assignment.n)
         assert sum(len(members) < group_size for members in begun.values()) <= at_once
     groups = Counter(key.split("@")[0] for key in begun)

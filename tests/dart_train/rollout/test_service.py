@@ -128,7 +128,7 @@ async def test_survives_the_loss_of_the_cluster(sockets, data, make_policy):
 
 
 async def test_gives_up_on_a_cluster_that_stays_away(sockets, echo_url, data, make_policy):
-    config = config_of(echo_url, patience_s=0.1)
+    config = config_of(echo_url, unavailable_timeout_s=0.1)
     url = f"ws+unix://{sockets / 'nobody.sock'}"
     service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
     with pytest.raises(ClusterError, match="is `dart-gym serve` running"):
@@ -171,11 +171,11 @@ async def test_waits_for_a_database_that_is_away(cluster_url, echo_url, data, ma
     watcher.cancel()
     assert summary.rollouts == 32 and sum(map(len, groups_of(data).values())) == 32
     assert caplog.text.count("will go on trying") == caplog.text.count("the database is back") == 1
-    assert most_waiting <= 8 + config.slots
+    assert most_waiting <= 8 + config.workers
 
 
 async def test_ends_with_the_error_when_the_database_stays_away(cluster_url, echo_url, data, make_policy):
-    config = config_of(echo_url, patience_s=0.3)
+    config = config_of(echo_url, unavailable_timeout_s=0.3)
     service = RolloutService(
         config, flaky(data, 10_000), cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
@@ -240,7 +240,7 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
     data.publish(2, shutil.copytree(model_dir, tmp_path / "v2"), "training")
     await until(lambda: all(r.state is ReplicaState.READY and r.version == 2 for r in pool.replicas))
     updated = service.scheduler.completed
-    await until(lambda: service.scheduler.completed >= updated + 2 * config.slots)
+    await until(lambda: service.scheduler.completed >= updated + 2 * config.workers)
     service.stop()
     summary = await run
     assert summary.given_up == 0 and "model_error" not in summary.terminals

@@ -44,12 +44,12 @@ def service_of(config, data: DataManager, cluster_url: str, make_policy) -> Roll
 async def test_a_task_that_loses_its_desktop_is_left_out_and_the_others_go_on(
     task, cluster_url, echo_url, data, make_policy, caplog
 ):
-    config = config_of(echo_url, tasks=(*TASKS, task), budget_rollouts=64, quarantine_after=4, quarantine_s=600.0)
+    config = config_of(echo_url, tasks=(*TASKS, task), budget_rollouts=64, breaker_losses=4, breaker_reset_s=600.0)
     service = service_of(config, data, cluster_url, make_policy)
     summary = await service.run()
     assert summary.rollouts == 64 and summary.terminals.get("env_error", 0) >= 4
-    assert caplog.text.count(f"{task} goes into quarantine") == 1
-    shown = service.figures()["quarantine"]
+    assert caplog.text.count(f"{task} is left out for a while") == 1
+    shown = service.figures()["left_out"]
     assert set(shown) == {task} and ("gone" in shown[task] or "not running" in shown[task])
     scored = [t for group in groups_of(data).values() for t in group if t.terminal.trainable]
     assert len(scored) == 64 and task not in {t.task_id for t in scored}
@@ -60,20 +60,24 @@ async def test_a_task_that_loses_its_desktop_is_left_out_and_the_others_go_on(
 async def test_a_task_that_is_mended_comes_back(cluster_url, echo_url, data, make_policy, monkeypatch, caplog):
     monkeypatch.setitem(broken_suite.MENDED, broken_suite.HEALED, False)
     tasks = (*TASKS, broken_suite.HEALED)
-    config = config_of(echo_url, tasks=tasks, quarantine_after=3, quarantine_s=0.05)
+    config = config_of(echo_url, tasks=tasks, breaker_losses=3, breaker_reset_s=0.05)
     service = service_of(config, data, cluster_url, make_policy)
     run = asyncio.create_task(service.run())
-    await until(lambda: run.done() or "goes into quarantine" in caplog.text)
+    await until(lambda: run.done() or "is left out for a while" in caplog.text)
     broken_suite.MENDED[broken_suite.HEALED] = True
     await until(lambda: run.done() or service.gauges.success.means()[broken_suite.HEALED] is not None)
-    assert f"{broken_suite.HEALED} can be played again" in caplog.text and not service.figures()["quarantine"]
+    assert f"{broken_suite.HEALED} can be played again" in caplog.text and not service.figures()["left_out"]
     service.stop()
     await run
 
 
 async def test_when_no_task_can_be_played_the_service_ends_with_the_reasons(cluster_url, echo_url, data, make_policy):
     config = config_of(
-        echo_url, tasks=(broken_suite.CRASH, broken_suite.SETUP), quarantine_after=2, quarantine_s=0.2, patience_s=1.0
+        echo_url,
+        tasks=(broken_suite.CRASH, broken_suite.SETUP),
+        breaker_losses=2,
+        breaker_reset_s=0.2,
+        unavailable_timeout_s=1.0,
     )
     with pytest.raises(TasksFailedError, match="broken/setup: .*is gone"):
         await asyncio.wait_for(service_of(config, data, cluster_url, make_policy).run(), 60)
@@ -103,7 +107,7 @@ async def test_a_policy_that_never_ends_its_turn_costs_its_episode_alone(
     service = service_of(config, data, cluster_url, lambda engine: Thinker(make_policy(engine)))
     summary = await asyncio.wait_for(service.run(), 90)
     assert summary.rollouts == 32 and summary.terminals["model_error"] >= 4 and summary.given_up == 0
-    assert service.figures()["quarantine"] == {}  # no task's fault
+    assert service.figures()["left_out"] == {}  # no task's fault
 
 
 class Hesitant(Thinker):
@@ -136,11 +140,11 @@ async def test_what_is_running_when_it_is_told_to_stop_is_recorded_as_such(
         run = asyncio.create_task(service.run())
         await until(lambda: run.done() or service.scheduler.completed >= 4)
         Hesitant.hesitates = True
-        await until(lambda: run.done() or Hesitant.thinking == config.slots)
+        await until(lambda: run.done() or Hesitant.thinking == config.workers)
         service.stop()
         await asyncio.wait_for(run, 60)
     cut = [t for group in groups_of(data).values() for t in group if t.terminal is TerminalState.INTERRUPTED]
-    assert len(cut) == config.slots
+    assert len(cut) == config.workers
     assert all(t.reward is None and len(t.steps) == 1 and t.instruction and t.task_hash for t in cut)
     assert all(t.timings["step"] > 0 for t in cut) and data.counts()["rejected"] == len(cut)
 
@@ -194,12 +198,12 @@ async def main():
                         file.write(bytes(4096))
             except OSError:
                 pass
-            await until(lambda: run.done() or service.outages.disk.away)
+            await until(lambda: run.done() or service.dependencies.disk.away)
             await until(lambda: run.done() or service.scheduler.running == 0)
             assert not run.done(), run
             paused_at = service.scheduler.completed
             ballast.unlink()
-            await until(lambda: run.done() or not service.outages.disk.away)
+            await until(lambda: run.done() or not service.dependencies.disk.away)
             budget = (service.scheduler.completed + service.scheduler.unfinished + 16) // 4 * 4
             service.scheduler.budget = budget
             await run

@@ -52,7 +52,7 @@ def open_data(tmp_path: Path) -> Iterator[Callable[..., DataManager]]:
 def config_of(urls: tuple[str, ...], mode: Mode, **settings) -> RolloutConfig:
     return RolloutConfig(
         tasks=("fake/click-button", "fake/two-steps"),
-        slots=4,
+        workers=4,
         group_size=GROUP_SIZE,
         budget_rollouts=BATCHES * BATCH_GROUPS * GROUP_SIZE,
         mode=mode,

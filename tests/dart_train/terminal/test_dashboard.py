@@ -21,7 +21,7 @@ ROLLOUT = {
     "rollouts": 120, "budget": None, "success": TASKS, "desktops": {"generate": 60, "step": 15, "reset": 5},
     "engines": [{**ENGINE, "name": f"r{n}"} for n in range(12)], "env_utilisation": 0.25, "actions_per_min": 43.6,
     "engine_queue": 4, "unrecorded": 2, "admitted": False, "lost": 3, "given_up": 1, "engine_faults": {"died": 2},
-    "staleness": {"mean": 1.5, "max": 4}, "quarantine": {}, "outages": {}, "weights_skipped": {},
+    "staleness": {"mean": 1.5, "max": 4}, "left_out": {}, "unavailable": {}, "weights_skipped": {},
 }  # fmt: skip
 
 
@@ -42,8 +42,8 @@ def rendered(view: View, width: int, height: int) -> str:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60), (60, 24)])
 def test_it_fits_the_terminal_with_everything_wrong(width, height):
     trouble = {
-        "quarantine": {f"suite/task-{n}": "6 losses in a row, it crashed " + "x" * 200 for n in range(5)},
-        "outages": {"database": {"what": "the database is away", "seconds": 72.0, "reason": "gone [red]" * 40}},
+        "left_out": {f"suite/task-{n}": "6 losses in a row, it crashed " + "x" * 200 for n in range(5)},
+        "unavailable": {"database": {"what": "the database is away", "seconds": 72.0, "reason": "gone [red]" * 40}},
         "weights_skipped": {8: "cut off"},
     }
     text = rendered(view_of(**trouble), width, height)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.rollout.schedule.circuit_breaker import Quarantine
+from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
 
@@ -21,20 +21,20 @@ def clock() -> Clock:
     return Clock()
 
 
-def quarantine(clock: Clock) -> Quarantine:
-    return Quarantine("ab", losses=3, first_s=10.0, longest_s=40.0, clock=clock)
+def breakers(clock: Clock) -> CircuitBreakers:
+    return CircuitBreakers("ab", losses=3, first_s=10.0, longest_s=40.0, clock=clock)
 
 
 def test_a_task_is_left_out_after_losses_in_a_row(clock):
-    tasks = quarantine(clock)
+    tasks = breakers(clock)
     assert [tasks.lost("a", "crash") for _ in range(2)] == [False, False]
-    assert not tasks.won("a")  # not in quarantine
+    assert not tasks.won("a")  # its circuit is closed
     assert [tasks.lost("a", "crash") for _ in range(3)] == [False, False, True]
     assert tasks.held() == {"a"} and tasks.shown() == {"a": "3 losses in a row, crash"} and not tasks.all_held
 
 
 def test_one_try_at_a_time_decides_and_pauses_double(clock):
-    tasks = quarantine(clock)
+    tasks = breakers(clock)
     for _ in range(3):
         tasks.lost("a", "crash")
     for pause in (10, 20, 40, 40):
@@ -52,7 +52,7 @@ def test_one_try_at_a_time_decides_and_pauses_double(clock):
 
 
 def test_what_began_before_and_what_says_nothing_do_not_decide(clock):
-    tasks = quarantine(clock)
+    tasks = breakers(clock)
     for _ in range(3):
         tasks.lost("a", "crash")
     assert not tasks.lost("a", "begun before")
@@ -64,7 +64,7 @@ def test_what_began_before_and_what_says_nothing_do_not_decide(clock):
 
 
 def test_all_are_held_only_where_none_can_be_played(clock):
-    tasks = quarantine(clock)
+    tasks = breakers(clock)
     for task in "ab":
         for _ in range(3):
             tasks.lost(task, "crash")
@@ -79,9 +79,9 @@ def scheduler(**settings) -> Scheduler:
 
 def test_nothing_of_a_held_task_is_dealt_and_nobody_waits_for_it():
     dealer = scheduler(budget=24)
-    first = [dealer.next(slot) for slot in range(3)]
+    first = [dealer.next(worker) for worker in range(3)]
     held = first[0].task_id
-    rest = [dealer.next(slot, held={held}) for slot in range(3, 8)]
+    rest = [dealer.next(worker, held={held}) for worker in range(3, 8)]
     assert held not in {assignment.task_id for assignment in rest}
     mine = [a for a in first if a.task_id == held]
     for assignment in mine:

@@ -63,10 +63,10 @@ async def test_the_cluster_is_killed_and_comes_back(sockets, data, make_policy, 
         async with playing(service) as run:
             caplog.clear()  # it may have waited for the cluster to come up
             server.kill()
-            await until(lambda: run.done() or service.outages.cluster.away)
-            assert not run.done() and "dart-gym serve" in service.figures()["outages"]["cluster"]["reason"]
+            await until(lambda: run.done() or service.dependencies.cluster.away)
+            assert not run.done() and "dart-gym serve" in service.figures()["unavailable"]["cluster"]["reason"]
             server.start()
-            await until(lambda: run.done() or not service.outages.cluster.away)
+            await until(lambda: run.done() or not service.dependencies.cluster.away)
             budget = spend(service)
             await run
         assert_whole(data, service, budget)
@@ -80,10 +80,10 @@ async def test_all_engines_are_killed_and_come_back(sockets, data, make_policy, 
         async with playing(service) as run:
             caplog.clear()
             engine.kill()
-            await until(lambda: run.done() or service.outages.engines.away)
+            await until(lambda: run.done() or service.dependencies.engines.away)
             assert not run.done()
             engine.start()
-            await until(lambda: run.done() or not service.outages.engines.away)
+            await until(lambda: run.done() or not service.dependencies.engines.away)
             budget = spend(service)
             await run
         assert_whole(data, service, budget)
@@ -94,7 +94,7 @@ async def test_all_engines_are_killed_and_come_back(sockets, data, make_policy, 
 @pytest.mark.process
 async def test_engines_that_stay_away_end_the_service(sockets, data, make_policy, weights_dir, cluster_url):
     with echo_engine(f"ws+unix://{sockets / 'echo.sock'}", weights_dir) as engine:
-        service = start_service(data, make_policy, sockets, patience_s=1.0)
+        service = start_service(data, make_policy, sockets, unavailable_timeout_s=1.0)
         async with playing(service) as run:
             engine.kill()
             with pytest.raises(EngineError, match="no engine replica for 1 s"):
@@ -107,16 +107,16 @@ async def test_a_database_server_is_killed_and_comes_back(
     sockets, tmp_path, make_policy, weights_dir, cluster_url, caplog
 ):
     with MariaDB() as server, echo_engine(f"ws+unix://{sockets / 'echo.sock'}", weights_dir):
-        store = Store(server.new_url(), patience_s=0.2, busy_timeout_s=2.0)
+        store = Store(server.new_url(), unavailable_timeout_s=0.2, busy_timeout_s=2.0)
         data = DataManager(store, TrajectoryFiles(tmp_path / "data"), "run", CURATION)
         with contextlib.closing(data):
             service = start_service(data, make_policy, sockets)
             async with playing(service) as run:
                 await asyncio.to_thread(server.stop, how=9)
-                await until(lambda: run.done() or (service.outages.database.away and service.unrecorded >= 4))
+                await until(lambda: run.done() or (service.dependencies.database.away and service.unrecorded >= 4))
                 assert not run.done()  # what has ended waits
                 await asyncio.to_thread(server.start)
-                await until(lambda: run.done() or not service.outages.database.away)
+                await until(lambda: run.done() or not service.dependencies.database.away)
                 budget = spend(service)
                 await run
             assert_whole(data, service, budget)
@@ -143,10 +143,10 @@ async def test_a_locked_sqlite_file_is_waited_for(sockets, tmp_path, make_policy
             pipe = subprocess.PIPE
             with subprocess.Popen([sys.executable, "-c", LOCK, str(database)], stdin=pipe, stdout=pipe) as other:
                 assert await asyncio.to_thread(other.stdout.readline) == b"locked\n"
-                await until(lambda: run.done() or (service.outages.database.away and service.unrecorded >= 8))
+                await until(lambda: run.done() or (service.dependencies.database.away and service.unrecorded >= 8))
                 await until(lambda: run.done() or service.scheduler.running == 0)  # no more is begun than may wait
-                assert not run.done() and service.unrecorded <= 8 + service.config.slots
-            await until(lambda: run.done() or not service.outages.database.away)
+                assert not run.done() and service.unrecorded <= 8 + service.config.workers
+            await until(lambda: run.done() or not service.dependencies.database.away)
             budget = spend(service)
             await run
         assert_whole(data, service, budget)
@@ -162,10 +162,10 @@ async def test_a_database_file_that_is_moved_away_is_not_written_to(
         service = start_service(data, make_policy, sockets)
         async with playing(service) as run:
             (folder / "dart.sqlite").rename(folder / "away")
-            await until(lambda: run.done() or (service.outages.database.away and service.unrecorded >= 4))
+            await until(lambda: run.done() or (service.dependencies.database.away and service.unrecorded >= 4))
             assert not run.done()
             os.replace(folder / "away", folder / "dart.sqlite")
-            await until(lambda: run.done() or not service.outages.database.away)
+            await until(lambda: run.done() or not service.dependencies.database.away)
             budget = spend(service)
             await run
         assert_whole(data, service, budget)

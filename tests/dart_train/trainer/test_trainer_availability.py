@@ -35,7 +35,9 @@ def test_a_trainer_goes_on_when_its_database_comes_back(
     curation, log = CurationConfig(group_size=4, max_staleness=None), tmp_path / "metrics.jsonl"
     with (
         MariaDB() as server,
-        DataManager.open(server.new_url(), tmp_path / "data", "run", config=curation, patience_s=100.0) as data,
+        DataManager.open(
+            server.new_url(), tmp_path / "data", "run", config=curation, unavailable_timeout_s=100.0
+        ) as data,
         ThreadPoolExecutor(1) as threads,
     ):
         record_into(data, "before")

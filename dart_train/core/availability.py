@@ -30,8 +30,8 @@ def backoff(tries: int, ceiling_s: float = LONGEST_PAUSE_S, first_s: float = FIR
 
 
 @dataclass(frozen=True, slots=True)
-class OutageState:
-    """An outage as it is shown.
+class Absence:
+    """Something that is unavailable, as it is shown.
 
     Attributes:
         what: "the database is away".
@@ -44,32 +44,30 @@ class OutageState:
     reason: str
 
 
-class Outage:
+class Availability:
     """One thing that may be away. Thread-safe.
 
     Args:
         what: it is, for people: "the database".
-        patience_s: how long it may be away.
+        unavailable_timeout_s: how long it may be away.
         words: how people say that it is away, and that it is back.
         clock: monotonic seconds.
 
     Attributes:
-        count: outages so far.
-        total_s: seconds of those that are over.
+        count: times that it was away so far.
     """
 
     def __init__(
         self,
         what: str,
-        patience_s: float,
+        unavailable_timeout_s: float,
         *,
         words: tuple[str, str] = ("is away", "is back"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.what, self.words = what, words
         self.count = 0
-        self.total_s = 0.0
-        self._patience, self._clock = patience_s, clock
+        self._timeout, self._clock = unavailable_timeout_s, clock
         self._tries: dict[str, int] = {}
         self._since: float | None = None
         self._reason = ""
@@ -85,8 +83,8 @@ class Outage:
                 self._since = self._clock()
                 self.count += 1
         if began:
-            patience = "" if math.isinf(self._patience) else f" for {self._patience:g} s"
-            _log.warning("%s %s, will go on trying%s: %s", self.what, self.words[0], patience, self._reason)
+            limit = "" if math.isinf(self._timeout) else f" for {self._timeout:g} s"
+            _log.warning("%s %s, will go on trying%s: %s", self.what, self.words[0], limit, self._reason)
         return backoff(tries)
 
     def succeeded(self, source: str = "") -> None:
@@ -97,9 +95,9 @@ class Outage:
             self._tries.pop(source, None)
             still_missed = bool(self._tries)
         if not still_missed:
-            self.ended()
+            self.restored()
 
-    def ended(self) -> None:
+    def restored(self) -> None:
         """It is back, whoever missed it."""
         if self._since is None:
             return
@@ -108,7 +106,6 @@ class Outage:
             if self._since is None:
                 return
             seconds, self._since = self._clock() - self._since, None
-            self.total_s += seconds
         _log.warning("%s %s after %.1f s", self.what, self.words[1], seconds)
 
     @property
@@ -117,39 +114,39 @@ class Outage:
         return self._since is not None
 
     @property
-    def over(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether it has been away for longer than anybody waits."""
         since = self._since
-        return since is not None and self._clock() - since > self._patience
+        return since is not None and self._clock() - since > self._timeout
 
     @property
     def reason(self) -> str:
         """What was said last."""
         return self._reason
 
-    def state(self) -> OutageState | None:
+    def state(self) -> Absence | None:
         """For people; None while it is there."""
         with self._lock:
             if self._since is None:
                 return None
-            return OutageState(f"{self.what} {self.words[0]}", self._clock() - self._since, self._reason)
+            return Absence(f"{self.what} {self.words[0]}", self._clock() - self._since, self._reason)
 
 
-def insist(ask: Callable[[], T], patience_s: float) -> T:
+def insist(ask: Callable[[], T], unavailable_timeout_s: float) -> T:
     """Ask the database until it answers.
 
     Raises:
         DataError: it was away for too long, or what is wrong is not that it is away.
     """
-    outage = Outage("the database", patience_s)
+    availability = Availability("the database", unavailable_timeout_s)
     while True:
         try:
             answer = ask()
         except DataError as error:
-            pause = outage.failed(error)
-            if error.hopeless or outage.over:
+            pause = availability.failed(error)
+            if error.hopeless or availability.timed_out:
                 raise
         else:
-            outage.ended()
+            availability.restored()
             return answer
-        threading.Event().wait(pause)
+        time.sleep(pause)
