@@ -25,13 +25,15 @@ from benchmarks.gym import long_tail
 from benchmarks.gym.cluster_server_process import BenchServer, DesktopMaker
 from benchmarks.gym.desktop_bench import own_megabytes
 from benchmarks.reporting.report import Aim, Report, median, percentile
-from dart_gym.cluster.client.cluster_client import ClientSession, ClientSettings, ClusterClient
+from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.wire import frames
 from dart_gym.core.actions import Move
 from dart_gym.core.errors import DesktopError
 from dart_gym.envs.vector_env import DesktopVectorEnv
-from dart_gym.sessions.seat import Seat
 from dart_gym.sessions.session import Session
+from dart_gym.sessions.slot import Slot
 
 WIDTH, HEIGHT = 1920, 1080
 PICTURE_TASK = "debian-basics/web-shop"
@@ -106,8 +108,8 @@ async def photograph() -> NDArray[np.uint8]:
 async def overhead(picture: NDArray[np.uint8], steps: int) -> dict[str, float]:
     """What a websocket adds to a step, by codec, in milliseconds; and how large the replies are."""
     size = {"height": picture.shape[0], "width": picture.shape[1]}
-    seat = Seat("bench", DesktopMaker(picture))
-    async with BenchServer(len(frames.CODECS), picture) as server, Session(seat) as local:
+    slot = Slot("bench", DesktopMaker(picture))
+    async with BenchServer(len(frames.CODECS), picture) as server, Session(slot) as local:
         ways: dict[str, Session | ClientSession] = {"": local}
         for codec in frames.CODECS:
             ways[codec] = ClusterClient(server.url, settings=ClientSettings(codecs=(codec,))).session()
@@ -122,7 +124,7 @@ async def overhead(picture: NDArray[np.uint8], steps: int) -> dict[str, float]:
                 seconds[name].append(time.perf_counter() - started)
         for session in ways.values():
             await session.close()
-    await seat.close()
+    await slot.close()
     middle = {name: 1e3 * median(values[WARMUP:]) for name, values in seconds.items()}
     keys = {"step_ms_in_process": middle[""]}
     for codec in frames.CODECS:

@@ -27,8 +27,8 @@ from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.sessions.seat import Seat
 from dart_gym.sessions.session import Session
+from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.osworld.osworld_scenario import SETTLE
 from dart_gym.tasks.screen.idleness import wait_until_idle
 from dart_gym.tasks.screen.windows import wait_for_window
@@ -157,28 +157,28 @@ async def _cold_resets() -> tuple[float, float]:
     """Seconds of a reset that boots a desktop, and the memory of one that does nothing, in MB."""
     seconds, memory = [], 0.0
     for _ in range(COLD_RESETS):
-        seat = Seat()
-        async with Session(seat) as session:
+        slot = Slot()
+        async with Session(slot) as session:
             started = time.perf_counter()
             result = await session.reset(TASK, seed=0)
             seconds.append(time.perf_counter() - started)
             _check(result.terminal, result.observation.action_error)
             memory = idle_megabytes(os.getpid())
-        await seat.close()
+        await slot.close()
     return median(seconds), memory
 
 
 async def _warm_resets() -> float:
     """Seconds of a reset on a desktop that is kept."""
     seconds = []
-    seat = Seat()
-    async with Session(seat) as session:
+    slot = Slot()
+    async with Session(slot) as session:
         for _ in range(WARM_RESETS + 1):
             started = time.perf_counter()
             result = await session.reset("miniwob/click-test", seed=0)
             seconds.append(time.perf_counter() - started)
             _check(result.terminal, result.observation.action_error)
-    await seat.close()
+    await slot.close()
     return median(seconds[1:])
 
 

@@ -16,13 +16,13 @@ import typer.core
 
 from dart_gym.cluster.pool.boot_admission import MIB, Limits
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
-from dart_gym.cluster.server.janitor import clean_up
+from dart_gym.cluster.server.leftovers import clean_up
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.task_commands import app as tasks_app
 from dart_gym.core.errors import ConfigurationError, DartGymError
-from dart_gym.desktops.osworld_api.api_address import FacePolicy
+from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.providers.provider import Provider, opened
 from dart_gym.providers.provider_registry import PROVIDERS, make_provider
 from dart_gym.utils.processes import exit_status, follow_parent
@@ -72,9 +72,10 @@ def serve(
         str | None, typer.Option(help="bwrap, or none where there are no user namespaces; by default as tasks say.")
     ] = None,
     grace: Annotated[float, typer.Option(help="Seconds that a session outlives its connection.")] = 30.0,
-    idle_timeout: Annotated[float, typer.Option(help="A lease ends after so many seconds without a request.")] = 900.0,
+    idle_timeout: Annotated[float, typer.Option(help="Seconds without a request after which a session ends.")] = 900.0,
     lifetime: Annotated[
-        float | None, typer.Option(help="A lease ends after so many seconds, whatever it does; never by default.")
+        float | None,
+        typer.Option(help="Seconds with a desktop after which a session ends; never by default."),
     ] = None,
     drain: Annotated[float, typer.Option(help="Seconds for which episodes go on after a SIGTERM.")] = 5.0,
     idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
@@ -82,19 +83,17 @@ def serve(
     osworld_url: Annotated[
         list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
     ] = None,
-    osworld_face: Annotated[
+    osworld_api: Annotated[
         Path | None,
-        typer.Option(
-            help="Give each desktop OSWorld's HTTP face on a Unix socket in this directory (see reset's info)."
-        ),
+        typer.Option(help="Give each desktop the OSWorld API on a Unix socket in this directory (see reset's info)."),
     ] = None,
-    osworld_face_tcp: Annotated[
-        bool, typer.Option("--osworld-face-tcp", help="The same on a loopback port, with a token for each desktop.")
+    osworld_api_tcp: Annotated[
+        bool, typer.Option("--osworld-api-tcp", help="The same on a loopback port, with a token for each desktop.")
     ] = False,
-    osworld_face_open: Annotated[
+    osworld_api_open: Annotated[
         bool,
         typer.Option(
-            "--osworld-face-open", help="The same without a token, for stock clients: any local user can use it."
+            "--osworld-api-open", help="The same without a token, for stock clients: any local user can use it."
         ),
     ] = False,
     provider: Annotated[str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS) + ".")] = "xvfb",
@@ -108,8 +107,8 @@ def serve(
     warm: Annotated[
         int | None,
         typer.Option(
-            help="Spare desktops to hold booted, beside --desktops, for the specs asked for last. "
-            "By default 1, or 0 where a provider has no desktops to spare."
+            help="Warm desktops to hold booted, beside --desktops, for the specs asked for last. "
+            "By default 1, or 0 where a provider has none to hold ready."
         ),
     ] = None,
     reserve_mb: Annotated[
@@ -134,7 +133,7 @@ def serve(
     settings = ServerSettings(
         listen=listen,
         desktops=_desktops(desktops, maker),
-        warm=maker.spares if warm is None else warm,
+        warm=maker.warm if warm is None else warm,
         limits=Limits(reserve=reserve, max_load=max_load, memory=maker.local),
         token=_token(token_env),
         tokens=tokens,
@@ -147,10 +146,10 @@ def serve(
         drain_s=drain,
         idle_desktop_s=idle_desktop,
         heartbeat_s=heartbeat,
-        faces=_faces(osworld_face, osworld_face_tcp, osworld_face_open),
+        osworld_api=_api_policy(osworld_api, osworld_api_tcp, osworld_api_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
     )
-    for found in clean_up([osworld_face] if osworld_face else []):
+    for found in clean_up([osworld_api] if osworld_api else []):
         log.info("removed %s, left behind by a process that is dead", found)
     try:
         asyncio.run(_serve(settings, maker, patient=not private))
@@ -166,11 +165,11 @@ def _desktops(asked: int, provider: Provider) -> int:
     return provider.capacity
 
 
-def _faces(directory: Path | None, tcp: bool, open_to_all: bool) -> FacePolicy | None:
+def _api_policy(directory: Path | None, tcp: bool, open_to_all: bool) -> APIPolicy | None:
     chosen = (directory is not None) + tcp + open_to_all
     if chosen > 1:
-        raise ConfigurationError("choose one of --osworld-face, --osworld-face-tcp and --osworld-face-open")
-    return FacePolicy(directory, open_to_all) if chosen else None
+        raise ConfigurationError("choose one of --osworld-api, --osworld-api-tcp and --osworld-api-open")
+    return APIPolicy(directory, open_to_all) if chosen else None
 
 
 def _token(variable: str | None) -> str | None:
@@ -234,7 +233,8 @@ def status(
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
 ) -> None:
     """Show what each desktop of a running cluster does."""
-    from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+    from dart_gym.cluster.client.cluster_client import ClusterClient
+    from dart_gym.cluster.client.cluster_servers import ClientSettings
 
     client = ClusterClient(url, _token(token_env), ClientSettings(reconnect_s=0.0))
     found = asyncio.run(client.status())
@@ -244,8 +244,8 @@ def status(
             f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
             f"{desktop['spec']:<28} {desktop['task']}"
         )
-    for spare in found["spares"]:
-        print(f"  +  {'ready' if spare['ready'] else 'boots':<8} {spare['spec']}")
+    for one in found["warm"]:
+        print(f"  +  {'ready' if one['ready'] else 'boots':<8} {one['spec']}")
     print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")
     if found["waiting_because"]:
         print(f"{found['waiting_to_boot']} wait to boot: {found['waiting_because']}")

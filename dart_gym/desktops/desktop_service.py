@@ -2,7 +2,7 @@
 
     python -m dart_gym.desktops.desktop_service DIRECTORY SPEC
 
-`face.sock` has OSWorld's HTTP routes, `ports.sock` leads to any port of the desktop's loopback (the first line of a
+`api.sock` has OSWorld's HTTP routes, `ports.sock` leads to any port of the desktop's loopback (the first line of a
 client is the port's number), and `life.sock` is what the host holds on to: it listens when all is ready, and when its
 last client is gone, the desktop ends.
 
@@ -27,10 +27,10 @@ from typing import Any
 from dart_gym.core.errors import DartGymError, DesktopError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_gym.desktops.osworld_api.port_forwarder import join
 
-FACE, PORTS, LIFE, LOG = "face.sock", "ports.sock", "life.sock", "log"
+API, PORTS, LIFE, LOG = "api.sock", "ports.sock", "life.sock", "log"
 LONGEST_ALONE_S = 60.0
 BOOT_TIMEOUT_S = 300.0
 FAILED = 1
@@ -112,7 +112,7 @@ async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = 
     await desktop.start(timeout=BOOT_TIMEOUT_S)
     lifeline = Lifeline(longest_alone_s)
     try:
-        async with OSWorldFace(desktop, path=directory / FACE), contextlib.AsyncExitStack() as stack:
+        async with OSWorldAPI(desktop, path=directory / API), contextlib.AsyncExitStack() as stack:
 
             async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 await serve_port(desktop, reader, writer)

@@ -7,7 +7,8 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient, check_codec
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
 from dart_gym.cluster.client.private_cluster import acquire_shared, release_shared
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.background_loop import BackgroundLoop, background_loop

@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
-from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.cluster.client.client_session import ClientSession
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 
 import gymnasium
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, check_codec
+from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
 from dart_gym.cluster.client.server_choice import server_urls
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.envs.cluster_link import ClusterLink

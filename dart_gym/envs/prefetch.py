@@ -7,7 +7,7 @@ than desktops are prepared.
 Invariants:
     - Episodes are handed out in the order in which they were drawn, whoever is ready first, so which environment gets
       which task and seed does not depend on timing, nor on the number of spares.
-    - A spare draws an episode only once it has a desktop's seat. So one that finds the cluster full holds nothing up:
+    - A spare draws an episode only once it holds a slot. So one that finds the cluster full holds nothing up:
       episodes are started in place then, as without spares.
 """
 
@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.cluster.client.client_session import ClientSession
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.cluster_link import ClusterLink
@@ -57,7 +57,7 @@ class Prepared:
         return result if result.terminal is None else None
 
 
-class Spares:
+class Prefetch:
     """Sessions besides those of the environments. Its methods are called from one thread.
 
     Args:
@@ -65,14 +65,14 @@ class Spares:
         count: how many spares.
         draw: the next episode.
         start: starts one on a session.
-        deadline_s: of the wait for a seat.
+        deadline_s: of the wait for a slot.
     """
 
     def __init__(
         self, link: ClusterLink, count: int, draw: Callable[[], Draw], start: Start, deadline_s: float
     ) -> None:
         self._link, self._count, self._draw, self._start, self._deadline_s = link, count, draw, start, deadline_s
-        self._seeking: list[Future[ClientSession]] = []  # sessions that wait for a seat
+        self._seeking: list[Future[ClientSession]] = []  # sessions that wait for a slot
         self._idle: list[ClientSession] = []
         self._prepared: deque[Prepared] = deque()
 
@@ -87,15 +87,15 @@ class Spares:
             except DartGymError as error:
                 log.warning("no desktop to prepare episodes ahead, the cluster needs more than environments: %s", error)
         while len(self._seeking) + len(self._idle) + len(self._prepared) < self._count:
-            self._seeking.append(self._link.loop.submit(self._seat))
+            self._seeking.append(self._link.loop.submit(self._acquire))
         while self._idle:
             session, draw = self._idle.pop(), self._draw()
             self._prepared.append(Prepared(draw, session, self._link.loop.submit(self._start, session, draw)))
 
-    async def _seat(self) -> ClientSession:
+    async def _acquire(self) -> ClientSession:
         session = (await self._link.client()).session()
         try:
-            await session.lease(deadline_s=self._deadline_s)
+            await session.acquire(deadline_s=self._deadline_s)
         except BaseException:
             await session.close()
             raise

@@ -1,7 +1,7 @@
 """`DesktopVectorEnv`: many desktops as one Gymnasium vector environment, driven by one event loop.
 
-Two faces: `reset`/`step`, a barrier over all desktops, as Gymnasium has it; and `async_reset`/`send`/`recv`/`abandon`,
-which let fast desktops run ahead of slow ones.
+Two ways to use it: `reset`/`step`, a barrier over all desktops, as Gymnasium has it; and `async_reset`, `send`, `recv`
+and `abandon`, which let fast desktops run ahead of slow ones.
 
 Invariants:
     - One request at a time per environment; replies are matched by request id, so a late one is never taken for
@@ -31,13 +31,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.cluster.client.client_session import ClientSession
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import ConfigurationError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.dispatcher import Dispatcher, Operation, Submission, Transition
 from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
-from dart_gym.envs.prefetch import Draw, Spares
+from dart_gym.envs.prefetch import Draw, Prefetch
 from dart_gym.envs.spaces import as_action
 from dart_gym.sessions.episode_info import MAX_SEED, check_options, ending, make_info, make_observation, stack_infos
 
@@ -99,7 +99,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         height, width = self._choice.height, self._choice.width
         self._dispatcher = Dispatcher(link, num_envs, height, width, settings.accessibility)
         self._automatic: np.random.Generator | None = None  # draws the episodes of autoreset
-        self._spares = Spares(link, prefetch, self._draw_automatic, self._start_spare, settings.deadline_s)
+        self._prefetch = Prefetch(link, prefetch, self._draw_automatic, self._start_ahead, settings.deadline_s)
 
     # --- send and recv
 
@@ -182,7 +182,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         arguments = self._settings.reset_arguments(self._choices[env_id])
         return lambda session: session.reset(draw.task, seed=draw.seed, **arguments)
 
-    async def _start_spare(self, session: ClientSession, draw: Draw) -> StepResult:
+    async def _start_ahead(self, session: ClientSession, draw: Draw) -> StepResult:
         return await session.reset(draw.task, seed=draw.seed, **self._settings.reset_arguments(self._choice))
 
     def _step_operation(self, action: Action) -> Operation:
@@ -205,7 +205,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             seed = int(seed)
             super().reset(seed=seed)
             self._automatic = None
-            self._spares.forget()
+            self._prefetch.forget()
             seed = [seed + i for i in range(self.num_envs)]
         given = check_options(options, OPTIONS)
         if "task_ids" in given and "tasks" in given:
@@ -220,7 +220,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         for i in everyone:
             if self._dispatcher.latest[i] is None:
                 raise EpisodeStateError(f"environment {i} was never reset: the first reset needs all of them")
-        self._spares.fill()
+        self._prefetch.fill()
         return self._observations(), stack_infos({i: make_info(self._result(i)) for i in ids}, self.num_envs)
 
     def step(
@@ -261,22 +261,22 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
             infos = self._add_info(infos, final, i)
         self._restart(ended)
         self.recv(min_ready=len(ended))
-        self._spares.fill()
+        self._prefetch.fill()
         return infos
 
     def _restart(self, env_ids: Sequence[int]) -> None:
         """Start drawn episodes: the prepared ones, and where there are none, in place; `recv` waits for those."""
-        episodes = [(i, self._spares.take() or self._draw_automatic()) for i in env_ids]
+        episodes = [(i, self._prefetch.take() or self._draw_automatic()) for i in env_ids]
         self._submit_resets((i, episode) for i, episode in episodes if isinstance(episode, Draw))
         for i, episode in episodes:
             if isinstance(episode, Draw):
                 continue
             result = episode.wait()
             if result is None:
-                self._spares.give(episode.session)
+                self._prefetch.give(episode.session)
                 self._submit_resets([(i, episode.draw)])
             else:
-                self._spares.give(self._dispatcher.swap(i, episode.session, result))
+                self._prefetch.give(self._dispatcher.swap(i, episode.session, result))
 
     def _draw_automatic(self) -> Draw:
         """The next episode of autoreset."""
@@ -311,7 +311,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give all desktops back, in the middle of whatever they do."""
-        self._dispatcher.close(self._spares.close)
+        self._dispatcher.close(self._prefetch.close)
 
 
 def _autoreset_mode(mode: str | AutoresetMode) -> AutoresetMode:

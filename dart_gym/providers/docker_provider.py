@@ -25,7 +25,7 @@ from pydantic import ByteSize, Field
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
-from dart_gym.desktops.desktop_service import FACE, LIFE, LOG, PORTS
+from dart_gym.desktops.desktop_service import API, LIFE, LOG, PORTS
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress
 from dart_gym.desktops.sandbox.runtime_directory import own_directory
 from dart_gym.providers.containers import Limits, Owner, desktop_container
@@ -87,7 +87,7 @@ class DockerProvider:
 
     name = "docker"
     capacity: int | None = None
-    local, spares = True, 1
+    local, warm = True, 1
 
     def __init__(self, options: DockerOptions) -> None:
         self.options = options
@@ -121,7 +121,7 @@ class DockerProvider:
             address = MachineAddress(
                 shown=f"container {container_id[:12]}",
                 base="http://desktop",
-                socket=_opened(place / FACE, sockets),
+                socket=_opened(place / API, sockets),
                 ports_socket=_opened(place / PORTS, sockets),
             )
         except BaseException:

@@ -16,7 +16,7 @@ class EmbeddedProvider:
 
     name = "xvfb"
     capacity: int | None = None
-    local, spares = True, 1
+    local, warm = True, 1
 
     def __init__(self, options: EmbeddedOptions) -> None:
         self.options = options

@@ -1,7 +1,8 @@
 """The provider "gui-docker-env": virtual machines of an existing GUI-Docker-Env cluster.
 
 Its server answers `POST /start_emulator` only when the machine is up (seconds to minutes), counts machines by token,
-and says 429 when a token has all that it may. It has no leases: a machine that nobody stops runs, and counts, for ever.
+and says 429 when a token has all that it may. Nothing expires there: a machine that nobody stops runs, and counts, for
+ever.
 
 Invariants:
     - A start that was asked for is followed to its end: when nobody waits for it any more, its machine is stopped.
@@ -93,7 +94,7 @@ class GuiDockerEnvProvider:
 
     name = "gui-docker-env"
     capacity: int | None = None
-    local, spares = False, 0
+    local, warm = False, 0
 
     def __init__(self, options: GuiDockerEnvOptions) -> None:
         self.options = options

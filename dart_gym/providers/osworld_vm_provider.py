@@ -81,7 +81,7 @@ class OSWorldVmProvider:
 
     name = "osworld-vm"
     capacity: int | None = None
-    local, spares = True, 1
+    local, warm = True, 1
 
     def __init__(self, options: OSWorldVmOptions) -> None:
         self.options = options

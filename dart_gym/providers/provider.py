@@ -60,13 +60,13 @@ class Provider(Protocol):
         name: as on the command line.
         capacity: how many desktops it can have at once; None for no limit that it knows of.
         local: whether its desktops take memory of this machine.
-        spares: how many desktops a server should hold ready beside those that are lent, unless told.
+        warm: how many desktops a server should hold ready beside those that are lent, unless told.
     """
 
     name: str
     capacity: int | None
     local: bool
-    spares: int
+    warm: int
 
     async def open(self) -> list[str]:
         """Get ready, and return what was left behind by a dead server and removed now.

@@ -42,7 +42,7 @@ class UrlProvider:
     """
 
     name = "url"
-    local, spares = False, 0
+    local, warm = False, 0
     longest_start_s = 60.0
 
     def __init__(self, options: UrlOptions) -> None:

@@ -1,4 +1,4 @@
-"""What the Gymnasium faces share: which task an episode gets, and how a step's result looks to Gymnasium.
+"""What the Gymnasium environments share: which task an episode gets, and how a step's result looks to Gymnasium.
 
 Invariants:
     - All tasks of one environment have one screen size, known before any desktop boots.
@@ -162,7 +162,7 @@ def make_info(result: StepResult) -> dict[str, Any]:
         "seed": int(result.info.get("seed", 0)),  # type: ignore[call-overload]  # an integer on every path
         "pacing": str(result.info.get("pacing", "")),
         "settled": bool(result.info.get("settled", True)),
-        "osworld_face": json.dumps(face) if (face := result.info.get("osworld_face")) else "",
+        "osworld_api": json.dumps(api) if (api := result.info.get("osworld_api")) else "",
         "settle_s": float(result.info.get("settle_s", 0.0)),  # type: ignore[arg-type]  # a number on every path
         "step_index": result.step_index,
         "terminal": str(result.terminal or ""),

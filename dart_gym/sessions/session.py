@@ -26,7 +26,7 @@ from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, St
 from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, PhaseTimer
 from dart_gym.desktops.osworld_vm.machine_address import check_url
 from dart_gym.sessions.pacing import Pacing, describe, pacing_named
-from dart_gym.sessions.seat import Seat
+from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.scenario import Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
@@ -84,15 +84,15 @@ class _Episode:
 
 
 class Session:
-    """Episodes on the desktop of one seat, one after the other. Operations must not run concurrently.
+    """Episodes on the desktop of one slot, one after the other. Operations must not run concurrently.
 
     Args:
-        seat: where the desktop lives; the caller closes it. None: a seat of its own, closed by `close`.
+        slot: where the desktop lives; the caller closes it. None: a slot of its own, closed by `close`.
     """
 
-    def __init__(self, seat: Seat | None = None) -> None:
-        self._seat = seat or Seat()
-        self._owns_seat = seat is None
+    def __init__(self, slot: Slot | None = None) -> None:
+        self._slot = slot or Slot()
+        self._owns_slot = slot is None
         self._episode: _Episode | None = None
 
     async def __aenter__(self) -> Session:
@@ -146,10 +146,10 @@ class Session:
                 episode.accessibility = accessibility
                 observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
-            self._seat.discard()
+            self._slot.discard()
             return _lost(resolved.desktop, "", 0, _explain("reset", error, deadline_s), info, timer, started)
         except BaseException:
-            self._seat.discard()
+            self._slot.discard()
             raise
         episode.max_steps = max_steps or resolved.max_steps
         episode.ends_at = time.monotonic() + time_limit_s if time_limit_s is not None else math.inf
@@ -160,11 +160,11 @@ class Session:
         self, task: Task, seed: int, pacing: Pacing, info: dict[str, object], timer: PhaseTimer
     ) -> _Episode:
         with timer.phase("boot"):
-            desktop = await self._seat.desktop(task.desktop)
-        if self._seat.face is not None:
-            info["osworld_face"] = self._seat.face.describe()
+            desktop = await self._slot.desktop(task.desktop)
+        if self._slot.api_address is not None:
+            info["osworld_api"] = self._slot.api_address.describe()
         with timer.phase("prepare"):
-            scenario = self._seat.scenario(task.suite)
+            scenario = self._slot.scenario(task.suite)
             prepared = await scenario.prepare(desktop, task, seed)
             settled = prepared.settled
             if not prepared.frame_ready or pacing.after_reset_s is not None:
@@ -283,13 +283,13 @@ class Session:
 
     def _abandon(self) -> None:
         self._episode = None
-        self._seat.discard()
+        self._slot.discard()
 
     async def close(self) -> None:
-        """End the episode without a score; a seat of its own is closed."""
+        """End the episode without a score; a slot of its own is closed."""
         self._episode = None
-        if self._owns_seat:
-            await self._seat.close()
+        if self._owns_slot:
+            await self._slot.close()
 
 
 _Outcome = tuple[Observation, TerminalState | None, Evaluation | None]

@@ -40,7 +40,7 @@ class BackgroundLoop:
     def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
         """Run a coroutine function and wait for its result. An interrupt (Ctrl-C) cancels it."""
         if threading.current_thread() is self._thread:
-            raise RuntimeError("the synchronous face was called from its own loop: await the session instead")
+            raise RuntimeError("the synchronous interface was called from its own loop: await the session instead")
         future = self.submit(function, *args, **kwargs)
         try:
             return future.result()

@@ -7,7 +7,7 @@ import asyncio
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.cluster.client.client_session import ClientSession
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext
 from dart_train.modules.run_policy import conversation_config

@@ -1,6 +1,6 @@
 """OSWorld's own code against a desktop of this package, for comparisons: its controllers, its `DesktopEnv.evaluate`.
 
-It runs in the evaluator's environment, as a program of its own, and reaches the desktop through an open HTTP face.
+It runs in the evaluator's environment, as a program of its own, and reaches the desktop through an open OSWorld API.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.desktops.osworld_api.api_address import FaceAddress
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_address import APIAddress
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_gym.tasks.evaluation import evaluator_environment
 
 _MAIN = Path(__file__).with_name("stock_osworld_main.py")
@@ -25,7 +25,7 @@ class StockError(Exception):
 
 async def stock_score(
     task: dict[str, Any],
-    face: FaceAddress,
+    api: APIAddress,
     last_action: str | None = "DONE",
     *,
     set_up: bool = False,
@@ -35,7 +35,7 @@ async def stock_score(
 
     Args:
         task: OSWorld's JSON.
-        face: address of an open face of the desktop.
+        api: address of an open api of the desktop.
         last_action: "DONE", "FAIL", or None to run no evaluation (with `set_up`).
         set_up: run OSWorld's own `SetupController.setup` with the task's config first.
         timeout: seconds.
@@ -43,33 +43,33 @@ async def stock_score(
     Raises:
         StockError: OSWorld's code raised.
     """
-    answer = await _ask({"task": task, "last_action": last_action, "set_up": set_up}, face, timeout)
+    answer = await _ask({"task": task, "last_action": last_action, "set_up": set_up}, api, timeout)
     return answer["score"]
 
 
 async def stock_calls(
-    calls: list[tuple[str, str, dict[str, Any]]], face: FaceAddress, *, timeout: float = 120.0
+    calls: list[tuple[str, str, dict[str, Any]]], api: APIAddress, *, timeout: float = 120.0
 ) -> list[Any]:
     """Call methods of OSWorld's controllers in order.
 
     Args:
         calls: "python" or "setup" (which controller), the method's name, its keyword arguments.
-        face: address of an open face.
+        api: address of an open api.
         timeout: seconds.
 
     Returns:
         what each gave; bytes as `{"bytes": length, "head": first eight}`.
     """
-    return (await _ask({"calls": calls}, face, timeout))["results"]
+    return (await _ask({"calls": calls}, api, timeout))["results"]
 
 
 async def stock_score_on(desktop: Desktop, task: dict[str, Any], last_action: str | None = "DONE", **options: Any):
-    """`stock_score` through a face that is opened for it."""
-    async with OSWorldFace(desktop, open_to_all=True) as face:
-        return await stock_score(task, face.address, last_action, **options)
+    """`stock_score` through an API that is opened for it."""
+    async with OSWorldAPI(desktop, open_to_all=True) as api:
+        return await stock_score(task, api.address, last_action, **options)
 
 
-async def _ask(request: dict[str, Any], face: FaceAddress, timeout: float) -> dict[str, Any]:
+async def _ask(request: dict[str, Any], api: APIAddress, timeout: float) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         str(evaluator_environment.find().python),
         str(_MAIN),
@@ -80,7 +80,7 @@ async def _ask(request: dict[str, Any], face: FaceAddress, timeout: float) -> di
     )
     try:
         async with asyncio.timeout(timeout):
-            body = json.dumps({**request, "face": face.describe()}).encode()
+            body = json.dumps({**request, "api": api.describe()}).encode()
             output, errors = await process.communicate(body)
     finally:
         if process.returncode is None:

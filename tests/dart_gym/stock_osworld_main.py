@@ -33,9 +33,9 @@ class Adapter:
     evaluate = DesktopEnv.evaluate
     _set_task_info, _set_evaluator_info = DesktopEnv._set_task_info, DesktopEnv._set_evaluator_info
 
-    def __init__(self, face, folder):
-        self.vm_ip, self.server_port = "127.0.0.1", face["server_port"]
-        self.chromium_port, self.vlc_port = face["chromium_port"], face["vlc_port"]
+    def __init__(self, api, folder):
+        self.vm_ip, self.server_port = "127.0.0.1", api["server_port"]
+        self.chromium_port, self.vlc_port = api["chromium_port"], api["vlc_port"]
         self.cache_dir_base = folder
         self.action_history = []
         self.controller = PythonController(self.vm_ip, self.server_port)
@@ -54,7 +54,7 @@ class Adapter:
 
 def score(request, folder):
     """Run the set-up where asked, and OSWorld's evaluation."""
-    env = Adapter(request["face"], folder)
+    env = Adapter(request["api"], folder)
     env._set_task_info(request["task"])
     env.setup_controller.reset_cache_dir(env.cache_dir)
     if request["set_up"] and not env.setup_controller.setup(env.config, False):
@@ -67,7 +67,7 @@ def score(request, folder):
 
 def calls(request, folder):
     """Call methods of the controllers, in order, and return what each gave."""
-    env = Adapter(request["face"], folder)
+    env = Adapter(request["api"], folder)
     results = []
     for part, method, arguments in request["calls"]:
         target = env.controller if part == "python" else env.setup_controller

@@ -14,12 +14,13 @@ import asyncio
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import websockets
 from websockets.asyncio.client import ClientConnection
 
+from dart_gym.cluster.client.cluster_servers import NO_ANSWER, ClusterServers
 from dart_gym.cluster.client.server_choice import ServerRecord
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
@@ -29,16 +30,12 @@ from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, St
 from dart_gym.sessions.session import DEFAULT_DEADLINE_S
 from dart_gym.tasks.catalog.registry import task_from_file
 
-if TYPE_CHECKING:
-    from dart_gym.cluster.client.cluster_client import ClusterClient
-
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
 LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
 FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
 _BIG_FRAME_BYTES = 50_000  # of a compressed screen
 CLOSED = "the session was closed during the operation"
-NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 _SESSION_GONE = frozenset({*frames.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
 _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
 
@@ -46,13 +43,13 @@ _FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that 
 class ClientSession:
     """Episodes on one desktop of the cluster. See `dart_gym.sessions.session.Session`, which runs on the other side."""
 
-    def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+    def __init__(self, servers: ClusterServers) -> None:
+        self._servers = servers
         self._server: ServerRecord | None = None  # where the session is, once it has been opened
         self._connection: ClientConnection | None = None
         self._token = ""
         self._codec = "raw"
-        self._seated = False  # whether it is known to have a desktop
+        self._holds_slot = False  # whether it is known to have a desktop
         self._next_id = 0
         self._lock = asyncio.Lock()
         self._closings = 0  # sessions that were given up; `_goodbyes` counts those by the caller
@@ -68,15 +65,15 @@ class ClientSession:
 
     # --- operations
 
-    async def lease(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> float:
-        """Get a desktop's seat before the first reset would; returns the seconds waited.
+    async def acquire(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> float:
+        """Get a slot for a desktop before the first reset would; returns the seconds waited.
 
         Raises:
             ClusterError: none was free within the deadline (code CAPACITY), or unreachable.
         """
-        if len(self._client.servers) > 1:
+        if len(self._servers.records) > 1:
             return await self._stand_in_line(deadline_s)
-        return _waited(await self._begin("lease", {}, deadline_s))
+        return _waited(await self._begin("acquire", {}, deadline_s))
 
     async def reset(
         self,
@@ -111,7 +108,7 @@ class ClientSession:
             "accessibility": accessibility,
         }
         waited = 0.0
-        if len(self._client.servers) > 1 and not self._seated:
+        if len(self._servers.records) > 1 and not self._holds_slot:
             waited = await self._stand_in_line(deadline_s)
         result = frames.step_result(await self._begin("reset", arguments, max(0.0, deadline_s - waited)))
         for phase in ("queue", "total"):
@@ -169,7 +166,7 @@ class ClientSession:
         if not token or server is None:
             return None
         with contextlib.suppress(*NO_ANSWER, ClusterError):
-            return (await self._client.connect(server, token, take_over=True))[0]
+            return (await self._servers.connect(server, token, take_over=True))[0]
         return None
 
     # --- how
@@ -177,15 +174,15 @@ class ClientSession:
     @property
     def server_url(self) -> str:
         """Of the server that it is on, or of all that it may be opened on."""
-        return self._server.address.url if self._server else self._client.url
+        return self._server.address.url if self._server else self._servers.url
 
     def _lost_its_server(self, error: ClusterError) -> bool:
         """Whether a new session may do on another server what failed on this one."""
-        return len(self._client.servers) > 1 and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
+        return len(self._servers.records) > 1 and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
 
     def _leave(self) -> None:
         """Give the session up, where another server can take its place. A single one may come back with it."""
-        if len(self._client.servers) > 1:
+        if len(self._servers.records) > 1:
             self._server, self._token = None, ""
 
     def _remember(self, result: StepResult) -> StepResult:
@@ -215,14 +212,14 @@ class ClientSession:
         return error.code in frames.SESSION_OVER
 
     async def _stand_in_line(self, deadline_s: float) -> float:
-        """Get a seat from whichever of several servers has one first; returns the seconds waited.
+        """Get a slot from whichever of several servers has one first; returns the seconds waited.
 
         A place in the line of a server is kept until another server has a free desktop.
         """
         started, failed, goodbyes = time.monotonic(), False, self._goodbyes
         while self._goodbyes == goodbyes:
             remaining = max(0.0, started + deadline_s - time.monotonic())
-            asking = asyncio.ensure_future(self._call("lease", {}, remaining))
+            asking = asyncio.ensure_future(self._call("acquire", {}, remaining))
             try:
                 moved = await self._look_around(asking)
             except ClusterError as error:
@@ -231,19 +228,19 @@ class ClientSession:
                 failed = True
             else:
                 if not moved:
-                    self._seated = True
+                    self._holds_slot = True
                     return time.monotonic() - started
         raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
 
     async def _look_around(self, asking: asyncio.Future[Reply]) -> bool:
-        """Wait for a seat, or until another server has a free one; returns whether the line has been left for that."""
+        """Wait for a slot, or until another server has a free one; returns whether the line has been left for that."""
         try:
             while True:
                 await asyncio.wait({asking}, timeout=LOOK_AROUND_S)
                 if asking.done():
                     asking.result()
                     return False
-                if await self._client.look_elsewhere(self._server):
+                if await self._servers.look_elsewhere(self._server):
                     break
             await self._end()
             with contextlib.suppress(ClusterError):
@@ -305,7 +302,7 @@ class ClientSession:
             if reply.id == request_id:
                 return reply
             if reply.id == -1 and reply.code is not None:
-                if reply.code is ErrorCode.SHUTDOWN and len(self._client.servers) == 1:
+                if reply.code is ErrorCode.SHUTDOWN and len(self._servers.records) == 1:
                     continue  # the connection closes now; another process may take over its address
                 self._drop()
                 if reply.code in frames.SESSION_OVER:
@@ -332,11 +329,11 @@ class ClientSession:
             ClusterError: UNREACHABLE; SESSION_LOST, after which the next call opens a new session; or why every server
                 refused.
         """
-        give_up = time.monotonic() + self._client.settings.reconnect_s
+        give_up = time.monotonic() + self._servers.settings.reconnect_s
         pause = FIRST_RETRY_S
         while True:
             reasons: list[Exception] = []
-            for server in [self._server] if self._server else await self._client.by_preference():
+            for server in [self._server] if self._server else await self._servers.by_preference():
                 connection = await self._try(server, reasons)
                 if connection is not None:
                     return connection
@@ -357,7 +354,7 @@ class ClientSession:
         """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
         server.placed += self._server is None  # at once, so that sessions that are opened together spread
         try:
-            connection, welcome = await self._client.connect(server, self._token)
+            connection, welcome = await self._servers.connect(server, self._token)
         except ClusterError as error:
             if error.code in frames.SESSION_OVER:
                 self._token, self._server = "", None
@@ -367,7 +364,7 @@ class ClientSession:
         except NO_ANSWER as error:
             reasons.append(error)
         else:
-            self._seated = self._seated and welcome.resumed
+            self._holds_slot = self._holds_slot and welcome.resumed
             self._connection, self._token, self._server = connection, welcome.session, server
             self._codec = welcome.codec
             return connection

@@ -1,65 +1,18 @@
-"""The client of a cluster: it finds servers, and opens sessions on them (`dart_gym.cluster.client.client_session`).
+"""The client of a cluster: it opens sessions on the cluster's servers.
 
 A cluster is one server, or several (`ws://a,ws://b`): each new session goes to the least loaded one, and stays there.
-
-Invariants:
-    - A server that does not answer is passed over, and tried again later; a wrong token is an error at once.
-    - Holds no connection itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import time
-from dataclasses import dataclass
 from typing import Any
 
-import websockets
-from websockets.asyncio.client import ClientConnection, connect, unix_connect
-
-from dart_gym.cluster.client.client_session import NO_ANSWER
-from dart_gym.cluster.client.client_session import ClientSession as ClientSession
-from dart_gym.cluster.client.server_choice import (
-    STATUS_AGE_S,
-    Load,
-    ServerRecord,
-    combine,
-    preference,
-    room_elsewhere,
-    server_urls,
-)
-from dart_gym.cluster.wire import frames
-from dart_gym.cluster.wire.cluster_address import parse_address
-from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
-from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
-
-STATUS_TIMEOUT_S = 5.0
-
-
-def check_codec(name: str) -> str:
-    """The name of an image codec; raises `ConfigurationError` for another one."""
-    if name not in frames.CODECS:
-        raise ConfigurationError(f"unknown codec {name!r}; choose one of {', '.join(frames.CODECS)}")
-    return name
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """How a client behaves.
-
-    Attributes:
-        codecs: image codecs, best first; () chooses raw where the server runs on this machine, PNG elsewhere. (A
-            tunnel looks like this machine, too: name a codec there.)
-        reconnect_s: how long a lost connection is tried again before the cluster counts as unreachable.
-        heartbeat_s: interval of websocket pings; None for none.
-        name: shown in the server's logs.
-    """
-
-    codecs: tuple[str, ...] = ()
-    reconnect_s: float = 10.0
-    heartbeat_s: float | None = 20.0
-    name: str = ""
+from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_servers import ClientSettings, ClusterServers
+from dart_gym.cluster.client.server_choice import combine
+from dart_gym.cluster.wire.error_codes import ErrorCode
+from dart_gym.core.errors import ClusterError
 
 
 class ClusterClient:
@@ -72,15 +25,16 @@ class ClusterClient:
     """
 
     def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:
-        self.url = url
-        self.settings = settings or ClientSettings()
-        self.servers = [ServerRecord(parse_address(one)) for one in server_urls(url)]
-        self._token = token
-        self._asking = asyncio.Lock()
+        self.servers = ClusterServers(url, token, settings)
+
+    @property
+    def url(self) -> str:
+        """The cluster's URL, as given."""
+        return self.servers.url
 
     def session(self) -> ClientSession:
         """A session, to be used with `async with`. It gets its desktop at the first reset."""
-        return ClientSession(self)
+        return ClientSession(self.servers)
 
     async def status(self) -> dict[str, Any]:
         """What every desktop does, and counters; of several servers all together, and "servers" by URL.
@@ -90,105 +44,10 @@ class ClusterClient:
         Raises:
             ClusterError: unreachable (of several servers all are), or the token is wrong.
         """
-        if len(self.servers) == 1:
+        if len(self.servers.records) == 1:
             async with self.session() as session:
                 return await session.status()
-        answers = await asyncio.gather(*(self._ask(server) for server in self.servers))
+        answers = await asyncio.gather(*(self.servers.ask(server) for server in self.servers.records))
         if not any(isinstance(answer, dict) for answer in answers):
             raise ClusterError(f"cannot reach the cluster at {self.url}: {answers[0]}", ErrorCode.UNREACHABLE)
-        return combine({server.address.url: answer for server, answer in zip(self.servers, answers, strict=True)})
-
-    async def by_preference(self) -> list[ServerRecord]:
-        """The servers in the order in which a new session should try them; asks those whose status is old."""
-        if len(self.servers) == 1:
-            return self.servers
-        async with self._asking:
-            now = time.monotonic()
-            old = [one for one in self.servers if now - one.asked_at > STATUS_AGE_S and not one.is_down(now)]
-            await asyncio.gather(*(self._ask(server) for server in old))
-        return preference(self.servers, time.monotonic())
-
-    async def look_elsewhere(self, here: ServerRecord | None) -> bool:
-        """Whether another server has a free desktop for a session that waits on this one; that one counts as taken."""
-        await self.by_preference()
-        found = room_elsewhere(self.servers, here, time.monotonic())
-        if found is not None:
-            found.placed += 1
-        return found is not None
-
-    async def _ask(self, server: ServerRecord) -> dict[str, Any] | str:
-        """The status of one server, noted in its record; why there is none, if it does not answer.
-
-        Raises:
-            ClusterError: it refuses the token.
-        """
-        try:
-            async with asyncio.timeout(STATUS_TIMEOUT_S):
-                connection, _ = await self.connect(server)
-                try:
-                    await connection.send(frames.encode_request(Request(1, "status", STATUS_TIMEOUT_S * 1000)))
-                    reply = frames.decode_reply(await connection.recv())
-                finally:
-                    await connection.close()
-        except (*NO_ANSWER, ProtocolError) as error:
-            server.failed(time.monotonic())
-            return f"{type(error).__name__}: {error}"
-        except ClusterError as error:
-            if error.code == ErrorCode.AUTH:
-                raise
-            server.failed(time.monotonic())
-            return str(error)
-        if reply.code is not None:
-            server.failed(time.monotonic())
-            return reply.message
-        server.answered(Load.of_status(reply.result), time.monotonic())
-        return reply.result
-
-    async def connect(
-        self, server: ServerRecord, resume: str = "", take_over: bool = False
-    ) -> tuple[ClientConnection, frames.Welcome]:
-        """Open a connection for a new session on a server, or for one of it to go on with.
-
-        With `take_over` also if that one has a living connection.
-
-        Raises:
-            OSError, TimeoutError, websockets.WebSocketException: nobody answers; it may be tried again.
-            ClusterError: refused (code AUTH, CAPACITY, BUSY, or one of `SESSION_OVER`).
-            ProtocolError: not a cluster, or another version.
-        """
-        address = server.address
-        options: dict[str, Any] = {
-            "compression": None,
-            "max_size": frames.MAX_REPLY_BYTES,
-            "ping_interval": self.settings.heartbeat_s,
-            "ping_timeout": 3 * self.settings.heartbeat_s if self.settings.heartbeat_s else None,
-            "close_timeout": 2.0,
-            "open_timeout": 10.0,
-            "additional_headers": {"Authorization": f"Bearer {self._token}"} if self._token else None,
-        }
-        if address.is_local:
-            options["proxy"] = None
-        try:
-            if address.is_unix:
-                connection = await unix_connect(address.path, "ws://localhost/", **options)
-            else:
-                connection = await connect(address.url, **options)
-        except websockets.InvalidStatus as error:
-            raise self._refusal(address.url, error) from error
-        codecs = self.settings.codecs or (("raw", "png") if address.is_local else ("png",))
-        try:
-            name = self.settings.name or f"pid {os.getpid()}"
-            hello = Hello(codecs, resume, client=name, take_over=take_over)
-            await connection.send(frames.encode_hello(hello))
-            async with asyncio.timeout(10.0):
-                return connection, frames.decode_welcome(await connection.recv())
-        except BaseException:
-            await connection.close()
-            raise
-
-    def _refusal(self, url: str, error: websockets.InvalidStatus) -> ClusterError:
-        status = error.response.status_code
-        if status == 401:
-            given = "the token is wrong" if self._token else "no token was given"
-            return ClusterError(f"{url} refused the connection: {given}", ErrorCode.AUTH)
-        return ClusterError(f"{url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)
+        return combine(dict(zip((server.address.url for server in self.servers.records), answers, strict=True)))

@@ -1,8 +1,8 @@
-"""Whose turn it is when seats are short: round robin over owners, first come first served within one. Pure.
+"""Who gets a slot when slots are short: round robin over owners, first come first served within one. Pure.
 
 Invariants:
     - An owner whose quota is used up waits without holding up anybody else.
-    - Of the others, the one that was served longest ago comes next, so that n owners wait for n - 1 turns at most.
+    - Of the others, the one that was served longest ago comes next, so that it waits for each other owner once at most.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 Quota = Callable[[str], int | None]
-"""How many seats an owner may have at once; None for any number."""
+"""How many slots an owner may have at once; None for any number."""
 
 
 def unlimited(owner: str) -> None:
@@ -21,7 +21,7 @@ def unlimited(owner: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody waits for a seat.
+    """Somebody waits for a slot.
 
     Attributes:
         owner: on whose account.
@@ -33,7 +33,7 @@ class Claim:
 
 
 def allowed(owner: str, lent: Mapping[str, int], quota: Quota) -> bool:
-    """Whether an owner may have one more seat."""
+    """Whether an owner may have one more slot."""
     limit = quota(owner)
     return limit is None or lent.get(owner, 0) < limit
 
@@ -41,12 +41,12 @@ def allowed(owner: str, lent: Mapping[str, int], quota: Quota) -> bool:
 def next_claim(
     claims: Iterable[Claim], lent: Mapping[str, int], served: Mapping[str, int], quota: Quota
 ) -> Claim | None:
-    """The claim that gets the next free seat; None when every owner that waits has used up its quota.
+    """The claim that gets the next free slot; None when every owner that waits has used up its quota.
 
     Args:
         claims: who waits.
-        lent: seats that each owner has now.
-        served: number of the turn in which each owner was last given a seat; larger is later.
+        lent: slots that each owner has now.
+        served: when each owner was last given a slot, as a number; larger is later.
         quota: see `Quota`.
     """
     first: dict[str, Claim] = {}

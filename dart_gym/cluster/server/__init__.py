@@ -1,4 +1,4 @@
 """The server's side of the environment cluster: connections, sessions, operations, tokens, metrics and the live view.
 
-`ClusterServer` and `ServerSettings` are the face; `dart-gym serve` runs it.
+Others import `cluster_server` and `server_settings`; `dart-gym serve` runs it.
 """

@@ -1,4 +1,4 @@
-"""The cluster's server: each websocket is a session, which holds a lease on one desktop from its first reset on.
+"""The cluster's server: each websocket is a session, which holds one desktop from its first reset on.
 
 Invariants:
     - A session executes one request at a time and keeps its last reply, so a request that is sent again after a
@@ -35,11 +35,12 @@ from dart_gym.cluster.server import openenv
 from dart_gym.cluster.server.access_tokens import Headers, Principal, TokenBook, TokenFile
 from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade, names_this_machine
 from dart_gym.cluster.server.listener import listen, load_certificate, tls_context
-from dart_gym.cluster.server.live_view import Gallery
+from dart_gym.cluster.server.live_view import LiveViews
 from dart_gym.cluster.server.operations import ClientGoneError, Operations, describe
+from dart_gym.cluster.server.served_session import Lifetimes, ServedSession
 from dart_gym.cluster.server.server_metrics import Metrics
 from dart_gym.cluster.server.server_settings import ServerSettings
-from dart_gym.cluster.server.session_registry import ConnectedLease, Lifetimes, Sessions
+from dart_gym.cluster.server.session_registry import Sessions
 from dart_gym.cluster.wire import frames, image_codecs
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
@@ -75,7 +76,7 @@ class ClusterServer:
         self.pool = Pool(
             settings.desktops,
             self._make,
-            settings.faces,
+            settings.osworld_api,
             warm=settings.warm,
             admission=Admission(settings.limits),
             quota=lambda name: self._tokens.quota(name),
@@ -84,13 +85,13 @@ class ClusterServer:
         self._address = parse_address(settings.listen)
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
-        self._janitor: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
         self._counters: Counter[str] = Counter()
         self._started = time.monotonic()
         self._version = installed_version("dart-gui")
-        self.metrics, self.gallery = Metrics(), Gallery()
+        self.metrics, self.live_views = Metrics(), LiveViews()
         self._operations = Operations(
-            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.gallery
+            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.live_views
         )
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
         self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
@@ -140,7 +141,7 @@ class ClusterServer:
         self._server = await listen(self._address, self._serve, self._tls, options)
         if not self._address.is_local and self._tls is None:
             log.warning("tokens and screens cross the network in clear text: give --tls-cert, or use a tunnel")
-        self._janitor = asyncio.create_task(self._keep_house(), name="janitor")
+        self._upkeep = asyncio.create_task(self._maintain(), name="upkeep")
 
     def reload(self) -> None:
         """Read the tokens and the certificate again: who lost the token is sent away.
@@ -157,14 +158,14 @@ class ClusterServer:
             return
         log.info("read the tokens and the certificate again")
         revoked = ClusterError("the token was revoked: ask whoever runs the cluster for another", ErrorCode.AUTH)
-        for lease in self._sessions:
-            if lease.connection is None or lease.connection.request is None:
+        for served in self._sessions:
+            if served.connection is None or served.connection.request is None:
                 continue  # whoever comes back to it must show a token
-            principal = self.authenticate(lease.connection.request.headers)
-            if principal is None or principal.name != lease.owner:
-                self._sessions.expel(lease, revoked)
+            principal = self.authenticate(served.connection.request.headers)
+            if principal is None or principal.name != served.owner:
+                self._sessions.expel(served, revoked)
             else:
-                lease.principal = principal
+                served.principal = principal
         self.pool.serve_waiters()  # quotas may have grown
 
     async def drain(self) -> None:
@@ -184,10 +185,10 @@ class ClusterServer:
             return
         server, self._server = self._server, None
         server.close(close_connections=False)
-        if self._janitor:
-            self._janitor.cancel()
+        if self._upkeep:
+            self._upkeep.cancel()
         self._operations.closing.set()
-        busy = [asyncio.ensure_future(lease.lock.acquire()) for lease in self._sessions if lease.lock.locked()]
+        busy = [asyncio.ensure_future(served.lock.acquire()) for served in self._sessions if served.lock.locked()]
         if busy:
             await asyncio.wait(busy, timeout=min(patience_s, self.settings.drain_s))
             for waiter in busy:
@@ -197,25 +198,25 @@ class ClusterServer:
         await asyncio.gather(*self._handlers, return_exceptions=True)
         await server.wait_closed()
         await self._sessions.clear()
-        self.gallery.close()
+        self.live_views.close()
         await self.pool.close()
         if self._address.is_unix:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
 
-    async def _keep_house(self) -> None:
-        """End leases whose time is over; stop desktops that nobody used for long; look for changed tokens."""
+    async def _maintain(self) -> None:
+        """End sessions whose time is over; stop desktops that nobody used for long; look for changed tokens."""
         idle_desktop_s = self.settings.idle_desktop_s
         period = max(0.02, min(1.0, self._sessions.lifetimes.shortest_s / 4, idle_desktop_s / 4))
         while True:
             await asyncio.sleep(period)  # a period, not a wait: every deadline is checked against the clock
             try:
                 self._sessions.check()
-                await self.pool.keep_house(idle_desktop_s)
+                await self.pool.maintain(idle_desktop_s)
                 if self._token_file and self._token_file.changed():
                     self.reload()
-            except Exception:  # a defect in it must not leave every lease without an end from now on
-                log.exception("house-keeping failed")
+            except Exception:  # a defect in it must not leave every session without an end from now on
+                log.exception("maintenance failed")
                 self._counters["internal_errors"] += 1
 
     # --- connections
@@ -245,10 +246,10 @@ class ClusterServer:
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
         connection = openenv.adapt(connection)
-        lease: ConnectedLease | None = None
+        served: ServedSession | None = None
         try:
-            lease = await self._greet(connection, task)
-            await self._converse(connection, lease)
+            served = await self._greet(connection, task)
+            await self._converse(connection, served)
         except ProtocolError as error:
             self._counters["protocol_errors"] += 1
             await _farewell(connection, ErrorCode.PROTOCOL, str(error))
@@ -257,17 +258,17 @@ class ClusterServer:
         except (websockets.ConnectionClosed, ClientGoneError):
             pass  # `finally` starts the grace period
         except asyncio.CancelledError:  # by `_expel`, or `stop`
-            reason = lease.reason if lease is not None else None
+            reason = served.reason if served is not None else None
             await _farewell(
                 connection, ErrorCode(reason.code) if reason else ErrorCode.SHUTDOWN, str(reason or STOPPED)
             )
             raise
         finally:
             self._handlers.discard(task)
-            if lease is not None and lease.connection is connection:
-                self._sessions.detach(lease)
+            if served is not None and served.connection is connection:
+                self._sessions.detach(served)
 
-    async def _greet(self, connection: ServerConnection, handler: asyncio.Task[Any]) -> ConnectedLease:
+    async def _greet(self, connection: ServerConnection, handler: asyncio.Task[Any]) -> ServedSession:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 hello = frames.decode_hello(await connection.recv())
@@ -280,54 +281,54 @@ class ClusterServer:
         if principal is None:
             raise ClusterError("the token was revoked", ErrorCode.AUTH)
         sessions = self._sessions
-        lease = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
-        sessions.attach(lease, connection, handler)
+        served = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
+        sessions.attach(served, connection, handler)
         welcome = Welcome(
-            lease.token, lease.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
+            served.token, served.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
         )
         await connection.send(frames.encode_welcome(welcome))
-        return lease
+        return served
 
-    async def _converse(self, connection: ServerConnection, lease: ConnectedLease) -> None:
+    async def _converse(self, connection: ServerConnection, served: ServedSession) -> None:
         async for frame in connection:
             request = frames.decode_request(frame)
-            if request.op == "close" and lease.worker is not None:
-                lease.worker.cancel()  # of an earlier connection, busy with what nobody waits for any more
-            async with lease.lock:
-                if lease.connection is not connection:
+            if request.op == "close" and served.worker is not None:
+                served.worker.cancel()  # of an earlier connection, busy with what nobody waits for any more
+            async with served.lock:
+                if served.connection is not connection:
                     return  # the client has another one, on which it asks again for what it still wants
-                if self._sessions.lifetimes.is_expired(lease, time.monotonic()):
+                if self._sessions.lifetimes.is_expired(served, time.monotonic()):
                     self._sessions.check()
-                if lease.reason is not None:
-                    raise lease.reason
-                lease.worker = asyncio.current_task()
+                if served.reason is not None:
+                    raise served.reason
+                served.worker = asyncio.current_task()
                 try:
-                    reply = await self._answer(connection, lease, request)
+                    reply = await self._answer(connection, served, request)
                 finally:
-                    lease.worker = None
+                    served.worker = None
                     self._sessions.progressed()
-            lease.last_used = time.monotonic()
+            served.last_used = time.monotonic()
             self.metrics.traffic["received"] += len(frame)
             self.metrics.traffic["sent"] += len(reply)
             with contextlib.suppress(websockets.ConnectionClosed):  # what came before the end is read: maybe a `close`
                 await connection.send(frames.fragments(reply))
-            if lease.ended:
-                self._sessions.forget(lease)
+            if served.ended:
+                self._sessions.forget(served)
                 return
 
-    async def _answer(self, connection: ServerConnection, lease: ConnectedLease, request: Request) -> bytes:
-        if request.id == lease.last_id:
+    async def _answer(self, connection: ServerConnection, served: ServedSession, request: Request) -> bytes:
+        if request.id == served.last_id:
             self._counters["resent"] += 1
-            return lease.last_reply
-        if request.id < lease.last_id:
-            raise ProtocolError(f"request {request.id} comes after request {lease.last_id}")
+            return served.last_reply
+        if request.id < served.last_id:
+            raise ProtocolError(f"request {request.id} comes after request {served.last_id}")
         self._counters["requests"] += 1
         if request.op == "status":
             reply = Reply(request.id, self.status())
         else:
-            reply = await self._operations.execute(request, lease, connection.wait_closed)
-        encoded = await _encode(reply, lease.codec)
-        lease.last_id, lease.last_reply = request.id, encoded
+            reply = await self._operations.execute(request, served, connection.wait_closed)
+        encoded = await _encode(reply, served.codec)
+        served.last_id, served.last_reply = request.id, encoded
         return encoded
 
     def status(self) -> dict[str, Any]:

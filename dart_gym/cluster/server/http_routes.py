@@ -34,7 +34,7 @@ from websockets.http11 import Request, Response
 
 from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.cluster.server.access_tokens import Principal
-from dart_gym.cluster.server.live_view import WIDTHS, Gallery
+from dart_gym.cluster.server.live_view import WIDTHS, LiveViews
 from dart_gym.cluster.server.server_metrics import Metrics
 
 FRAME_PATH = "/watch/frame/"
@@ -52,7 +52,7 @@ class Served(Protocol):
     """What the routes need of a server."""
 
     metrics: Metrics
-    gallery: Gallery
+    live_views: LiveViews
     pool: Pool
 
     @property
@@ -115,7 +115,7 @@ class HttpRoutes:
         """Names of the desktops that are none of somebody's business."""
         if principal.watches_all:
             return set()
-        return {slot.seat.name for slot in self._server.pool.slots if slot.owner != principal.name}
+        return {slot.name for slot in self._server.pool.slots if slot.owner != principal.name}
 
     def _health(self) -> Response:
         if self._server.draining:
@@ -127,21 +127,21 @@ class HttpRoutes:
         return response(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
 
     def _state(self, principal: Principal) -> Response:
-        status, gallery, hidden = self._server.status(), self._server.gallery, self._hidden(principal)
+        status, views, hidden = self._server.status(), self._server.live_views, self._hidden(principal)
         for desktop in status["desktops"]:
             desktop["private"] = desktop["slot"] in hidden
-            desktop.update(gallery.describe("" if desktop["private"] else desktop["slot"]))
+            desktop.update(views.describe("" if desktop["private"] else desktop["slot"]))
         return response(HTTPStatus.OK, json.dumps(status).encode(), "application/json")
 
     async def _frame(self, slot: str, size: str, headers: Headers) -> Response:
         if size not in WIDTHS:
             return _plain(HTTPStatus.BAD_REQUEST, f"size is one of {', '.join(WIDTHS)}\n")
-        gallery = self._server.gallery
-        tag = gallery.tag(slot, size)
+        views = self._server.live_views
+        tag = views.tag(slot, size)
         caching = {"ETag": tag, "Cache-Control": "private, no-cache"}
         if tag and tag in headers.get("If-None-Match", ""):
             return response(HTTPStatus.NOT_MODIFIED, b"", "image/jpeg", **caching)
-        data = await gallery.jpeg(slot, size)
+        data = await views.jpeg(slot, size)
         if data is None:
             return _plain(HTTPStatus.NOT_FOUND, f"desktop {slot[:20]!r} shows nothing now\n")
         return response(HTTPStatus.OK, data, "image/jpeg", **caching)

@@ -3,7 +3,7 @@
 Invariants:
     - Nothing is captured for watchers: frames are those of step results, so an episode runs the same when watched.
     - At most one frame is encoded at a time, in a thread of its own, and once per size however many people watch.
-    - A view ends with its lease: a desktop that nobody has shows nothing.
+    - A view ends when its session gives the slot back: a desktop that nobody has shows nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class View:
     jpegs: dict[str, tuple[int, bytes]] = field(default_factory=dict)
 
 
-class Gallery:
-    """The views of a server's desktops, by the names of their slots."""
+class LiveViews:
+    """The live views of a server's desktops, by the names of their slots."""
 
     def __init__(self) -> None:
         self._views: dict[str, View] = {}

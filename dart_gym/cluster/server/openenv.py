@@ -2,7 +2,7 @@
 
 OpenEnv (TRL, SkyRL, verifiers) sends JSON text, `{"type": "reset" | "step" | "state" | "close", "data": {...}}`, to
 the path `/ws`. An `OpenEnvConnection` stands between such a client and the server, which sees the cluster's own
-protocol: a hello, then requests. So leases, quotas, limits and counters are the same for both.
+protocol: a hello, then requests. So sessions, quotas, limits and counters are the same for both.
 
 Invariants:
     - Every message gets exactly one answer, in the order of the messages. One that is wrong is answered with an error

@@ -1,9 +1,9 @@
-"""What the server's requests do: sessions get seats of the pool, and episodes run on them. Knows no sockets.
+"""What the server's requests do: sessions get slots of the pool, and episodes run on them. Knows no sockets.
 
 Invariants:
-    - A lease gets its seat with its first reset (or `lease`), and keeps it until `end`.
+    - A session gets its slot with its first reset (or `acquire`), and keeps it until `end`.
     - An operation's error becomes a reply with a code; only broken requests (`ProtocolError`) and a client that went
-      away while it waited for a seat (`ClientGoneError`, nothing was executed) are raised.
+      away while it waited for a slot (`ClientGoneError`, nothing was executed) are raised.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dart_gym.cluster.pool.desktop_pool import Pool, Slot
-from dart_gym.cluster.server.live_view import Gallery
+from dart_gym.cluster.pool.desktop_pool import Pool
+from dart_gym.cluster.server.live_view import LiveViews
+from dart_gym.cluster.server.served_session import ServedSession
 from dart_gym.cluster.server.server_metrics import Metrics
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
@@ -37,6 +38,7 @@ from dart_gym.core.errors import (
 from dart_gym.core.outcomes import EvaluationStatus, StepResult, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.sessions.session import Session, resolve_task
+from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.task import Task
 
 log = logging.getLogger(__name__)
@@ -47,42 +49,6 @@ Gone = Callable[[], Coroutine[Any, Any, None]]
 """Waits until the client has gone."""
 
 
-@dataclass(slots=True, eq=False)
-class Lease:
-    """A session as the server sees it, over all its connections.
-
-    Attributes:
-        token: resumes the session.
-        codec: of its images.
-        owner: name of who it belongs to, for fairness and quotas; "" where there are no tokens.
-        slot: the seat that it holds, with the session that runs on it.
-        last_id: of the last request that was executed; `last_reply` is its encoded reply.
-        lock: held while a request is executed.
-        worker: the task that executes it.
-        last_used: monotonic time of the last request, or of the loss of the connection.
-        leased_at: monotonic time at which it got its seat.
-        ended: nothing can be asked of it any more.
-    """
-
-    token: str
-    codec: str
-    owner: str = ""
-    slot: Slot | None = None
-    session: Session | None = None
-    last_id: int = 0
-    last_reply: bytes = b""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    worker: asyncio.Task[Any] | None = None
-    last_used: float = field(default_factory=time.monotonic)
-    leased_at: float = 0.0
-    ended: bool = False
-
-    @property
-    def busy(self) -> bool:
-        """Whether an episode or an operation is under way."""
-        return self.lock.locked() or (self.session is not None and self.session.running)
-
-
 class ClientGoneError(Exception):
     """The client went away while it waited for a desktop: nothing was executed."""
 
@@ -91,12 +57,12 @@ class Operations:
     """Executes requests.
 
     Args:
-        pool: the seats.
+        pool: the slots.
         sandbox: replaces the tasks' choice if given.
         counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
         metrics: times and counts every operation.
-        gallery: shows what the desktops do.
+        live_views: show what the desktops do.
     """
 
     def __init__(
@@ -106,82 +72,82 @@ class Operations:
         counters: Counter[str],
         osworld_urls: tuple[str, ...],
         metrics: Metrics,
-        gallery: Gallery,
+        live_views: LiveViews,
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
-        self._metrics, self._gallery = metrics, gallery
+        self._metrics, self._live_views = metrics, live_views
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
-        self._table: dict[str, Callable[[Request, Lease, Gone], Awaitable[Reply]]] = {
-            "lease": self._lease,
+        self._table: dict[str, Callable[[Request, ServedSession, Gone], Awaitable[Reply]]] = {
+            "acquire": self._acquire,
             "reset": self._reset,
             "step": self._step,
             "finish": self._finish,
             "oracle": self._oracle,
         }
 
-    async def execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
-        """Execute a request of a lease and return its reply.
+    async def execute(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
+        """Execute a request of a session and return its reply.
 
         Raises:
             ProtocolError: the request's arguments do not follow the protocol.
             ClientGoneError: see there.
         """
         started = time.perf_counter()
-        reply = await self._execute(request, lease, gone)
+        reply = await self._execute(request, served, gone)
         self._metrics.record(request.op, time.perf_counter() - started, reply)
-        if lease.slot is not None:
-            self._gallery.record(lease.slot.seat.name, request, reply)
+        if served.slot is not None:
+            self._live_views.record(served.slot.name, request, reply)
         return reply
 
-    async def _execute(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+    async def _execute(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
         if request.op == "close":
-            self.end(lease)
+            self.end(served)
             return Reply(request.id)
         try:
-            return await self._table[request.op](request, lease, gone)
+            return await self._table[request.op](request, served, gone)
         except (ProtocolError, ClientGoneError):
             raise
         except (DartGymError, TimeoutError) as error:
             return Reply(request.id, code=frames.code_of(error), message=str(error) or "the deadline has passed")
         except Exception as error:
             # The boundary of the process: a defect of one task must not end the other sessions.
-            log.exception("%s of %s failed", request.op, lease.slot.task if lease.slot else "a new session")
+            log.exception("%s of %s failed", request.op, served.slot.task if served.slot else "a new session")
             self._counters["internal_errors"] += 1
             return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {error}")
 
-    def end(self, lease: Lease) -> None:
-        """Take the seat back; whatever episode ran has no score."""
-        lease.ended = True
-        self._vacate(lease)
+    def end(self, served: ServedSession) -> None:
+        """Take the slot back; whatever episode ran has no score."""
+        served.ended = True
+        self._vacate(served)
 
-    def _vacate(self, lease: Lease) -> None:
-        if lease.slot is not None:
-            slot, lease.slot, lease.session = lease.slot, None, None
-            self._gallery.forget(slot.seat.name)
+    def _vacate(self, served: ServedSession) -> None:
+        if served.slot is not None:
+            slot, served.slot, served.session = served.slot, None, None
+            self._live_views.forget(slot.name)
             self._pool.release(slot)
 
-    # --- seats
+    # --- slots
 
     async def _lend(
-        self, lease: Lease, spec: DesktopSpec | None, timeout: float, gone: Gone
+        self, served: ServedSession, spec: DesktopSpec | None, timeout: float, gone: Gone
     ) -> tuple[Session, Slot, float]:
-        """The session and slot of a lease, waiting for a seat if it has none; and the seconds waited."""
-        if lease.session is not None and lease.slot is not None:
-            return lease.session, lease.slot, 0.0
+        """What runs the episodes, and the slot, waited for if the session holds none; and the seconds waited."""
+        if served.session is not None and served.slot is not None:
+            return served.session, served.slot, 0.0
         started = time.monotonic()
-        why = functools.partial(self._pool.why_waiting, lease.owner)
-        slot = await self._patiently(self._pool.acquire(spec, lease.owner), timeout, gone, why, self._pool.release)
-        lease.slot, lease.session, lease.leased_at = slot, Session(slot.seat), time.monotonic()
-        waited = lease.leased_at - started
+        why = functools.partial(self._pool.why_waiting, served.owner)
+        slot = await self._patiently(self._pool.acquire(spec, served.owner), timeout, gone, why, self._pool.release)
+        served.slot, served.session, served.held_since = slot, Session(slot), time.monotonic()
+        waited = served.held_since - started
         self._counters["queue_ms"] += round(waited * 1000)
-        return lease.session, slot, waited
+        return served.session, slot, waited
 
     @contextlib.asynccontextmanager
     async def _prepared(
-        self, lease: Lease, slot: Slot, spec: DesktopSpec, timeout: float, gone: Gone
+        self, served: ServedSession, slot: Slot, spec: DesktopSpec, timeout: float, gone: Gone
     ) -> AsyncIterator[float]:
-        """Have the desktop ready, or may boot one: the seconds waited. A lease that gets neither loses its seat."""
-        if slot.seat.fits(spec):
+        """Have the desktop ready, or may boot one: the seconds waited. A session that gets neither loses its slot."""
+        if slot.fits(spec):
             yield 0.0
             return
         started = time.monotonic()
@@ -192,7 +158,7 @@ class Operations:
                 with slot.working("wait"):
                     await self._patiently(entering, timeout, gone, why)
             except BaseException:
-                self._vacate(lease)
+                self._vacate(served)
                 raise
             yield time.monotonic() - started
 
@@ -245,24 +211,24 @@ class Operations:
                 ErrorCode.SHUTDOWN,
             )
 
-    async def _lease(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+    async def _acquire(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
         self._refuse_when_closing()
-        _, slot, waited = await self._lend(lease, None, request.deadline_ms / 1000, gone)
-        return Reply(request.id, {"slot": slot.seat.name, "queue": waited})
+        _, slot, waited = await self._lend(served, None, request.deadline_ms / 1000, gone)
+        return Reply(request.id, {"slot": slot.name, "queue": waited})
 
     # --- episodes
 
-    async def _reset(self, request: Request, lease: Lease, gone: Gone) -> Reply:
+    async def _reset(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
         deadline = time.monotonic() + request.deadline_ms / 1000
         arguments = _ResetArguments.parse(request.args)
         self._refuse_when_closing()
         task = self._resolve(arguments)
-        session, slot, waited = await self._lend(lease, task.desktop, request.deadline_ms / 1000, gone)
+        session, slot, waited = await self._lend(served, task.desktop, request.deadline_ms / 1000, gone)
         slot.task = task.id
         left = max(0.0, deadline - time.monotonic())
-        async with self._prepared(lease, slot, task.desktop, left, gone) as prepared_s:
+        async with self._prepared(served, slot, task.desktop, left, gone) as prepared_s:
             waited += prepared_s
-            with slot.working("reset" if slot.seat.fits(task.desktop) else "boot"):
+            with slot.working("reset" if slot.fits(task.desktop) else "boot"):
                 result = await session.reset(
                     task,
                     seed=arguments.seed,
@@ -289,8 +255,8 @@ class Operations:
             task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self._sandbox))
         return task
 
-    async def _step(self, request: Request, lease: Lease, gone: Gone) -> Reply:
-        session, slot = _episode_of(lease)
+    async def _step(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
+        session, slot = _episode_of(served)
         try:
             action = action_from_dict(request.args.get("action"))  # type: ignore[arg-type]  # it checks
         except (ValueError, TypeError) as error:
@@ -299,8 +265,8 @@ class Operations:
             result = await session.step(action, deadline_s=request.deadline_ms / 1000)
         return self._step_reply(request, result)
 
-    async def _finish(self, request: Request, lease: Lease, gone: Gone) -> Reply:
-        session, slot = _episode_of(lease)
+    async def _finish(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
+        session, slot = _episode_of(served)
         try:
             terminal = TerminalState(str(request.args.get("terminal")))
         except ValueError as error:
@@ -309,8 +275,8 @@ class Operations:
             result = await session.finish(terminal, deadline_s=request.deadline_ms / 1000)
         return self._step_reply(request, result)
 
-    async def _oracle(self, request: Request, lease: Lease, gone: Gone) -> Reply:
-        session, slot = _episode_of(lease)
+    async def _oracle(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
+        session, slot = _episode_of(served)
         with slot.working("oracle"):
             action = await session.oracle(deadline_s=request.deadline_ms / 1000)
         return Reply(request.id, {"action": action_to_dict(action)})
@@ -352,14 +318,14 @@ class _ResetArguments:
 
 
 def _why_not_booted(pool: Pool) -> str:
-    reason = pool.admission.reason or "others boot first, or the spare desktop did not boot in time"
+    reason = pool.admission.reason or "others boot first, or the warm desktop did not boot in time"
     return f"{reason}; next step: use fewer desktops or smaller screens, or wait until others have ended"
 
 
-def _episode_of(lease: Lease) -> tuple[Session, Slot]:
-    if lease.session is None or lease.slot is None:
+def _episode_of(served: ServedSession) -> tuple[Session, Slot]:
+    if served.session is None or served.slot is None:
         raise EpisodeStateError("this session has no desktop yet: call reset first")
-    return lease.session, lease.slot
+    return served.session, served.slot
 
 
 def describe(pool: Pool) -> dict[str, Any]:
@@ -367,12 +333,12 @@ def describe(pool: Pool) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "desktops": [_describe(slot, now) for slot in pool.slots],
-        "spares": [
-            {"spec": _spec_text(spare.spec), "ready": spare.booting.done() and spare.seat.alive}
-            for spare in pool.stock.spares
+        "warm": [
+            {"spec": _spec_text(one.spec), "ready": one.booting.done() and one.slot.alive}
+            for one in pool.warm_pool.desktops
         ],
-        "spares_taken": pool.stock.taken,
-        "spares_missed": pool.stock.missed,
+        "warm_taken": pool.warm_pool.taken,
+        "warm_missed": pool.warm_pool.missed,
         "waiting": pool.waiting,
         "waiting_to_boot": pool.admission.waiting,
         "waiting_because": pool.admission.reason,
@@ -386,15 +352,15 @@ def _spec_text(spec: DesktopSpec | None) -> str:
 
 def _describe(slot: Slot, now: float) -> dict[str, Any]:
     busy: dict[str, float] = dict(slot.busy_s)
-    if slot.phase not in ("idle", "leased"):
+    if slot.phase not in ("idle", "held"):
         busy[slot.phase] = busy.get(slot.phase, 0.0) + now - slot.phase_since
     return {
-        "slot": slot.seat.name,
-        "spec": _spec_text(slot.seat.spec),
+        "slot": slot.name,
+        "spec": _spec_text(slot.spec),
         "task": slot.task,
         "phase": slot.phase,
         "phase_s": now - slot.phase_since,
         "episodes": slot.episodes,
-        "alive": slot.seat.alive,
+        "alive": slot.alive,
         "busy_s": busy,
     }

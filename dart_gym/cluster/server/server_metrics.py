@@ -56,7 +56,7 @@ class Metrics:
 
     Attributes:
         operations: seconds of each operation, waiting for a desktop included.
-        waits: seconds that leases waited for a desktop.
+        waits: seconds that sessions waited for a desktop.
         errors: (operation, code) of error replies.
         endings: (terminal state, status of the evaluation) of episodes.
         phases: seconds of resets and steps by phase.
@@ -122,12 +122,12 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     ):
         yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=float(value))
     desktops = status["desktops"]
-    phases = GaugeMetricFamily(f"{PREFIX}_desktops", "Seats by what their desktop does", labels=["phase"])
+    phases = GaugeMetricFamily(f"{PREFIX}_desktops", "Slots by what their desktop does", labels=["phase"])
     for phase, count in sorted(Counter(desktop["phase"] for desktop in desktops).items()):
         phases.add_metric([phase], count)
     yield phases
     alive = sum(desktop["alive"] for desktop in desktops)
-    yield GaugeMetricFamily(f"{PREFIX}_desktops_alive", "Seats with a living desktop", value=alive)
+    yield GaugeMetricFamily(f"{PREFIX}_desktops_alive", "Slots with a living desktop", value=alive)
     busy: Counter[tuple[str, ...]] = Counter()
     for desktop in desktops:
         busy.update({(operation,): seconds for operation, seconds in desktop["busy_s"].items()})

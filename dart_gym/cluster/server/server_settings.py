@@ -8,7 +8,7 @@ from pathlib import Path
 from dart_gym.cluster.pool.boot_admission import Limits
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.desktops.osworld_api.api_address import FacePolicy
+from dart_gym.desktops.osworld_api.api_address import APIPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +18,20 @@ class ServerSettings:
     Attributes:
         listen: URL to listen on.
         desktops: how many desktops may be lent at once.
-        warm: how many spare desktops to hold booted, beside those that are lent.
+        warm: how many desktops to hold booted in the warm pool, beside those that are lent.
         limits: what the machine must have left for a desktop to boot.
         token: bearer token that clients must show; None only where nobody else can connect.
         tokens: file of several tokens with names and quotas (see `cluster.tokens`), instead of `token`.
         tls_cert, tls_key: PEM files for `wss://`.
         grace_s: how long a session outlives its connection.
-        idle_timeout_s: a lease ends after so long without a request.
-        lifetime_s: a lease ends after so long, whatever it does; None for no limit.
+        idle_timeout_s: a session ends after so long without a request.
+        lifetime_s: a session that holds a slot ends after so long, whatever it does; None for no limit.
         idle_desktop_s: a free desktop is stopped after so long.
         heartbeat_s: interval of websocket pings.
         drain_s: how long `drain` lets episodes go on.
         sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
         osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
-        faces: gives each desktop OSWorld's HTTP face, on this machine; None for none.
+        osworld_api: how each desktop offers the OSWorld API on this machine; None for not at all.
     """
 
     listen: str
@@ -50,7 +50,7 @@ class ServerSettings:
     drain_s: float = 5.0
     sandbox: str | None = None
     osworld_urls: tuple[str, ...] = ()
-    faces: FacePolicy | None = None
+    osworld_api: APIPolicy | None = None
 
     def __post_init__(self) -> None:
         if self.desktops < 1:

@@ -14,69 +14,19 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import websockets
 from websockets.asyncio.server import ServerConnection
 
-from dart_gym.cluster.server.access_tokens import ANYBODY, Principal
-from dart_gym.cluster.server.operations import Lease
+from dart_gym.cluster.server.access_tokens import Principal
+from dart_gym.cluster.server.served_session import Lifetimes, ServedSession
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Hello
 from dart_gym.core.errors import ClusterError, ProtocolError
 
 PROBE_S = 2.0  # within which a connection answers a ping, if it is alive
 _REMEMBERED = 1000  # sessions that the server has ended, with the reason
-
-
-@dataclass(slots=True, eq=False)
-class ConnectedLease(Lease):
-    """A lease with whom it belongs to, and the connection that it has now, if any.
-
-    Attributes:
-        principal: who opened it.
-        connection: of the client.
-        handler: the task that serves the connection.
-        reason: why the server ended it, if it did.
-    """
-
-    principal: Principal = ANYBODY
-    connection: ServerConnection | None = None
-    handler: asyncio.Task[Any] | None = None
-    reason: ClusterError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
-    """How long sessions live, in seconds: without a connection, without a request, and with one desktop."""
-
-    grace_s: float
-    idle_s: float
-    lifetime_s: float | None = None
-
-    def verdict(self, lease: ConnectedLease, now: float) -> ClusterError | None:
-        """Why a session has to end now; None if it may go on."""
-        if self.is_expired(lease, now):
-            message = f"the lease has lasted {self.lifetime_s:g} s, as long as one may: reset starts anew"
-            return ClusterError(message, ErrorCode.EXPIRED)
-        if lease.lock.locked():
-            return None
-        if lease.connection is None and now - lease.last_used > self.grace_s:
-            return ClusterError("the session is gone: its grace period is over", ErrorCode.SESSION_LOST)
-        if lease.slot is not None and now - lease.last_used > self.idle_s:
-            message = f"no request for {self.idle_s:g} s: the lease has ended; reset starts anew"
-            return ClusterError(message, ErrorCode.IDLE)
-        return None
-
-    def is_expired(self, lease: ConnectedLease, now: float) -> bool:
-        """Whether a lease has had its time, whatever it does."""
-        return self.lifetime_s is not None and lease.slot is not None and now - lease.leased_at > self.lifetime_s
-
-    @property
-    def shortest_s(self) -> float:
-        """The shortest of them."""
-        return min(self.grace_s, self.idle_s, self.lifetime_s or self.idle_s)
 
 
 class Sessions:
@@ -88,23 +38,25 @@ class Sessions:
         counters: what is counted, for the status.
     """
 
-    def __init__(self, lifetimes: Lifetimes, give_back: Callable[[Lease], None], counters: Counter[str]) -> None:
+    def __init__(
+        self, lifetimes: Lifetimes, give_back: Callable[[ServedSession], None], counters: Counter[str]
+    ) -> None:
         self.lifetimes = lifetimes
         self._give_back, self._counters = give_back, counters
-        self._leases: dict[str, ConnectedLease] = {}
+        self._sessions: dict[str, ServedSession] = {}
         self._over: OrderedDict[str, ClusterError] = OrderedDict()
         self._endings: set[asyncio.Task[None]] = set()
         self._progress = asyncio.Event()
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self._sessions)
 
-    def __iter__(self) -> Iterator[ConnectedLease]:
-        return iter(list(self._leases.values()))
+    def __iter__(self) -> Iterator[ServedSession]:
+        return iter(list(self._sessions.values()))
 
     # --- begin
 
-    def open(self, hello: Hello, principal: Principal) -> ConnectedLease:
+    def open(self, hello: Hello, principal: Principal) -> ServedSession:
         """A new session.
 
         Raises:
@@ -115,85 +67,85 @@ class Sessions:
         if codec is None:
             raise ProtocolError(f"no common image codec: the server has {', '.join(frames.CODECS)}")
         limit = principal.max_sessions
-        if limit is not None and sum(lease.owner == principal.name for lease in self) >= limit:
+        if limit is not None and sum(served.owner == principal.name for served in self) >= limit:
             raise ClusterError(
                 f"{principal.name} has {limit} sessions open, as many as it may: close one, or ask for a larger quota",
                 ErrorCode.CAPACITY,
             )
-        lease = ConnectedLease(secrets.token_urlsafe(18), codec, owner=principal.name, principal=principal)
-        self._leases[lease.token] = lease
+        served = ServedSession(secrets.token_urlsafe(18), codec, principal)
+        self._sessions[served.token] = served
         self._counters["sessions"] += 1
-        return lease
+        return served
 
-    async def resume(self, hello: Hello, principal: Principal) -> ConnectedLease:
+    async def resume(self, hello: Hello, principal: Principal) -> ServedSession:
         """A session to go on with on a new connection.
 
         Raises:
             ClusterError: it is gone (code SESSION_LOST, or why it was ended), or another client uses it (BUSY).
         """
-        lease = self._leases.get(hello.resume)
-        if lease is not None and lease.connection is not None and not hello.take_over:
-            if await _answers(lease.connection):
+        served = self._sessions.get(hello.resume)
+        if served is not None and served.connection is not None and not hello.take_over:
+            if await _answers(served.connection):
                 raise ClusterError(
                     "another client uses this session: open a new one, or say take_over to cut it off", ErrorCode.BUSY
                 )
-            lease = self._leases.get(hello.resume)  # it may have ended meanwhile
-        if lease is None or lease.owner != principal.name:
+            served = self._sessions.get(hello.resume)  # it may have ended meanwhile
+        if served is None or served.owner != principal.name:
             gone = ClusterError("the session is gone: its grace period is over", ErrorCode.SESSION_LOST)
             raise self._over.get(hello.resume, gone)
         self._counters["resumed"] += 1
-        return lease
+        return served
 
-    def attach(self, lease: ConnectedLease, connection: ServerConnection, handler: asyncio.Task[Any]) -> None:
+    def attach(self, served: ServedSession, connection: ServerConnection, handler: asyncio.Task[Any]) -> None:
         """Give a session its connection; one that it had is half-open, or was given up, and is cut."""
-        replaced, lease.connection, lease.handler = lease.connection, connection, handler
-        lease.last_used = time.monotonic()
+        replaced, served.connection, served.handler = served.connection, connection, handler
+        served.last_used = time.monotonic()
         if replaced is not None:
             replaced.transport.abort()
 
     # --- end
 
-    def detach(self, lease: ConnectedLease) -> None:
+    def detach(self, served: ServedSession) -> None:
         """Its connection is lost: the grace period begins, if there is something to come back to."""
-        lease.connection, lease.handler, lease.last_used = None, None, time.monotonic()
-        if lease.slot is None:
-            self._end(lease)
+        served.connection, served.handler, served.last_used = None, None, time.monotonic()
+        if served.slot is None:
+            self._end(served)
 
-    def forget(self, lease: ConnectedLease) -> None:
+    def forget(self, served: ServedSession) -> None:
         """The client has closed it."""
-        self._leases.pop(lease.token, None)
+        self._sessions.pop(served.token, None)
         self._progress.set()
 
     def check(self) -> None:
         """End the sessions whose time is over."""
         now = time.monotonic()
-        for lease in self:
-            reason = self.lifetimes.verdict(lease, now)
+        for served in self:
+            reason = self.lifetimes.verdict(served, now)
             if reason is not None:
-                self.expel(lease, reason)
+                self.expel(served, reason)
 
-    def expel(self, lease: ConnectedLease, reason: ClusterError) -> None:
+    def expel(self, served: ServedSession, reason: ClusterError) -> None:
         """End a session from this side, whatever it does right now; its handler tells the client why."""
         self._counters[f"ended_{reason.code}"] += 1
-        self._leases.pop(lease.token, None)
-        lease.reason = self._over[lease.token] = reason
+        self._sessions.pop(served.token, None)
+        served.reason = self._over[served.token] = reason
         if len(self._over) > _REMEMBERED:
             self._over.popitem(last=False)
-        running = {task for task in (lease.worker, lease.handler) if task and task is not asyncio.current_task()}
+        running = {task for task in (served.worker, served.handler) if task and task is not asyncio.current_task()}
         for task in running:
             task.cancel()
-        ending = asyncio.create_task(self._end_after(lease, running))
+        ending = asyncio.create_task(self._end_after(served, running))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
 
-    async def _end_after(self, lease: ConnectedLease, running: set[asyncio.Task[Any]]) -> None:
+    async def _end_after(self, served: ServedSession, running: set[asyncio.Task[Any]]) -> None:
         if running:
             await asyncio.wait(running)
-        self._end(lease)
+        self._end(served)
 
-    def _end(self, lease: ConnectedLease) -> None:
-        self._give_back(lease)
-        self.forget(lease)
+    def _end(self, served: ServedSession) -> None:
+        self._give_back(served)
+        self.forget(served)
 
     # --- the server's end
 
@@ -203,14 +155,14 @@ class Sessions:
 
     async def until_quiet(self) -> None:
         """Wait until no session has an episode or an operation under way."""
-        while any(lease.busy for lease in self):
+        while any(served.busy for served in self):
             self._progress.clear()
             await self._progress.wait()
 
     async def clear(self) -> None:
         """Forget all of them; their handlers have ended."""
         await asyncio.gather(*self._endings)
-        self._leases.clear()
+        self._sessions.clear()
 
 
 async def _answers(connection: ServerConnection) -> bool:

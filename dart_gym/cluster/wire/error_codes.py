@@ -38,8 +38,8 @@ class ErrorCode(StrEnum):
     DEPENDENCY = "dependency"  # the server's machine lacks a program
     DESKTOP = "desktop"
     SESSION_LOST = "session_lost"  # the session to resume is gone
-    IDLE = "idle"  # the lease ended because nothing was asked for too long
-    EXPIRED = "expired"  # the lease ended because it had lasted as long as the server allows
+    IDLE = "idle"  # the session ended because nothing was asked for too long
+    EXPIRED = "expired"  # the session ended because it had held its slot lasted as long as the server allows
     SHUTDOWN = "shutdown"  # the server stops, or drains and lends no more desktops
     UNREACHABLE = "unreachable"  # found by the client: nobody answers
     INTERNAL = "internal"  # a defect of the server; its log has the traceback

@@ -1,4 +1,4 @@
 """OSWorld's in-VM HTTP API, served for a desktop of this package, so that OSWorld's own code can drive it.
 
-`api_server` and `api_address` are the face; the routes and their helpers are parts.
+Others import `api_server` and `api_address`; the routes and their helpers are parts.
 """

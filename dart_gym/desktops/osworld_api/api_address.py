@@ -1,4 +1,4 @@
-"""Where OSWorld's HTTP face of a desktop listens, and which desktops get one."""
+"""Where the OSWorld API of a desktop listens, and which desktops get one."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.desktops.base.desktop import Desktop
-
-if TYPE_CHECKING:
-    from dart_gym.desktops.osworld_api.api_server import OSWorldFace
 
 CHROMIUM_PORT, VLC_PORT = 9222, 8080  # of the desktop, where OSWorld's getters expect DevTools and VLC's web interface
 _MAX_SOCKET_PATH = 107
@@ -20,8 +15,8 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class FaceAddress:
-    """Where a face listens.
+class APIAddress:
+    """Where an API listens.
 
     Attributes:
         url: "http://127.0.0.1:<port>", or "http+unix://<path>".
@@ -29,7 +24,7 @@ class FaceAddress:
             clients, which take a host name, can be given "any:<token>@127.0.0.1"). "" where none is asked for.
         server_port: TCP port; 0 on a Unix socket.
         chromium_port: TCP port on this side that leads to port 9222 of the desktop; 0 unless open.
-        vlc_port: likewise for port 8080.
+        vlc_port: TCP port on this side that leads to port 8080 of the desktop; 0 unless open.
     """
 
     url: str
@@ -45,8 +40,8 @@ class FaceAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class FacePolicy:
-    """Which faces a server gives its desktops.
+class APIPolicy:
+    """How the desktops of a server offer the OSWorld API.
 
     Attributes:
         directory: where their Unix sockets lie; None for TCP on loopback.
@@ -56,22 +51,16 @@ class FacePolicy:
     directory: Path | None = None
     open_to_all: bool = False
 
-    async def open(self, desktop: Desktop) -> OSWorldFace:
-        """A face of a started desktop; the caller closes it.
+    def new_socket(self) -> Path | None:
+        """A path for the socket of one more desktop, in a directory that exists; None for TCP.
 
         Raises:
             ConfigurationError: the directory cannot be used.
         """
-        path = None
-        if self.directory is not None:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = self.directory / f"{os.getpid()}-{next(_numbers)}.sock"
-            if len(str(path)) > _MAX_SOCKET_PATH:
-                raise ConfigurationError(f"the path {path} is too long for a socket; choose a shorter directory")
-        from dart_gym.desktops.osworld_api.api_server import (
-            OSWorldFace,  # its web server costs 0.1 s to import, and most need none
-        )
-
-        face = OSWorldFace(desktop, path=path, open_to_all=self.open_to_all)
-        await face.start()
-        return face
+        if self.directory is None:
+            return None
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.directory / f"{os.getpid()}-{next(_numbers)}.sock"
+        if len(str(path)) > _MAX_SOCKET_PATH:
+            raise ConfigurationError(f"the path {path} is too long for a socket; choose a shorter directory")
+        return path

@@ -43,11 +43,11 @@ _POLL_S = 0.1
 _PYTHON = "/usr/bin/python3"
 
 
-class FaceRoutes:
+class APIRoutes:
     """Handlers of all routes.
 
     Args:
-        desktop: whose face this is.
+        desktop: which the requests are for.
     """
 
     def __init__(self, desktop: Desktop) -> None:

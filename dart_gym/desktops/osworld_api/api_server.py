@@ -25,9 +25,9 @@ from aiohttp.typedefs import Handler
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT, FaceAddress
+from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT, APIAddress, APIPolicy
 from dart_gym.desktops.osworld_api.api_commands import BadRequest
-from dart_gym.desktops.osworld_api.api_routes import FaceRoutes
+from dart_gym.desktops.osworld_api.api_routes import APIRoutes
 from dart_gym.desktops.osworld_api.port_forwarder import PortForwarder
 
 log = logging.getLogger(__name__)
@@ -37,11 +37,11 @@ MAX_UPLOAD = 1 << 30
 _GRACE_S = 1.0
 
 
-class OSWorldFace:
+class OSWorldAPI:
     """OSWorld's routes over one desktop, until it is closed. An async context manager.
 
     Args:
-        desktop: a started desktop; it must outlive the face. Used from the event loop that opened the face.
+        desktop: a started desktop; it must outlive the API. Used from the event loop that opened the API.
         path: the Unix socket to listen on, or None for loopback TCP.
         open_to_all: on TCP, ask for no token, and lead local ports to DevTools and VLC.
         port: TCP port, 0 for any free one.
@@ -52,16 +52,16 @@ class OSWorldFace:
 
     def __init__(self, desktop: Desktop, *, path: Path | None = None, open_to_all: bool = False, port: int = 0) -> None:
         if path is not None and open_to_all:
-            raise ConfigurationError("a face listens on a Unix socket or openly on loopback, not both: choose one")
+            raise ConfigurationError("an API listens on a Unix socket or openly on loopback, not both: choose one")
         self._path, self._open, self._port = path, open_to_all, port
         self._token = "" if path is not None or open_to_all else secrets.token_urlsafe(24)
         application = web.Application(middlewares=[self._guard, _explain], client_max_size=MAX_UPLOAD)
-        application.add_routes(FaceRoutes(desktop).table())
+        application.add_routes(APIRoutes(desktop).table())
         self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=_GRACE_S)
         self._forwarder = PortForwarder(desktop)
-        self.address = FaceAddress("")
+        self.address = APIAddress("")
 
-    async def __aenter__(self) -> OSWorldFace:
+    async def __aenter__(self) -> OSWorldAPI:
         await self.start()
         return self
 
@@ -70,7 +70,7 @@ class OSWorldFace:
     ) -> None:
         await self.close()
 
-    async def start(self) -> FaceAddress:
+    async def start(self) -> APIAddress:
         """Listen, and return where. Raises `OSError` when the address is taken."""
         await self._runner.setup()
         try:
@@ -80,19 +80,19 @@ class OSWorldFace:
             raise
         return self.address
 
-    async def _listen_unix(self, path: Path) -> FaceAddress:
+    async def _listen_unix(self, path: Path) -> APIAddress:
         site = web.UnixSite(self._runner, str(path))
         await site.start()
         path.chmod(0o600)
-        return FaceAddress(f"http+unix://{path}")
+        return APIAddress(f"http+unix://{path}")
 
-    async def _listen_tcp(self) -> FaceAddress:
+    async def _listen_tcp(self) -> APIAddress:
         await web.TCPSite(self._runner, LOOPBACK, self._port).start()
         port = int(self._runner.addresses[0][1])
         if not self._open:
-            return FaceAddress(f"http://{LOOPBACK}:{port}", self._token, port)
+            return APIAddress(f"http://{LOOPBACK}:{port}", self._token, port)
         chromium, vlc = [await self._forwarder.forward(number) for number in (CHROMIUM_PORT, VLC_PORT)]
-        return FaceAddress(f"http://{LOOPBACK}:{port}", "", port, chromium, vlc)
+        return APIAddress(f"http://{LOOPBACK}:{port}", "", port, chromium, vlc)
 
     async def close(self) -> None:
         """Stop listening and end what is still being answered. Idempotent."""
@@ -110,6 +110,17 @@ class OSWorldFace:
             headers = {"WWW-Authenticate": 'Basic realm="desktop"'}
             return web.json_response({"status": "error", "message": message}, status=401, headers=headers)
         return await handler(request)
+
+
+async def open_api(desktop: Desktop, policy: APIPolicy) -> OSWorldAPI:
+    """The OSWorld API of a started desktop; the caller closes it.
+
+    Raises:
+        ConfigurationError: the directory of its socket cannot be used.
+    """
+    api = OSWorldAPI(desktop, path=policy.new_socket(), open_to_all=policy.open_to_all)
+    await api.start()
+    return api
 
 
 def _shown_token(request: web.Request) -> str:

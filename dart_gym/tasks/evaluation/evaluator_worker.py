@@ -49,7 +49,7 @@ class EvaluatorWorker:
     """One worker, for one evaluation. An async context manager.
 
     Args:
-        desktop: what is evaluated; the worker reaches it through a face of its own.
+        desktop: what is evaluated; the worker reaches it through an OSWorld API of its own.
         environment: where desktop-env is installed.
         cache: directory of this evaluation's files, private to it.
         timeout: seconds for everything from start to close.
@@ -95,11 +95,11 @@ class EvaluatorWorker:
     async def _sockets(self, getters: list[str]) -> dict[str, tuple[Path, int]]:
         """The Unix sockets that the worker may reach, and the ports that they are to its getters."""
         from dart_gym.desktops.osworld_api.api_server import (
-            OSWorldFace,  # its web server costs 0.1 s to import, and most need none
+            OSWorldAPI,  # its web server costs 0.1 s to import, and most need none
         )
 
-        path = self._cache.with_name(self._cache.name + ".face")
-        await self._stack.enter_async_context(OSWorldFace(self._desktop, path=path))
+        path = self._cache.with_name(self._cache.name + ".api")
+        await self._stack.enter_async_context(OSWorldAPI(self._desktop, path=path))
         sockets = {"server": (path, _SERVER_PORT)}
         if not _SERVER_ONLY.issuperset(getters):
             sockets["chromium"] = (await self._desktop.open_port(CHROMIUM_PORT), CHROMIUM_PORT)
@@ -231,7 +231,7 @@ class EvaluatorWorker:
         await process.wait()
 
     async def close(self) -> None:
-        """End the worker and its face. Idempotent."""
+        """End the worker and its OSWorld API. Idempotent."""
         await self._stack.aclose()
 
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
+from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_train.core.train_errors import DartTrainError
 from dart_train.rollout.play.rollout_episode import PlayedEpisode, Rollout
 from dart_train.rollout.schedule.scheduler import Assignment

@@ -15,7 +15,8 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
+from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Action, Click
 from dart_gym.core.outcomes import Observation
 from dart_train.rollout.play.episode_batch import play_all

@@ -24,7 +24,8 @@ from typing import Any
 
 from dart_agent.engines.base.engine import Engine, EngineError
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop

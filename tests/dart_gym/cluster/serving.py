@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.utils.processes import start_time
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.pool.boot_admission import (
     MIB,
     Admission,
@@ -186,7 +187,7 @@ async def test_idle_desktops_make_way():
 async def test_a_client_is_told_what_it_waits_for(start_server, desktops):
     server = await start_server(desktops=3)
     memory = Memory(4000)
-    server.pool.admission = server.pool.stock._admission = Admission(SMALL, memory)
+    server.pool.admission = server.pool.warm_pool._admission = Admission(SMALL, memory)
     client = ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))
     async with client.session() as first, client.session() as second:
         assert (await first.reset("fake/two-steps", seed=0)).terminal is None
@@ -195,7 +196,7 @@ async def test_a_client_is_told_what_it_waits_for(start_server, desktops):
         with pytest.raises(ClusterError, match="needs about 200 MiB of memory, and 250 MiB are free") as caught:
             await second.reset("fake/two-steps", seed=0, deadline_s=0.3)
         assert caught.value.code == ErrorCode.CAPACITY
-        assert [slot.phase for slot in server.pool.slots].count("idle") == 2  # it holds no seat
+        assert [slot.phase for slot in server.pool.slots].count("idle") == 2  # it holds no slot
         assert (await first.step(await first.oracle())).terminal is None  # who has a desktop goes on
         memory.mib = 400
         assert (await second.reset("fake/two-steps", seed=0)).terminal is None

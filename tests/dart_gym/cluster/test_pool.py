@@ -1,4 +1,4 @@
-"""The pool: who gets which seat, and which desktops survive."""
+"""The pool: who gets which slot, and which desktops survive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import dataclasses
 
 import pytest
 
-from dart_gym.cluster.pool.desktop_pool import Pool, Slot
+from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.sessions.slot import Slot
 
 SMALL = DesktopSpec(kind="fake", width=100, height=100, reusable=True)
 LARGE = dataclasses.replace(SMALL, width=200)
@@ -24,11 +25,11 @@ async def pool(desktops):
 
 async def use(pool: Pool, spec: DesktopSpec) -> Slot:
     slot = await pool.acquire(spec)
-    await slot.seat.desktop(spec)
+    await slot.desktop(spec)
     return slot
 
 
-async def test_a_fitting_desktop_comes_before_an_empty_seat(pool, desktops):
+async def test_a_fitting_desktop_comes_before_an_empty_slot(pool, desktops):
     first = await use(pool, SMALL)
     pool.release(first)
     assert await pool.acquire(SMALL) is first
@@ -51,7 +52,7 @@ async def test_the_desktop_that_lay_idle_longest_gives_way(pool, desktops):
     assert [desktop.alive for desktop in desktops] == [False, True, True]
 
 
-async def test_a_desktop_that_is_not_reusable_goes_with_its_lease(pool, desktops):
+async def test_a_desktop_that_is_not_reusable_goes_with_its_session(pool, desktops):
     pool.release(await use(pool, FRAGILE))
     await asyncio.sleep(0)
     assert not desktops[0].alive
@@ -61,12 +62,12 @@ async def test_a_lent_seat_swaps_for_a_free_desktop_that_fits(pool, desktops):
     large, small = await use(pool, LARGE), await use(pool, SMALL)
     pool.release(large)
     pool.fit(small, LARGE)
-    assert small.seat.spec == LARGE and large.seat.spec == SMALL
-    await small.seat.desktop(LARGE)
+    assert small.spec == LARGE and large.spec == SMALL
+    await small.desktop(LARGE)
     assert len(desktops) == 2
 
 
-async def test_seats_are_given_in_the_order_of_asking(pool):
+async def test_slots_are_given_in_the_order_of_asking(pool):
     slots = [await pool.acquire(), await pool.acquire()]
     order = []
 
@@ -89,7 +90,7 @@ async def test_who_gives_up_at_the_last_moment_passes_the_seat_on(pool):
     first, second = asyncio.create_task(pool.acquire()), asyncio.create_task(pool.acquire())
     await asyncio.sleep(0)
     pool.release(slots[0])
-    first.cancel()  # the seat is promised to it already
+    first.cancel()  # the slot is promised to it already
     assert await asyncio.wait_for(second, 1.0) is slots[0]
 
 
@@ -98,4 +99,4 @@ async def test_working_time_is_accounted_by_operation(pool):
     with pytest.raises(ValueError), slot.working("step"):
         await asyncio.sleep(0.01)
         raise ValueError
-    assert slot.busy_s["step"] >= 0.01 and slot.phase == "leased"
+    assert slot.busy_s["step"] >= 0.01 and slot.phase == "held"

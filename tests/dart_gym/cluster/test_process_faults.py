@@ -119,15 +119,15 @@ async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_se
 
 @pytest.mark.desktop
 async def test_a_living_server_is_not_touched_by_another_one(place):
-    faces = ("--osworld-face", str(place.path / "faces"))
-    async with ServeProcess(place, "--warm", "0", *faces) as first, first.client().session() as session:
+    apis = ("--osworld-api", str(place.path / "apis"))
+    async with ServeProcess(place, "--warm", "0", *apis) as first, first.client().session() as session:
         info = (await session.reset(small_desktop(), seed=0)).info
-        face = Path(info["osworld_face"]["url"].removeprefix("http+unix://"))
+        api = Path(info["osworld_api"]["url"].removeprefix("http+unix://"))
         before, directories = first.processes(), place.desktops()
-        deserted = face.with_name("1073741824-1.sock")  # no process can have this number
+        deserted = api.with_name("1073741824-1.sock")  # no process can have this number
         _leave_socket(deserted)
-        async with ServeProcess(place, *faces, url=f"ws+unix://{place.path}/second.sock"):
-            assert not deserted.exists() and face.exists()
+        async with ServeProcess(place, *apis, url=f"ws+unix://{place.path}/second.sock"):
+            assert not deserted.exists() and api.exists()
             assert set(directories) <= set(place.desktops())
         assert before.keys() <= first.processes().keys()
         assert (await session.step(Move(5, 5))).step_index == 1
@@ -157,7 +157,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hanging"])
-async def test_the_leases_of_a_dead_client_are_free_within_heartbeat_and_grace(place, signum):
+async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(place, signum):
     async with ServeProcess(place, "--desktops", "1", "--heartbeat", "0.3", "--grace", "0.5") as server:
         client = await asyncio.create_subprocess_exec(
             sys.executable, "-c", CLIENT, server.url, "0", stdout=asyncio.subprocess.PIPE
@@ -165,7 +165,7 @@ async def test_the_leases_of_a_dead_client_are_free_within_heartbeat_and_grace(p
         try:
             assert await client.stdout.readline() == b"ready\n"
             client.send_signal(signum)
-            async with server.client().session() as session:  # waits for the only seat
+            async with server.client().session() as session:  # waits for the only slot
                 result = await session.reset("fake/two-steps", seed=0, deadline_s=20.0)
                 assert result.terminal is None and 0.0 < result.timings["queue"] < 10.0
         finally:

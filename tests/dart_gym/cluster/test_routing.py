@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.cluster.client.server_choice import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
 from dart_gym.cluster.wire.cluster_address import parse_address
@@ -124,7 +125,7 @@ async def test_sessions_go_to_the_least_loaded_and_stay_there(start_server):
         await session.step(Move(1, 1))
         await session.reset(TASK, seed=9)
     assert [session.server_url for session in sessions] == places
-    assert [desktop["phase"] for desktop in (await client.status())["desktops"]] == ["leased"] * 4
+    assert [desktop["phase"] for desktop in (await client.status())["desktops"]] == ["held"] * 4
     for session in sessions:
         await session.close()
 
@@ -202,7 +203,7 @@ async def test_a_killed_server_costs_the_episode_and_not_the_client():
 
 async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_server, monkeypatch, until):
     monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
-    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.STATUS_AGE_S", 0.02)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_servers.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
     holders = [client.session() for _ in servers]
@@ -225,7 +226,7 @@ async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_se
 
 async def test_waiting_in_line_ends_with_the_deadline(start_server, monkeypatch):
     monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
-    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.STATUS_AGE_S", 0.02)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_servers.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
     async with client.session() as one, client.session() as two, client.session() as three:

@@ -1,4 +1,4 @@
-"""The server and its client together: leases, queues, lost connections, hostile bytes, and the end."""
+"""The server and its client together: sessions, queues, lost connections, hostile bytes, and the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from serving import Line
 from websockets.asyncio.client import connect, unix_connect
 from websockets.asyncio.server import unix_serve
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.cluster.wire import frames as protocol
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request, Welcome
@@ -113,7 +114,7 @@ async def test_a_bad_action_is_an_error_and_the_episode_goes_on(client):
         assert (await session.step(Move(1, 1))).step_index == 1
 
 
-# --- leases
+# --- sessions and slots
 
 
 async def test_waiting_sessions_are_served_in_order(start_server, until):
@@ -157,15 +158,15 @@ async def test_who_leaves_the_queue_blocks_nobody(start_server, until):
     server = await start_server(desktops=1)
     client = ClusterClient(server.url)
     async with client.session() as first, client.session() as third:
-        await first.lease()
+        await first.acquire()
         second = client.session()
-        waiting = asyncio.create_task(second.lease())
+        waiting = asyncio.create_task(second.acquire())
         await until(lambda: server.pool.waiting == 1)
         waiting.cancel()
         second._drop()
         await until(lambda: server.pool.waiting == 0)
         await first.close()
-        assert await third.lease(deadline_s=1.0) < 1.0
+        assert await third.acquire(deadline_s=1.0) < 1.0
 
 
 async def test_status_tells_what_every_desktop_does(client, until):
@@ -177,7 +178,7 @@ async def test_status_tells_what_every_desktop_does(client, until):
         await busy
         status = await client.status()
     first = status["desktops"][0]
-    assert first["phase"] == "leased" and first["task"] == TWO_STEPS and first["episodes"] == 1 and first["alive"]
+    assert first["phase"] == "held" and first["task"] == TWO_STEPS and first["episodes"] == 1 and first["alive"]
     assert first["busy_s"]["step"] >= 0.2 and first["busy_s"]["boot"] > 0
     assert status["counters"]["step"] == 1 and status["uptime_s"] > 0.2
 
@@ -189,7 +190,7 @@ async def test_desktops_are_kept_for_the_next_session(client, desktops):
     assert len(desktops) == 1
 
 
-async def test_an_idle_lease_ends(start_server, until):
+async def test_an_idle_session_ends(start_server, until):
     server = await start_server(idle_timeout_s=0.1)
     async with ClusterClient(server.url).session() as session:
         await session.reset(TWO_STEPS, seed=0)

@@ -22,7 +22,9 @@ import pytest
 from serving import Line, Place, ServeProcess, small_desktop
 from waiting import wait_for
 
-from dart_gym.cluster.client.cluster_client import ClientSession, ClientSettings, ClusterClient
+from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.core.actions import Action, Click, Drag, Move, Press, Scroll, Type
 from dart_gym.core.outcomes import TerminalState
 
@@ -211,7 +213,7 @@ class Soak:
         async def is_idle() -> bool:
             found: dict[str, Any] = await status()
             idle = all(desktop["phase"] == "idle" and not desktop["alive"] for desktop in found["desktops"])
-            ready = len(found["spares"]) == 1 and found["spares"][0]["ready"]
+            ready = len(found["warm"]) == 1 and found["warm"][0]["ready"]
             return idle and ready and found["sessions"] == 1 and len(self.place.desktops()) == 1
 
         await wait_for(is_idle, timeout=60.0)

@@ -21,7 +21,8 @@ from waiting import wait_for
 from websockets.asyncio.client import unix_connect
 from websockets.asyncio.server import unix_serve
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.access_tokens import token_line
 from dart_gym.cluster.wire import frames as protocol
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
@@ -279,7 +280,7 @@ async def test_bad_input_gives_typed_errors_and_the_session_goes_on(server, plac
         ([protocol.encode_hello(Hello(("raw",), version=99))], "speaks version 1, the client 99: update", 4400),
         (
             [protocol.encode_hello(Hello(("raw",))), protocol.encode_request(Request(1, "format", 1.0))],
-            "unknown operation 'format'; known: lease, reset",
+            "unknown operation 'format'; known: acquire, reset",
             4400,
         ),
         ([protocol.encode_hello(Hello(("raw",), resume="nobody"))], "the session is gone", 4408),
@@ -306,7 +307,7 @@ async def test_what_breaks_the_protocol_ends_its_own_connection(server, frames, 
             assert error.code in (ErrorCode.PROTOCOL, ErrorCode.SESSION_LOST)
 
 
-async def test_an_expired_lease_a_full_server_and_a_second_client(place):
+async def test_an_expired_session_a_full_server_and_a_second_client(place):
     options = ("--desktops", "2", "--warm", "0", "--lifetime", "1.5", "--idle-timeout", "60")
     async with ServeProcess(place, *options) as server:
         client = client_of(server.url)
@@ -317,9 +318,9 @@ async def test_an_expired_lease_a_full_server_and_a_second_client(place):
                 await third.reset(TASK, seed=0, deadline_s=0.2)
             assert caught.value.code == ErrorCode.CAPACITY
             with pytest.raises(ClusterError, match="open a new one") as caught:
-                await client.connect(client.servers[0], first._token)
+                await client.servers.connect(client.servers.records[0], first._token)
             assert caught.value.code == ErrorCode.BUSY
-            assert (await third.reset(TASK, seed=0)).timings["queue"] > 0.0  # when the first lease has had its time
+            assert (await third.reset(TASK, seed=0)).timings["queue"] > 0.0  # when the first session has had its time
             result = await first.step(Move(1, 1))
             assert result.terminal is TerminalState.ENV_ERROR and "reset starts anew" in result.evaluation.detail
             await second.close()

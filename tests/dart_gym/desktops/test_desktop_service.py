@@ -18,7 +18,7 @@ import pytest
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.applications.browser import DEVTOOLS_PORT
 from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.desktops.desktop_service import FACE, LIFE, LOG, PORTS, Lifeline, parse_spec
+from dart_gym.desktops.desktop_service import API, LIFE, LOG, PORTS, Lifeline, parse_spec
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress
 from dart_gym.desktops.osworld_vm.osworld_desktop import OSWorldDesktop
 from dart_gym.providers.docker_provider import _opened, _tail
@@ -33,7 +33,7 @@ def as_json(spec: DesktopSpec) -> str:
 
 
 def address_of(directory) -> MachineAddress:
-    return MachineAddress(str(directory), "http://desktop", socket=directory / FACE, ports_socket=directory / PORTS)
+    return MachineAddress(str(directory), "http://desktop", socket=directory / API, ports_socket=directory / PORTS)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_it_lives_as_long_as_somebody_holds_on(start_service, directory, u
 async def test_only_this_user_can_open_its_sockets(start_service, directory, until):
     start_service(DesktopSpec(kind="fake", **SIZE))
     with await held(directory, until):
-        modes = {name: (directory / name).stat().st_mode & 0o077 for name in (FACE, PORTS, LIFE, LOG)}
+        modes = {name: (directory / name).stat().st_mode & 0o077 for name in (API, PORTS, LIFE, LOG)}
     assert not any(modes.values()), modes
 
 
@@ -157,9 +157,9 @@ async def test_a_port_that_is_none_drops_its_client_and_nobody_else(start_servic
 def test_a_link_in_the_place_of_a_socket_is_refused(directory):
     with contextlib.ExitStack() as stack, socket.socket(socket.AF_UNIX) as host:
         host.bind(str(directory / "host.sock"))
-        (directory / FACE).symlink_to(directory / "host.sock")
+        (directory / API).symlink_to(directory / "host.sock")
         with pytest.raises((DesktopError, OSError)):
-            _opened(directory / FACE, stack)
+            _opened(directory / API, stack)
         (directory / PORTS).write_text("no socket")
         with pytest.raises(DesktopError, match="something else than a socket"):
             _opened(directory / PORTS, stack)
@@ -172,11 +172,11 @@ async def test_a_socket_stays_the_one_that_was_opened(directory):
         writer.write(b"the first")
         writer.close()
 
-    server = await asyncio.start_unix_server(answer, directory / FACE)
+    server = await asyncio.start_unix_server(answer, directory / API)
     with contextlib.ExitStack() as stack:
-        path = _opened(directory / FACE, stack)
-        os.rename(directory / FACE, directory / "elsewhere")
-        (directory / FACE).write_text("another")
+        path = _opened(directory / API, stack)
+        os.rename(directory / API, directory / "elsewhere")
+        (directory / API).write_text("another")
         reader, writer = await asyncio.open_unix_connection(path)
         assert await reader.read() == b"the first"
         writer.close()

@@ -16,7 +16,7 @@ from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeou
 from dart_gym.desktops.base.desktop import ActionError, DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.input.input_events import strokes_of
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 
 SIZE = {"width": 640, "height": 480}
 
@@ -65,21 +65,21 @@ def test_what_cannot_be_done_is_an_action_error_and_nothing_is_sent(action):
         strokes_of(action, 640, 480)
 
 
-# --- a real desktop, seen through its face
+# --- a real desktop, seen through its api
 
 
 @pytest.fixture
-async def face():
+async def api():
     local = make_desktop(DesktopSpec(profile="osworld", **SIZE))
     await local.start()
-    async with OSWorldFace(local, open_to_all=True) as served:
+    async with OSWorldAPI(local, open_to_all=True) as served:
         yield served.address
     await local.stop()
 
 
 @pytest.fixture
-async def remote(face):
-    url = f"{face.url}?9222={face.chromium_port}&8080={face.vlc_port}"
+async def remote(api):
+    url = f"{api.url}?9222={api.chromium_port}&8080={api.vlc_port}"
     desktop = make_desktop(DesktopSpec(kind="osworld", url=url, **SIZE))
     await desktop.start(timeout=20.0)
     yield desktop
@@ -150,7 +150,7 @@ async def _get(path, target: str) -> bytes:
 
 
 @pytest.mark.desktop
-async def test_an_environment_uses_it_instead_of_a_local_desktop(face):
+async def test_an_environment_uses_it_instead_of_a_local_desktop(api):
     task = {
         "id": "touch",
         "instruction": "Make a folder.",
@@ -164,7 +164,7 @@ async def test_an_environment_uses_it_instead_of_a_local_desktop(face):
     }
 
     def play():
-        with gymnasium.make("DartGym/OSWorld-v0", osworld_url=face.url, **SIZE) as env:
+        with gymnasium.make("DartGym/OSWorld-v0", osworld_url=api.url, **SIZE) as env:
             for _ in range(2):  # the machine is free again for the second one
                 observation, info = env.reset(seed=0, options={"task": task})
                 assert observation["screenshot"].shape == (480, 640, 3) and not info["env_fault"]

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 import dart_gym
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.fake_desktop import FakeDesktop

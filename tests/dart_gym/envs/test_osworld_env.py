@@ -24,8 +24,8 @@ from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy, SettleResu
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.sessions import pacing
 from dart_gym.sessions.pacing import OSWORLD, SETTLE, Pacing, describe, pacing_named
-from dart_gym.sessions.seat import Seat
 from dart_gym.sessions.session import Session, resolve_task
+from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog import registry
 
 ID = "DartGym/OSWorld-v0"
@@ -153,11 +153,11 @@ class Restless(FakeDesktop):
 
 
 async def _episode(desktop_type, pacing_name):
-    seat = Seat("test", desktop_type)
-    async with Session(seat) as session:
+    slot = Slot("test", desktop_type)
+    async with Session(slot) as session:
         first = await session.reset("fake/two-steps", seed=0, pacing=pacing_name)
         second = await session.step(dart_gym.Move(1, 1))
-    await seat.close()
+    await slot.close()
     return first, second
 
 

@@ -67,11 +67,11 @@ def make_envs(tmp_path, resets):
 
 
 def wait_until_prepared(envs: DesktopVectorEnv, count: int) -> None:
-    """Until so many desktops have an episode, and none is busy. Steps notice the spare that has got its seat."""
+    """Until so many desktops have an episode, and none is busy. Steps notice the spare that has got its slot."""
     deadline = time.monotonic() + 10.0
     while True:
         found = envs.server.status()["desktops"]
-        if sum(d["episodes"] for d in found) >= count and all(d["phase"] in ("idle", "leased") for d in found):
+        if sum(d["episodes"] for d in found) >= count and all(d["phase"] in ("idle", "held") for d in found):
             return
         assert time.monotonic() < deadline
         envs.step([Move(1, 1)] * envs.num_envs)

@@ -12,7 +12,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.actions import Done, Move, Wait
 from dart_gym.core.errors import ClusterError, ConfigurationError, EpisodeStateError

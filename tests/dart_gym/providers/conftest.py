@@ -1,4 +1,4 @@
-"""Fixtures of the provider tests: machines with OSWorld's HTTP face, with a drawn desktop behind it."""
+"""Fixtures of the provider tests: machines with the OSWorld API, with a drawn desktop behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 
 SIZE = {"width": 320, "height": 240}
 
@@ -19,17 +19,17 @@ def osworld_spec() -> DesktopSpec:
 
 @pytest.fixture
 async def start_machine():
-    """Starts a machine with OSWorld's routes; returns its face and the desktop behind it."""
-    faces: list[OSWorldFace] = []
+    """Starts a machine with OSWorld's routes; returns its api and the desktop behind it."""
+    apis: list[OSWorldAPI] = []
 
-    async def start() -> tuple[OSWorldFace, FakeDesktop]:
+    async def start() -> tuple[OSWorldAPI, FakeDesktop]:
         desktop = FakeDesktop(DesktopSpec(kind="fake", **SIZE))
         await desktop.start()
-        face = OSWorldFace(desktop, open_to_all=True)
-        await face.start()
-        faces.append(face)
-        return face, desktop
+        api = OSWorldAPI(desktop, open_to_all=True)
+        await api.start()
+        apis.append(api)
+        return api, desktop
 
     yield start
-    for face in faces:
-        await face.close()
+    for api in apis:
+        await api.close()

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 
-StartMachine = Callable[[], Awaitable[tuple[OSWorldFace, object]]]
+StartMachine = Callable[[], Awaitable[tuple[OSWorldAPI, object]]]
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Emulator:
     """A machine that runs."""
 
     token: str
-    face: OSWorldFace
+    api: OSWorldAPI
 
 
 class GuiDockerEnvServer:
@@ -102,11 +102,11 @@ class GuiDockerEnvServer:
         emulator_id = await asyncio.shield(booting)
         if self.drop_replies:
             request.transport.abort()
-        face = self.emulators[emulator_id].face.address
+        api = self.emulators[emulator_id].api.address
         ports = {
-            "server_port": face.server_port,
-            "chromium_port": face.chromium_port,
-            "vlc_port": face.vlc_port,
+            "server_port": api.server_port,
+            "chromium_port": api.chromium_port,
+            "vlc_port": api.vlc_port,
             "vnc_port": 0,
         }
         data = {"emulator_id": emulator_id, **ports, "token": token}
@@ -115,16 +115,16 @@ class GuiDockerEnvServer:
     async def _boot(self, token: str) -> str:
         self.starting += 1
         await self.gate.wait()
-        face, _ = await self._start_machine()
+        api, _ = await self._start_machine()
         self.starting -= 1
         emulator_id = str(uuid.uuid4())
-        self.emulators[emulator_id] = Emulator(token, face)
+        self.emulators[emulator_id] = Emulator(token, api)
         return emulator_id
 
     async def delete(self, request: web.Request) -> web.Response:
         emulator = self.emulators.get(request.match_info["id"])
         if emulator is None:
             return web.json_response({"message": "Emulator not found", "code": 404}, status=404)
-        await emulator.face.close()
+        await emulator.api.close()
         del self.emulators[request.match_info["id"]]
         return web.json_response({"message": "Emulator stopped successfully", "code": 0})

@@ -7,12 +7,13 @@ import re
 
 import pytest
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_gym.desktops.osworld_vm.machine_address import parse_machine_url
 from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 from dart_gym.providers.provider import opened
@@ -105,8 +106,8 @@ def test_a_machines_url_hides_its_token_and_may_lead_ports_elsewhere():
 
 
 async def test_machines_are_lent_one_by_one_and_go_to_who_waited_longest(start_machine, osworld_spec):
-    faces = [(await start_machine())[0] for _ in range(2)]
-    provider = make_provider("url", ["urls=" + ",".join(face.address.url for face in faces)])
+    apis = [(await start_machine())[0] for _ in range(2)]
+    provider = make_provider("url", ["urls=" + ",".join(api.address.url for api in apis)])
     assert provider.capacity == 2
     first, second, third, fourth = (provider.desktop(osworld_spec) for _ in range(4))
     await first.start()
@@ -127,8 +128,8 @@ async def test_machines_are_lent_one_by_one_and_go_to_who_waited_longest(start_m
 
 
 async def test_who_waits_in_vain_or_leaves_takes_no_machine_along(start_machine, osworld_spec):
-    face, _ = await start_machine()
-    provider = make_provider("url", [f"urls={face.address.url}"])
+    api, _ = await start_machine()
+    provider = make_provider("url", [f"urls={api.address.url}"])
     provider.longest_start_s = 0.0
     holder, late, leaver = (provider.desktop(osworld_spec) for _ in range(3))
     await holder.start()
@@ -145,14 +146,14 @@ async def test_who_waits_in_vain_or_leaves_takes_no_machine_along(start_machine,
 
 
 async def test_a_machine_that_is_dead_or_has_another_screen_is_given_back(start_machine, osworld_spec):
-    face, _ = await start_machine()
-    provider = make_provider("url", [f"urls={face.address.url}"])
+    api, _ = await start_machine()
+    provider = make_provider("url", [f"urls={api.address.url}"])
     other = DesktopSpec(profile="osworld", width=640, height=480)
     with pytest.raises(ConfigurationError, match="320x240"):
         await provider.desktop(other).start()
     desktop = provider.desktop(osworld_spec)
     await desktop.start()
-    await face.close()
+    await api.close()
     with pytest.raises(DesktopError):
         await desktop.screenshot()
     assert not desktop.alive
@@ -161,15 +162,15 @@ async def test_a_machine_that_is_dead_or_has_another_screen_is_given_back(start_
 
 @pytest.mark.desktop
 async def test_a_server_uses_the_desktops_of_its_provider(start_desktop, tmp_path):
-    face = OSWorldFace(await start_desktop(profile="osworld"), open_to_all=True)
-    await face.start()
+    api = OSWorldAPI(await start_desktop(profile="osworld"), open_to_all=True)
+    await api.start()
     task = {
         "id": "own/look",
         "instruction": "Look.",
         "config": [],
         "evaluator": {"func": "infeasible"},
     }
-    async with opened(make_provider("url", [f"urls={face.address.url}"])) as provider:
+    async with opened(make_provider("url", [f"urls={api.address.url}"])) as provider:
         settings = ServerSettings(f"ws+unix://{tmp_path}/s", desktops=1)
         async with ClusterServer(settings, provider.desktop) as server:
             client = ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))
@@ -178,4 +179,4 @@ async def test_a_server_uses_the_desktops_of_its_provider(start_desktop, tmp_pat
                 assert result.terminal is None, result.evaluation
                 assert result.observation.screenshot.shape == (240, 320, 3)
         assert len(provider._free) == 1
-    await face.close()
+    await api.close()

@@ -20,8 +20,8 @@ from dart_gym.core.errors import (
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.sessions.seat import Seat
 from dart_gym.sessions.session import Session
+from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.registry import register_suite
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
@@ -50,9 +50,9 @@ def desktops() -> Desktops:
 
 @pytest.fixture
 async def session(desktops):
-    seat = Seat("test", desktops)
-    yield Session(seat)
-    await seat.close()
+    slot = Slot("test", desktops)
+    yield Session(slot)
+    await slot.close()
 
 
 @pytest.mark.parametrize("task", [task.id for task in TASKS])
@@ -185,10 +185,10 @@ async def test_a_boot_that_fails_is_a_value(desktops):
         async def start(self, *, timeout: float = 60.0) -> None:
             raise DesktopError("no screen")
 
-    seat = Seat("broken", Broken)
-    result = await Session(seat).reset("fake/two-steps", seed=0)
+    slot = Slot("broken", Broken)
+    result = await Session(slot).reset("fake/two-steps", seed=0)
     assert result.terminal is TerminalState.ENV_ERROR and "no screen" in result.evaluation.detail
-    await seat.close()
+    await slot.close()
 
 
 async def test_a_missing_program_is_raised():
@@ -196,10 +196,10 @@ async def test_a_missing_program_is_raised():
         async def start(self, *, timeout: float = 60.0) -> None:
             raise MissingDependencyError("apt-get install xvfb")
 
-    seat = Seat("lacking", Lacking)
+    slot = Slot("lacking", Lacking)
     with pytest.raises(MissingDependencyError, match="apt-get"):
-        await Session(seat).reset("fake/two-steps", seed=0)
-    await seat.close()
+        await Session(slot).reset("fake/two-steps", seed=0)
+    await slot.close()
 
 
 async def test_a_deadline_that_passes_recycles_the_desktop(session, desktops):
@@ -249,7 +249,7 @@ async def test_a_defect_is_raised_and_the_desktop_thrown_away(session, desktops)
     assert len(desktops.made) == 2
 
 
-async def test_a_session_of_its_own_closes_its_seat():
+async def test_a_session_of_its_own_closes_its_slot():
     async with Session() as session:
         result = await session.reset("fake/click-button", seed=1)
         assert not math.isnan(result.timings["total"])

@@ -1,6 +1,6 @@
 """OSWorld's tasks that need no network: set-up works, nothing comes of nothing, a solution scores 1, as OSWorld says.
 
-After our evaluation OSWorld's own, unmodified, scores the same desktop through the HTTP face.
+After our evaluation OSWorld's own, unmodified, scores the same desktop through the OSWorld API.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def score(session: Session, raw: dict, *, solve: bool) -> tuple[float | No
     """Our score and OSWorld's, after the solution or after nothing."""
     started = await session.reset(task_from_dict(raw), seed=0, max_steps=100, deadline_s=DEADLINE_S)
     assert started.terminal is None, started.evaluation
-    desktop = session._seat._desktop
+    desktop = session._slot._desktop
     action = await session.oracle(deadline_s=DEADLINE_S) if solve else Done()
     while not isinstance(action, Done):
         result = await session.step(action)

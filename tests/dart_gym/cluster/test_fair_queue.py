@@ -8,9 +8,10 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.pool.desktop_pool import Pool, Slot
+from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.cluster.pool.fair_queue import Claim, next_claim, unlimited
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.sessions.slot import Slot
 
 OWNERS = "abc"
 
@@ -47,7 +48,7 @@ operations = st.lists(
 
 
 class Users:
-    """Owners that ask for seats, and what must hold after each of their moves."""
+    """Owners that ask for slots, and what must hold after each of their moves."""
 
     def __init__(self, size: int) -> None:
         self.quotas: dict[str, int | None] = {}
@@ -87,7 +88,7 @@ class Users:
         assert len({slot for _, slot in self.held}) == len(self.held) <= len(self.pool.slots)
         waiting = {owner for owner, _ in self.asking if self.allowed(owner)}
         if waiting:
-            assert len(self.held) == len(self.pool.slots), "a seat is idle while somebody who may have it waits"
+            assert len(self.held) == len(self.pool.slots), "a slot is idle while somebody who may have it waits"
         for owner, task in first.items():
             if not self.allowed(owner):
                 self.passed_over[task] = 0

@@ -1,6 +1,6 @@
 """What a killed server left behind is found and removed when the next one starts.
 
-Desktops of dead owners with their directories, processes and displays, sockets of HTTP faces that nobody listens on,
+Desktops of dead owners with their directories, processes and displays, sockets of OSWorld APIs that nobody listens on,
 and whatever providers know of (containers): see `cleaners`.
 
 Invariants:
@@ -24,17 +24,17 @@ log = logging.getLogger(__name__)
 Cleaner = Callable[[], Iterable[str]]
 """Removes what dead servers left behind, and names it."""
 
-_FACE_SOCKET = re.compile(r"(\d+)-\d+\.sock")
+_API_SOCKET = re.compile(r"(\d+)-\d+\.sock")
 
 
-def clean_up(face_directories: Iterable[Path] = (), cleaners: Iterable[Cleaner] = ()) -> list[str]:
+def clean_up(api_directories: Iterable[Path] = (), cleaners: Iterable[Cleaner] = ()) -> list[str]:
     """Remove what killed servers left behind, and name it.
 
     Args:
-        face_directories: where servers put the sockets of faces.
+        api_directories: where servers put the sockets of OSWorld APIs.
         cleaners: of providers, for what lies elsewhere.
     """
-    parts: list[Cleaner] = [_desktops, *(lambda path=path: _faces(path) for path in face_directories), *cleaners]
+    parts: list[Cleaner] = [_desktops, *(lambda path=path: _api_sockets(path) for path in api_directories), *cleaners]
     removed: list[str] = []
     for part in parts:
         try:
@@ -48,11 +48,11 @@ def _desktops() -> list[str]:
     return [str(path) for path in clean_leftovers()]
 
 
-def _faces(directory: Path) -> list[str]:
-    """Remove sockets of faces that nobody listens on."""
+def _api_sockets(directory: Path) -> list[str]:
+    """Remove sockets of OSWorld APIs that nobody listens on."""
     removed = []
     for path in directory.glob("*.sock"):
-        name = _FACE_SOCKET.fullmatch(path.name)
+        name = _API_SOCKET.fullmatch(path.name)
         if name and start_time(int(name[1])) is None and is_deserted(path):
             path.unlink(missing_ok=True)
             removed.append(str(path))

@@ -1,4 +1,4 @@
-"""OSWorld's own PythonController and SetupController drive a real desktop through its HTTP face."""
+"""OSWorld's own PythonController and SetupController drive a real desktop through its OSWorld API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from tests.dart_gym.stock_osworld import stock_calls
 
 pytestmark = pytest.mark.desktop
@@ -57,8 +57,8 @@ async def test_the_python_controller_sees_and_acts(machine):
         ("python", "run_bash_script", {"script": "echo one; echo two >&2; exit 3"}),
         ("python", "run_python_script", {"script": "print(6 * 7)"}),
     ]
-    async with OSWorldFace(machine, open_to_all=True) as face:
-        got = await stock_calls(calls, face.address)
+    async with OSWorldAPI(machine, open_to_all=True) as api:
+        got = await stock_calls(calls, api.address)
     screenshot, moved, content, missing, terminal, platform, size, desktop, tree, _, clicked, bash, python = got
     assert screenshot["head"] == PNG
     assert (moved["output"], moved["returncode"], moved["error"]) == ("(300, 200)\n", 0, "")
@@ -89,8 +89,8 @@ async def test_the_setup_controller_prepares(machine, page):
         ("python", "get_vm_window_size", {"app_class_name": "mousepad"}),
         ("setup", "setup", {"config": [{"type": "close_window", "parameters": {"window_name": "copy.txt"}}]}),
     ]
-    async with OSWorldFace(machine, open_to_all=True) as face:
-        done, window, closed = await stock_calls(calls, face.address)
+    async with OSWorldAPI(machine, open_to_all=True) as api:
+        done, window, closed = await stock_calls(calls, api.address)
     assert done is True and closed is True
     assert window["width"] > 100 and window["height"] > 100
     assert await machine.read_file("/home/user/copy.txt") == b"from the hub"

@@ -1,11 +1,11 @@
-"""A seat: the place of one desktop, which it boots, keeps over episodes, and replaces.
+"""A slot: the place of one desktop, which it boots, keeps over episodes, and replaces.
 
 Invariants:
-    - A seat has at most one desktop; what it gives up is stopped in the background, so that the next one boots
+    - A slot has at most one desktop; what it gives up is stopped in the background, so that the next one boots
       without waiting for it. `close` waits for all of them.
     - A living desktop with an equal spec is kept if it is reusable, or if no episode has used it yet; anything else is
       thrown away.
-    - Scenarios and the HTTP face belong to the desktop: they are closed before it is.
+    - Scenarios and the OSWorld API belong to the desktop: they are closed before it is.
 """
 
 from __future__ import annotations
@@ -13,44 +13,78 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.desktops.osworld_api.api_address import FaceAddress, FacePolicy
+from dart_gym.desktops.osworld_api.api_address import APIAddress, APIPolicy
 from dart_gym.tasks.catalog.registry import make_scenario
 from dart_gym.tasks.catalog.scenario import Scenario
-
-if TYPE_CHECKING:
-    from dart_gym.desktops.osworld_api.api_server import OSWorldFace
 
 log = logging.getLogger(__name__)
 
 
-class Seat:
-    """The place of one desktop. Used by one session at a time.
+class _API(Protocol):
+    """What a slot needs of `api_server.OSWorldAPI`, whose web server takes long to import."""
+
+    address: APIAddress
+
+    async def close(self) -> None: ...
+
+
+class Slot:
+    """The place of one desktop in a server (or of a session without one). Used by one session at a time.
 
     Args:
         name: for logs and the status operation.
         desktop_factory: makes a desktop that is not started yet.
-        faces: gives each desktop OSWorld's HTTP face; None for none.
+        api_policy: how each desktop offers the OSWorld API; None for not at all.
+
+    Attributes:
+        phase: "idle", "held" (by a session, between operations), or the operation under way.
+        phase_since: monotonic time of the last change of the phase.
+        owner: who holds it, or held it last.
+        task: id of the last episode's task.
+        episodes: how many resets went well.
+        busy_s: seconds by operation, of those that are finished.
+        released_at: monotonic time of the last release.
     """
 
     def __init__(
         self,
         name: str = "0",
         desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop,
-        faces: FacePolicy | None = None,
+        api_policy: APIPolicy | None = None,
     ) -> None:
         self.name = name
-        self._faces = faces
-        self._face: OSWorldFace | None = None
-        self._desktop_factory = desktop_factory
+        self.phase, self.phase_since = "idle", time.monotonic()
+        self.owner = self.task = ""
+        self.episodes = 0
+        self.busy_s: defaultdict[str, float] = defaultdict(float)
+        self.released_at = 0.0
+        self._desktop_factory, self._api_policy = desktop_factory, api_policy
         self._desktop: Desktop | None = None
+        self._api: _API | None = None
         self._fresh = False
         self._scenarios: dict[str, Scenario] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+
+    def enter(self, phase: str) -> None:
+        """Change the phase."""
+        self.phase, self.phase_since = phase, time.monotonic()
+
+    @contextlib.contextmanager
+    def working(self, operation: str) -> Iterator[None]:
+        """Account the time inside to an operation."""
+        self.enter(operation)
+        try:
+            yield
+        finally:
+            self.busy_s[operation] += time.monotonic() - self.phase_since
+            self.enter("held")
 
     @property
     def spec(self) -> DesktopSpec | None:
@@ -58,9 +92,9 @@ class Seat:
         return self._desktop.spec if self._desktop else None
 
     @property
-    def face(self) -> FaceAddress | None:
-        """Where the desktop's HTTP face listens; None without one."""
-        return self._face.address if self._face else None
+    def api_address(self) -> APIAddress | None:
+        """Where the OSWorld API of its desktop listens; None without one."""
+        return self._api.address if self._api else None
 
     @property
     def alive(self) -> bool:
@@ -80,7 +114,7 @@ class Seat:
         """Return a started desktop for a new episode: the one there is if it fits, else a fresh one.
 
         Raises:
-            DesktopError: it did not boot; the seat is empty then.
+            DesktopError: it did not boot; the slot is empty then.
         """
         if not self.fits(spec):
             await self.boot(spec)
@@ -92,15 +126,17 @@ class Seat:
         """Replace the desktop by a fresh one, which waits for its first episode.
 
         Raises:
-            DesktopError: it did not boot; the seat is empty then.
+            DesktopError: it did not boot; the slot is empty then.
         """
         self.discard()
         desktop = self._desktop_factory(spec)
         self._desktop = desktop
         try:
             await desktop.start()
-            if self._faces is not None:
-                self._face = await self._faces.open(desktop)
+            if self._api_policy is not None:
+                from dart_gym.desktops.osworld_api.api_server import open_api  # takes 0.1 s, and most need none
+
+                self._api = await open_api(desktop, self._api_policy)
         except BaseException:
             self.discard()
             raise
@@ -112,33 +148,33 @@ class Seat:
             self._scenarios[suite] = make_scenario(suite)
         return self._scenarios[suite]
 
-    def exchange(self, other: Seat) -> None:
-        """Swap desktops with another seat."""
+    def exchange(self, other: Slot) -> None:
+        """Swap desktops with another slot."""
         self._desktop, other._desktop = other._desktop, self._desktop
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
-        self._face, other._face = other._face, self._face
+        self._api, other._api = other._api, self._api
         self._fresh, other._fresh = other._fresh, self._fresh
 
     def discard(self) -> None:
         """Give the desktop up; it is stopped in the background."""
         if self._desktop is None:
             return
-        ending = self._stop(self._desktop, list(self._scenarios.values()), self._face)
+        ending = self._stop(self._desktop, list(self._scenarios.values()), self._api)
         task = asyncio.create_task(ending, name=f"stop-{self.name}")
-        self._desktop, self._scenarios, self._face, self._fresh = None, {}, None, False
+        self._desktop, self._scenarios, self._api, self._fresh = None, {}, None, False
         self._stopping.add(task)
         task.add_done_callback(self._stopped)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         self._stopping.discard(task)
         if not task.cancelled() and task.exception() is not None:  # logged: nobody can act on it here
-            log.warning("a desktop of seat %s did not stop cleanly", self.name, exc_info=task.exception())
+            log.warning("a desktop of slot %s did not stop cleanly", self.name, exc_info=task.exception())
 
-    async def _stop(self, desktop: Desktop, scenarios: list[Scenario], face: OSWorldFace | None) -> None:
+    async def _stop(self, desktop: Desktop, scenarios: list[Scenario], api: _API | None) -> None:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(desktop.stop)
-            if face is not None:
-                stack.push_async_callback(face.close)
+            if api is not None:
+                stack.push_async_callback(api.close)
             for scenario in scenarios:
                 stack.push_async_callback(scenario.close)
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from dart_gym.desktops.osworld_api import api_routes
-from dart_gym.desktops.osworld_api.api_server import OSWorldFace
+from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 
 pytestmark = pytest.mark.desktop
 
@@ -20,8 +20,8 @@ async def machine(start_desktop):
 
 @pytest.fixture
 async def client(machine):
-    async with OSWorldFace(machine, open_to_all=True) as face:
-        async with httpx.AsyncClient(base_url=face.address.url, timeout=60) as http:
+    async with OSWorldAPI(machine, open_to_all=True) as api:
+        async with httpx.AsyncClient(base_url=api.address.url, timeout=60) as http:
             yield http
 
 
@@ -109,16 +109,16 @@ async def test_the_screen_is_recorded(client):
     assert video.status_code == 200 and video.content[4:8] == b"ftyp"
 
 
-async def test_programs_inside_cannot_reach_the_face(machine, tmp_path):
+async def test_programs_inside_cannot_reach_the_api(machine, tmp_path):
     probe = "import socket,sys; s=socket.socket(); s.settimeout(2); sys.exit(s.connect_ex(('127.0.0.1', {port})) == 0)"
-    async with OSWorldFace(machine, open_to_all=True) as face:
-        port = face.address.server_port
+    async with OSWorldAPI(machine, open_to_all=True) as api:
+        port = api.address.server_port
         inside = await machine.execute(["/usr/bin/python3", "-c", probe.format(port=port)])
         assert inside.returncode == 0, inside.stderr
-        async with httpx.AsyncClient(base_url=face.address.url) as outside:
+        async with httpx.AsyncClient(base_url=api.address.url) as outside:
             assert (await outside.get("/platform")).text == "Linux"
     path = tmp_path / "f.sock"
-    async with OSWorldFace(machine, path=path):
+    async with OSWorldAPI(machine, path=path):
         assert path.stat().st_mode & 0o777 == 0o600
         assert (await machine.execute(["test", "-e", str(path)])).returncode == 1
     assert not path.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.cluster.server.janitor import clean_up
+from dart_gym.cluster.server.leftovers import clean_up
 from dart_gym.desktops.sandbox import runtime_directory
 from dart_gym.utils.processes import start_time
 
@@ -24,7 +24,7 @@ NOBODY = 1 << 30  # larger than any process id
 @pytest.fixture(autouse=True)
 def base(monkeypatch):
     """A runtime directory of the test's own."""
-    base = Path(f"/tmp/dart-janitor-{os.getpid()}")
+    base = Path(f"/tmp/dart-leftovers-{os.getpid()}")
     base.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     yield runtime_directory.runtime_dir()
@@ -48,16 +48,16 @@ def bind(path: Path) -> socket.socket:
 
 
 def test_sockets_of_faces_that_nobody_listens_on_are_removed(tmp_path):
-    faces = tmp_path / "faces"
-    faces.mkdir()
-    deserted, others, own = faces / f"{NOBODY}-1.sock", faces / "mine.sock", faces / f"{os.getpid()}-1.sock"
-    busy = faces / f"{NOBODY}-2.sock"
+    apis = tmp_path / "apis"
+    apis.mkdir()
+    deserted, others, own = apis / f"{NOBODY}-1.sock", apis / "mine.sock", apis / f"{os.getpid()}-1.sock"
+    busy = apis / f"{NOBODY}-2.sock"
     for path in (deserted, others, own):
         bind(path).close()
     with bind(busy) as listener:
         listener.listen(1)
-        assert clean_up([faces, tmp_path / "no such directory"]) == [str(deserted)]
-    assert sorted(faces.iterdir()) == sorted([busy, others, own])
+        assert clean_up([apis, tmp_path / "no such directory"]) == [str(deserted)]
+    assert sorted(apis.iterdir()) == sorted([busy, others, own])
 
 
 def test_processes_of_a_dead_desktop_are_ended(dead_desktop):

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.asyncio.client import unix_connect
 
-from dart_gym.cluster.client.cluster_client import ClientSettings, ClusterClient
+from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.access_tokens import token_line
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
-from dart_gym.cluster.server.session_registry import ConnectedLease, Lifetimes
+from dart_gym.cluster.server.session_registry import Lifetimes, ServedSession
 from dart_gym.cluster.wire import frames as protocol
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Reply, Request
 from dart_gym.core.actions import Click, Move, Wait
@@ -63,7 +64,7 @@ async def test_sessions_belong_to_their_tokens(start_server, tokens_file):
         assert server.pool.slots[0].owner == "alice"
         with pytest.raises(ClusterError, match="the session is gone") as caught:
             bob = client_of(server, "bob")
-            await bob.connect(bob.servers[0], session._token, take_over=True)
+            await bob.servers.connect(bob.servers.records[0], session._token, take_over=True)
         assert caught.value.code == ErrorCode.SESSION_LOST
         assert (await session.step(Move(1, 1))).step_index == 1
     for name in ("", "carol"):
@@ -234,7 +235,7 @@ async def test_a_session_closed_after_a_cancelled_step_gives_its_desktop_back(st
 # --- time limits
 
 
-async def test_a_lease_ends_after_its_lifetime_although_it_is_used(start_server):
+async def test_a_session_ends_after_its_lifetime_although_it_is_used(start_server):
     server = await start_server(lifetime_s=0.3)
     async with ClusterClient(server.url).session() as session:
         connection = session._connection
@@ -260,7 +261,7 @@ async def test_a_lifetime_ends_an_operation_that_is_under_way(start_server, desk
 
 
 @pytest.mark.parametrize(
-    ("lease", "age", "code"),
+    ("state", "age", "code"),
     [
         ({"connection": None}, 10.1, ErrorCode.SESSION_LOST),
         ({"connection": None}, 9.9, None),
@@ -269,21 +270,21 @@ async def test_a_lifetime_ends_an_operation_that_is_under_way(start_server, desk
         ({"slot": True}, 59.9, None),
         ({"slot": True, "locked": True}, 60.1, None),
         ({"slot": False}, 60.1, None),  # it holds nothing
-        ({"slot": True, "leased": 100.1}, 1.0, ErrorCode.EXPIRED),
-        ({"slot": True, "leased": 100.1, "locked": True}, 1.0, ErrorCode.EXPIRED),
-        ({"slot": False, "leased": 100.1}, 1.0, None),
+        ({"slot": True, "held": 100.1}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": True, "held": 100.1, "locked": True}, 1.0, ErrorCode.EXPIRED),
+        ({"slot": False, "held": 100.1}, 1.0, None),
     ],
 )
-async def test_when_a_session_has_to_end(lease, age, code):
+async def test_when_a_session_has_to_end(state, age, code):
     now = 1000.0
-    made = ConnectedLease("token", "raw", last_used=now - age, leased_at=now - lease.get("leased", 50.0))
-    made.connection = lease.get("connection", object())
-    made.slot = object() if lease.get("slot") else None
-    if lease.get("locked"):
+    made = ServedSession("token", "raw", last_used=now - age, held_since=now - state.get("held", 50.0))
+    made.connection = state.get("connection", object())
+    made.slot = object() if state.get("slot") else None
+    if state.get("locked"):
         await made.lock.acquire()
     found = Lifetimes(grace_s=10.0, idle_s=60.0, lifetime_s=100.0).verdict(made, now)
     assert (found.code if found else None) == code
-    if "leased" in lease:
+    if "held" in state:
         assert Lifetimes(grace_s=10.0, idle_s=60.0).verdict(made, now) is None
 
 
@@ -302,7 +303,7 @@ async def test_who_comes_back_late_is_told_why_the_session_ended(start_server, u
 async def test_the_welcome_tells_the_limits(start_server):
     server = await start_server(lifetime_s=60.0, idle_timeout_s=30.0)
     client = ClusterClient(server.url)
-    connection, welcome = await client.connect(client.servers[0])
+    connection, welcome = await client.servers.connect(client.servers.records[0])
     await connection.close()
     assert welcome.limits == {"request_bytes": protocol.MAX_REQUEST_BYTES, "idle_s": 30.0, "lifetime_s": 60.0}
 
@@ -314,7 +315,7 @@ async def test_a_client_that_does_not_read_blocks_nobody(start_server, until):
     args = {"task": TWO_STEPS, "seed": 0, "max_steps": 10_000, "time_limit_s": None}
     size = {"desktop": {"width": 1600, "height": 1200}}
     await connection.send(protocol.encode_request(Request(1, "reset", 5e3, args | size)))
-    await until(lambda: server.pool.slots[0].phase == "leased")
+    await until(lambda: server.pool.slots[0].phase == "held")
     connection.transport.pause_reading()
     for number in range(2, 6):  # 5 MB each, more than the buffers of a socket
         await connection.send(
@@ -363,8 +364,8 @@ async def test_who_waits_for_a_desktop_is_told_of_the_drain(start_server, until)
     server = await start_server(desktops=1, drain_s=0.1)
     client = ClusterClient(server.url)
     async with client.session() as first, client.session() as second:
-        await first.lease()
-        waiting = asyncio.create_task(second.lease())
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
         await until(lambda: server.pool.waiting == 1)
         await server.drain()
         with pytest.raises(ClusterError) as caught:

@@ -81,13 +81,13 @@ async def pool(booting):
 async def episode(pool, slot, spec=ONCE) -> bool:
     """Start an episode; whether its desktop was ready."""
     async with pool.prepared(slot, spec):
-        ready = slot.seat.fits(spec)
-        await slot.seat.desktop(spec)
+        ready = slot.fits(spec)
+        await slot.desktop(spec)
     return ready
 
 
 def ready(pool) -> int:
-    return sum(spare.seat.alive for spare in pool.stock.spares)
+    return sum(warm.slot.alive for warm in pool.warm_pool.desktops)
 
 
 async def test_the_next_episode_takes_the_spare_and_another_one_is_booted(pool, until):
@@ -95,11 +95,11 @@ async def test_the_next_episode_takes_the_spare_and_another_one_is_booted(pool, 
     assert not await episode(pool, slot)
     for _ in range(3):
         await until(lambda: ready(pool) == 1)
-        used = slot.seat._desktop
+        used = slot._desktop
         assert await episode(pool, slot)
-        assert slot.seat._desktop is not used
+        assert slot._desktop is not used
         await until(lambda used=used: not used.alive)  # the old one is thrown away
-    assert (pool.stock.taken, pool.stock.missed) == (3, 1)
+    assert (pool.warm_pool.taken, pool.warm_pool.missed) == (3, 1)
 
 
 async def test_a_spare_that_still_boots_is_waited_for(pool, booting, until):
@@ -113,7 +113,7 @@ async def test_a_spare_that_still_boots_is_waited_for(pool, booting, until):
     other = asyncio.create_task(pool.acquire(ONCE))
     await other
     booting.may_boot.set()
-    assert await waiting and pool.stock.taken == 2
+    assert await waiting and pool.warm_pool.taken == 2
 
 
 async def test_who_gives_up_leaves_the_spare_to_others(pool, booting, until):
@@ -124,7 +124,7 @@ async def test_who_gives_up_leaves_the_spare_to_others(pool, booting, until):
     await episode(pool, slot)
     await until(lambda: booting.boots == 3)
     waiting = asyncio.create_task(episode(pool, slot))
-    await until(lambda: not pool.stock.spares)
+    await until(lambda: not pool.warm_pool.desktops)
     waiting.cancel()
     await asyncio.wait({waiting})
     booting.may_boot.set()
@@ -136,8 +136,8 @@ async def test_a_spare_that_died_is_replaced(pool, until):
     slot = await pool.acquire(ONCE)
     await episode(pool, slot)
     await until(lambda: ready(pool) == 1)
-    pool.stock.spares[0].seat._desktop.crash()
-    await pool.keep_house(60.0)
+    pool.warm_pool.desktops[0].slot._desktop.crash()
+    await pool.maintain(60.0)
     await until(lambda: ready(pool) == 1)
     assert await episode(pool, slot)
 
@@ -148,10 +148,10 @@ async def test_a_spec_whose_spare_does_not_boot_is_left_alone_and_its_caller_is_
     await until(lambda: ready(pool) == 1)
     booting.fails = True
     await episode(pool, slot)
-    await until(lambda: pool.stock._failed)
+    await until(lambda: pool.warm_pool._failed)
     boots = booting.boots
     for _ in range(3):
-        await pool.keep_house(60.0)
+        await pool.maintain(60.0)
     assert booting.boots == boots  # no endless tries
     with pytest.raises(DesktopError, match="no more of these"):
         await episode(pool, slot)
@@ -162,16 +162,16 @@ async def test_what_nobody_asks_for_any_more_is_thrown_away(pool, until):
     await episode(pool, slot)
     await until(lambda: ready(pool) == 1)
     await asyncio.sleep(0.001)
-    await pool.keep_house(0.0005)
-    assert pool.stock.spares == []
-    await pool.keep_house(60.0)
-    assert pool.stock.spares == []
+    await pool.maintain(0.0005)
+    assert pool.warm_pool.desktops == []
+    await pool.maintain(60.0)
+    assert pool.warm_pool.desktops == []
 
 
 async def test_a_desktop_at_a_url_has_no_spare(pool):
     spec = dataclasses.replace(ONCE, url="http://there:5000")
     await episode(pool, await pool.acquire(spec), spec)
-    assert pool.stock.spares == []
+    assert pool.warm_pool.desktops == []
 
 
 async def test_spares_need_room_for_two_and_make_way(booting, until):
@@ -182,9 +182,9 @@ async def test_spares_need_room_for_two_and_make_way(booting, until):
     first, second = await pool.acquire(ONCE), await pool.acquire(ONCE)
     free[0] = 699 * MIB
     await episode(pool, first)
-    assert pool.stock.spares == []
+    assert pool.warm_pool.desktops == []
     free[0] = 700 * MIB
-    pool.stock.tend()
+    pool.warm_pool.tend()
     await until(lambda: ready(pool) == 1)
     free[0] = 200 * MIB
     waiting = asyncio.create_task(episode(pool, second, LARGE))
@@ -207,7 +207,7 @@ async def test_a_server_resets_on_spares_and_says_so(start_server, until):
         assert (await first.reset("fake/click-button", seed=0)).terminal is None
         await until(lambda: ready(server.pool) == 1)
         status = await client.status()
-        assert status["spares"] == [{"spec": "fake 168x224 bare", "ready": True}] and status["spares_missed"] == 1
+        assert status["warm"] == [{"spec": "fake 168x224 bare", "ready": True}] and status["warm_missed"] == 1
         result = await second.reset("fake/click-button", seed=0)
         assert result.terminal is None and result.timings["boot"] < 0.05
-        assert (await client.status())["spares_taken"] == 1
+        assert (await client.status())["warm_taken"] == 1
