@@ -16,7 +16,7 @@ import typer.core
 
 from dart_gym.cluster.pool.boot_admission import MIB, Limits
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
-from dart_gym.cluster.server.leftovers import clean_up
+from dart_gym.cluster.server.orphans import clean_up
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.evaluator_commands import app as evaluator_app

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.cluster.server.leftovers import clean_up
+from dart_gym.cluster.server.orphans import clean_up
 from dart_gym.desktops.sandbox import runtime_directory
 from dart_gym.utils.processes import start_time
 
