@@ -1,4 +1,4 @@
-"""The routes of OSWorld's in-VM server, each a few lines over the `Desktop` protocol.
+"""The routes of OSWorld's in-VM server (and `/margin`), each a few lines over the `Desktop` protocol.
 
 Where the original misbehaves although its clients cannot want that (scripts that run three times, waits of half an
 hour, races between screenshots), these routes do what was meant; bodies and statuses of success are the original's.
@@ -64,6 +64,7 @@ class APIRoutes:
             web.post("/setup/execute_with_verification", self.execute_with_verification),
             web.post("/setup/launch", self.launch),
             web.get("/screenshot", self.screenshot),
+            web.get("/margin", self.margin),
             web.get("/terminal", self.terminal),
             web.get("/accessibility", self.accessibility),
             web.post("/screen_size", self.screen_size),
@@ -179,6 +180,10 @@ class APIRoutes:
             return buffer.getvalue()
 
         return web.Response(body=await asyncio.to_thread(encode), content_type="image/png")
+
+    async def margin(self, request: web.Request) -> web.Response:
+        """The rows below the screen, as bytes of RGB. Not one of OSWorld's routes: for desktops in containers."""
+        return web.Response(body=(await self._desktop.read_margin()).tobytes())
 
     async def accessibility(self, request: web.Request) -> web.Response:
         """The accessibility tree."""

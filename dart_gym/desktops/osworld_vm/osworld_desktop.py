@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import re
 import tempfile
 import time
@@ -194,8 +195,17 @@ class OSWorldDesktop:
         return frame
 
     async def read_margin(self) -> NDArray[np.uint8]:
-        """Nothing: such a machine's screen has no margin."""
-        return np.empty((0, self.spec.width, 3), np.uint8)
+        """The rows below the screen. Only desktops of this package have some: OSWorld's machines are not asked."""
+        shape = (self.spec.margin, self.spec.width, 3)
+        if not self.spec.margin:
+            return np.empty(shape, np.uint8)
+        response = await self._request("GET", "/margin")
+        if response.status_code != 200 or len(response.content) != math.prod(shape):
+            raise DesktopError(
+                f"{self._shown} gave no {self.spec.margin} rows below its screen (status {response.status_code}); "
+                "next step: use an image of this version"
+            )
+        return np.frombuffer(response.content, np.uint8).reshape(shape)
 
     async def perform(self, action: Action) -> None:
         """Carry out an action by one request, at most once."""

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from dart_gym.core.errors import DesktopError
@@ -21,6 +22,7 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.desktop_service import API, LIFE, LOG, PORTS, Lifeline, parse_spec
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress
 from dart_gym.desktops.osworld_vm.osworld_desktop import OSWorldDesktop
+from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND
 from dart_gym.providers.docker_provider import _opened, _tail
 
 pytestmark = pytest.mark.process
@@ -204,6 +206,28 @@ async def test_a_real_desktop_is_used_through_its_sockets(start_service, directo
             assert "Chrom" in (await client.get("http://localhost/json/version")).json()["Browser"]
         await desktop.stop()
     assert await ended(process, until) == 0
+
+
+@pytest.mark.desktop
+async def test_rows_below_the_screen_are_seen_through_its_sockets(start_service, directory, until):
+    start_service(DesktopSpec(margin=2, **SIZE))
+    with await held(directory, until):
+        desktop = OSWorldDesktop(DesktopSpec(margin=2, **SIZE), address_of(directory))
+        await desktop.start()
+        red, green, blue = BACKGROUND >> 16, BACKGROUND >> 8 & 255, BACKGROUND & 255
+        assert np.array_equal(await desktop.read_margin(), np.full((2, 320, 3), (red, green, blue)))
+        assert (await desktop.screenshot()).shape == (240, 320, 3)
+        await desktop.stop()
+
+
+async def test_a_desktop_without_the_rows_that_were_asked_for_is_an_error(start_service, directory, until):
+    start_service(DesktopSpec(kind="fake", **SIZE))
+    with await held(directory, until):
+        desktop = OSWorldDesktop(DesktopSpec(margin=1, **SIZE), address_of(directory))
+        await desktop.start()
+        with pytest.raises(DesktopError, match="no 1 rows below its screen"):
+            await desktop.read_margin()
+        await desktop.stop()
 
 
 @pytest.mark.desktop
