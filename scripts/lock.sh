@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Compile requirements/*.txt from pyproject.toml and requirements/*.in: exact versions with hashes, no addresses of an
+# index, and no torch, which comes in several builds (see requirements/uv.toml). Versions stay as they are where they
+# still fit: `make lock UPGRADE=1` looks for newer ones.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+UV=$(command -v uv || echo .venv/bin/uv)
+export UV_CUSTOM_COMPILE_COMMAND="make lock"
+
+lock() {  # lock NAME INPUT... : requirements/NAME.txt
+  local name=$1; shift
+  printf '%s\n' "$name" >&2
+  "$UV" pip compile -q --config-file requirements/uv.toml --python-version 3.11 --generate-hashes --no-annotate \
+    --no-emit-index-url --no-emit-package torch ${UPGRADE:+--upgrade} -o "requirements/$name.txt" "$@"
+}
+
+with_tests="-c requirements/test.txt"     # where they share a package, they share its version
+# shellcheck disable=SC2086
+{
+  lock test pyproject.toml requirements/build.in --extra test --universal
+  lock train pyproject.toml requirements/build.in --extra train --universal $with_tests
+  lock base pyproject.toml --universal $with_tests
+  lock docs pyproject.toml --extra docs --universal $with_tests
+  lock pytest requirements/pytest.in --universal $with_tests
+  lock deepspeed requirements/deepspeed.in --no-deps
+  lock openenv pyproject.toml requirements/{build,pytest,openenv}.in
+  lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
+  lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec
+  lock desktop requirements/desktop.in --no-deps
+  lock evaluator requirements/evaluator.in --no-deps
+}
+mv requirements/evaluator.txt dart_gym/tasks/evaluation/requirements.txt   # it is installed from the package

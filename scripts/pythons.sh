@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Unit tests on every Python that the packages promise, with the locked packages, and with the oldest ones that
+# pyproject.toml allows. Without torch, the tests of dart_gym and dart_agent; with the oldest packages, all unit tests.
+#   pythons.sh MARKERS     the marker expression of the unit tests
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+run() {  # run PYTHON LOCK TESTS... : in an environment of its own
+  local version=$1 lock=$2 venv=.venv-$1-$2 python stamp
+  shift 2
+  stamp=$(stamp "$venv" pyproject.toml "requirements/$lock.txt" requirements/pytest.txt scripts/pythons.sh)
+  if [ ! -e "$stamp" ]; then
+    python=$(find_python "$version")
+    [ -n "$python" ] || die "there is no Python $version here" "install it with its module venv, by pyenv for example"
+    make_venv "$venv" "$python"
+    [ "$lock" = test ] || install_torch "$venv"
+    install "$venv" requirements/pytest.txt "requirements/$lock.txt"
+    install_project "$venv"
+    touch "$stamp"
+  fi
+  say "Python $version with requirements/$lock.txt"
+  "$venv/bin/python" -m pytest -p no:cacheprovider -n "$(nproc)" --dist worksteal --hypothesis-profile unit -m "$MARKERS" "$@"
+}
+
+MARKERS=$1
+PATH="$PWD/.venv/bin:$PATH"   # uv
+run 3.11 floors tests
+run 3.12 test tests/dart_gym tests/dart_agent
+run 3.13 test tests/dart_gym tests/dart_agent
