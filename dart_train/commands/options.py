@@ -28,9 +28,9 @@ ClusterUrl = Annotated[str | None, typer.Option("--cluster", help="URL of the en
 DEFAULT_RUNS_DIR = Path("runs")
 
 
-def load(config: Path, overrides: list[str] | None, name: str | None, *, check_trainer: bool = True) -> RunConfig:
+def load(config: Path, overrides: list[str] | None, name: str | None) -> RunConfig:
     """Read a configuration with what the command line says over it."""
-    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])], check_trainer=check_trainer)
+    return load_config(config, [*(overrides or []), *([f"name={name}"] if name else [])])
 
 
 @contextlib.contextmanager
@@ -43,6 +43,6 @@ def module_context(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    loaded = load(config, overrides, name, check_trainer=False)
+    loaded = load(config, overrides, name)
     with explained_file_errors(runs_dir / loaded.name):
         yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)

@@ -25,9 +25,9 @@ from dart_train.commands.options import (
     load,
     module_context,
 )
-from dart_train.config.run_config import check_trainer_fields, dump_config
+from dart_train.config.run_config import dump_config
 from dart_train.core.train_errors import DartTrainError, Interrupted
-from dart_train.run.run_directory import RunDirectory, explained_file_errors
+from dart_train.run.run_directory import explained_file_errors
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
@@ -48,9 +48,7 @@ def run(
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train.launch import pipeline
 
-    loaded = load(config, overrides, name, check_trainer=False)
-    if dry_run or not RunDirectory(runs_dir / loaded.name).config.exists():
-        check_trainer_fields(loaded.trainer, str(config))  # imports torch: a run that was begun need not wait for it
+    loaded = load(config, overrides, name)
     if dry_run:
         pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
@@ -71,7 +69,7 @@ def controls(
     from dart_train.launch import controls as command
     from dart_train.launch import pipeline
 
-    loaded = load(config, overrides, name, check_trainer=False)
+    loaded = load(config, overrides, name)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 

@@ -1,25 +1,27 @@
 """Configuration of a run: typed, in YAML, with dotted overrides. An unknown key is an error with a suggestion.
 
 One file describes everything: model, desktops, demonstrations, warm-up, rollouts, data, trainer, evaluation.
-`trainer` holds the fields of `dart_train.trainer.DartGRPOConfig` (a `transformers.TrainingArguments`).
+A value that two sections need is set in one of them: `SAME` and `DEFAULTS` say where, and the others follow.
 """
 
 from __future__ import annotations
 
-import difflib
+import functools
 import os
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.formats.ui_tars_prompts import Style
+from dart_gym.core.section import Section, mistakes
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.maintenance.retention import RetentionConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.trainer.settings.trainer_section import TrainerConfig
 
 
 class ConfigError(DartTrainError):
@@ -28,11 +30,7 @@ class ConfigError(DartTrainError):
     hopeless = True
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelConfig(_Model):
+class ModelConfig(Section):
     """Where the weights come from."""
 
     path: str = Field(
@@ -43,14 +41,16 @@ class ModelConfig(_Model):
     )
 
 
-class ClusterConfig(_Model):
+class ClusterConfig(Section):
     """Where the desktops are."""
 
     url: str | None = Field(None, description="a running `dart-gym serve`; None starts one for the run")
     token_env: str | None = Field(
         None, description="environment variable that holds the token of a cluster given by url"
     )
-    desktops: int = Field(4, ge=1, description="desktops of the server that is started for the run")
+    desktops: int | None = Field(
+        None, ge=1, description="Desktops of the server that is started for the run; null: `rollout.workers`."
+    )
     sandbox: Literal["bwrap", "none"] = "bwrap"
 
     def token(self) -> str | None:
@@ -65,7 +65,7 @@ class ClusterConfig(_Model):
         return token
 
 
-class AgentConfig(_Model):
+class AgentConfig(Section):
     """How screenshots become prompts and text becomes actions."""
 
     format: str = Field("ui_tars", description="a name of dart_agent.formats")
@@ -81,7 +81,7 @@ class AgentConfig(_Model):
     max_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
 
 
-class DemonstrationConfig(_Model):
+class DemonstrationConfig(Section):
     """Demonstrations by the scripted oracles."""
 
     per_task: int = Field(0, ge=0, description="episodes per task; 0 for none")
@@ -96,7 +96,7 @@ class DemonstrationConfig(_Model):
     )
 
 
-class WarmupConfig(_Model):
+class WarmupConfig(Section):
     """Supervised training on the demonstrations, before the reinforcement learning."""
 
     max_steps: int = Field(0, ge=0, description="optimizer steps; 0 for no warm-up")
@@ -110,7 +110,7 @@ class WarmupConfig(_Model):
     threads: int = Field(2, ge=1)
 
 
-class DataConfig(_Model):
+class DataConfig(Section):
     """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
 
     url: str | None = Field(
@@ -153,7 +153,7 @@ class DataConfig(_Model):
         return url
 
 
-class EvaluationConfig(_Model):
+class EvaluationConfig(Section):
     """Held-out seeds before and after."""
 
     episodes: int = Field(50, ge=1, description="per trained task")
@@ -162,12 +162,16 @@ class EvaluationConfig(_Model):
     first_seed: int = Field(
         0, ge=0, description="seeds first_seed, first_seed + 1, ...; below 10 000: never trained on"
     )
-    temperature: float = Field(1.0, ge=0, description="1.0: the policy that was trained; 0: greedy")
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        description="Of the sampling: 0 is greedy, null the temperature of the rollouts.",
+    )
     greedy: bool = Field(False, description="evaluate greedily as well")
     samples: int = Field(2, ge=0, description="trajectories per task that the report shows as pictures")
 
 
-class ControlConfig(_Model):
+class ControlConfig(Section):
     """What the reinforcement learning is compared with."""
 
     supervised: bool = Field(False, description="supervised training goes on for the time that RL took")
@@ -176,7 +180,7 @@ class ControlConfig(_Model):
     constant_click_seeds: int = Field(100, ge=1)
 
 
-class RunConfig(_Model):
+class RunConfig(Section):
     """One run."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -189,22 +193,58 @@ class RunConfig(_Model):
     warmup: WarmupConfig = WarmupConfig()
     rollout: RolloutConfig
     data: DataConfig = DataConfig()
-    trainer: dict[str, Any] = Field(default_factory=dict)
+    trainer: TrainerConfig = TrainerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     controls: ControlConfig = ControlConfig()
 
-    @property
-    def curation(self) -> CurationConfig:
-        """The switches of curation, with the sizes that rollouts and trainer use."""
-        sizes: dict[str, Any] = {"group_size": self.rollout.group_size}
-        if "groups_per_step" in self.trainer:
-            sizes["batch_groups"] = self.trainer["groups_per_step"]
-        return self.data.curation.model_copy(update=sizes)
+    @model_validator(mode="after")
+    def _follow(self) -> RunConfig:
+        """Copy what is set in one section into those that need it too."""
+        if self.rollout.sampling.temperature <= 0:
+            raise ValueError("rollout.sampling.temperature must be above 0: what is trained on is sampled")
+        for target, source, why in SAME:
+            value, parent = _get(self, source), _get(self, target.rpartition(".")[0])
+            found = _get(self, target)
+            if target.rpartition(".")[2] in parent.model_fields_set and found != value:
+                raise ValueError(f"{target} is {found!r} and {source} is {value!r}: {why}; set {source} only")
+            _set(self, target, value)
+        for target, source in DEFAULTS:
+            if _get(self, target) is None:
+                _set(self, target, _get(self, source))
+        return self
 
     @property
     def train_tasks(self) -> tuple[str, ...]:
         """Ids of the tasks that are trained."""
         return tuple(entry.id for entry in self.rollout.tasks)
+
+
+SAME: tuple[tuple[str, str, str], ...] = (
+    ("trainer.temperature", "rollout.sampling.temperature", "log-probabilities are taken at what was sampled at"),
+    ("trainer.max_completion_length", "rollout.sampling.max_tokens", "both are the longest response"),
+    ("data.curation.group_size", "rollout.group_size", "groups are as large as they are rolled out"),
+    ("data.curation.batch_groups", "trainer.groups_per_step", "a batch is what one step trains on"),
+    ("rollout.seed", "seed", "the run has one seed"),
+    ("rollout.engine.vllm.images", "agent.screenshots", "prompts hold so many screenshots"),
+)
+"""(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
+
+DEFAULTS = (("evaluation.temperature", "rollout.sampling.temperature"), ("cluster.desktops", "rollout.workers"))
+"""(key, key that it equals unless it is set)."""
+
+
+def _get(section: Any, path: str) -> Any:
+    return functools.reduce(getattr, path.split("."), section)
+
+
+def _set(section: Section, path: str, value: Any) -> None:
+    """Set a key of a section that is still being made; the sections below are replaced, not changed."""
+    key, _, rest = path.partition(".")
+    if rest:
+        below = getattr(section, key).model_copy()
+        _set(below, rest, value)
+        value = below
+    section.__dict__[key] = value
 
 
 def parse_overrides(items: list[str]) -> list[tuple[list[str], Any]]:
@@ -235,14 +275,12 @@ def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
     values[keys[-1]] = value
 
 
-def load_config(path: str | Path, overrides: list[str] | None = None, *, check_trainer: bool = True) -> RunConfig:
+def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
     """Read a configuration file.
 
     Args:
         path: YAML.
         overrides: `key.subkey=value`.
-        check_trainer: look at the keys of `trainer` as well, which takes the import of torch; modules of a run leave
-            that to the launcher.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown key, a value of the wrong type.
@@ -261,64 +299,15 @@ def load_config(path: str | Path, overrides: list[str] | None = None, *, check_t
         raise ConfigError(f"{path} must hold a mapping of keys to values")
     for keys, value in parse_overrides(overrides or []):
         apply_override(values, keys, value)
-    return parse_config(values, str(path), check_trainer=check_trainer)
+    return parse_config(values, str(path))
 
 
-def parse_config(values: dict[str, Any], origin: str = "configuration", *, check_trainer: bool = True) -> RunConfig:
+def parse_config(values: dict[str, Any], origin: str = "configuration") -> RunConfig:
     """Check plain values and return the configuration. Raises `ConfigError`."""
     try:
-        config = RunConfig.model_validate(values)
+        return RunConfig.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors(include_url=False)]
-        raise ConfigError(f"{origin}:\n  " + "\n  ".join(lines)) from None
-    sampled, trained = config.rollout.sampling.temperature, config.trainer.get("temperature", 1.0)
-    if sampled != trained:
-        raise ConfigError(
-            f"{origin}:\n  rollout.sampling.temperature is {sampled:g}, trainer.temperature {trained!r}: the "
-            "log-probabilities of the two would differ by more than the policies do; set both to the same value"
-        )
-    if check_trainer:
-        check_trainer_fields(config.trainer, origin)
-    return config
-
-
-def check_trainer_fields(trainer: dict[str, Any], origin: str) -> None:
-    """Refuse unknown keys of `trainer`. Raises `ConfigError`."""
-    if not trainer:
-        return
-    import dataclasses
-
-    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
-
-    known = [field.name for field in dataclasses.fields(DartGRPOConfig)]
-    for key in trainer:
-        if key not in known:
-            raise ConfigError(f"{origin}:\n  trainer.{key}: unknown key{_suggest(key, known)}")
-
-
-def _explain(item: Any) -> str:
-    where = ".".join(str(part) for part in item["loc"])
-    if item["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_suggest(str(item['loc'][-1]), _known_keys(item['loc'][:-1]))}"
-    if "password" in item["msg"]:
-        return f"{where}: {item['msg']}"  # what was given is not to be shown
-    return f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
-
-
-def _known_keys(location: tuple[Any, ...]) -> list[str]:
-    model: Any = RunConfig
-    for part in location:
-        field = getattr(model, "model_fields", {}).get(part)
-        if field is not None:
-            model = field.annotation
-    return list(getattr(model, "model_fields", {}))
-
-
-def _suggest(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; known: {', '.join(known)}" if known else ""
+        raise ConfigError("\n  ".join([f"{origin}:", *mistakes(error, RunConfig)])) from None
 
 
 def dump_config(config: RunConfig) -> str:

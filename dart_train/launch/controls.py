@@ -20,7 +20,7 @@ def shuffled(config: RunConfig) -> RunConfig:
         update={
             "name": config.name + SUFFIX,
             "description": "Control: rewards are shuffled between the trajectories of a batch.",
-            "trainer": {**config.trainer, "shuffle_rewards": True},
+            "trainer": config.trainer.model_copy(update={"shuffle_rewards": True}),
             "controls": config.controls.model_copy(update={"supervised": False, "constant_click": False}),
             "evaluation": config.evaluation.model_copy(update={"beside": (), "greedy": False}),
         }

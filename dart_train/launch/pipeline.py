@@ -245,7 +245,7 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
     if run.config.exists():
         try:
             # not its text: a later version of the package may have more settings
-            known = load_config(run.config, check_trainer=False)
+            known = load_config(run.config)
         except ConfigError as error:
             raise RunDirectoryError(f"{run.config} is damaged ({' '.join(str(error).split())}); {afresh}") from error
         if known != config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +45,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
         "use_cpu": not torch.cuda.is_available(),
         "output_dir": str(run.trainer),
         "seed": config.seed,
-        "report_to": ["tensorboard"],
-        **config.trainer,
+        **config.trainer.given(),
     }
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
     try:
@@ -125,13 +125,14 @@ def _learn_with(context: ModuleContext, name: str) -> None:
     from dart_train.trainer.trainer_loop import LoopConfig, load_class, run_trainer
 
     kind = load_class(name)
-    loop, options = LoopConfig.split(context.config.trainer)
+    settings = context.config.trainer
+    loop = LoopConfig(**{item.name: getattr(settings, item.name) for item in fields(LoopConfig)})
     with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         try:
-            trainer = kind(newest.path, data, **options)
+            trainer = kind(newest.path, data, **settings.options)
         except TypeError as error:
-            raise ConfigError(f"trainer: {name} does not take these settings: {error}") from error
+            raise ConfigError(f"trainer.options: {name} does not take these settings: {error}") from error
         run_trainer(
             trainer,
             data,

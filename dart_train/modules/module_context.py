@@ -142,7 +142,7 @@ def open_data(
         url=config.data.database_url() or run.database_url,
         root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
         run_id=config.name,
-        config=config.curation,
+        config=config.data.curation,
         image_format=config.data.image_format,
         unavailable_timeout_s=unavailable_timeout_s,
     )

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,13 +76,6 @@ class LoopConfig:
     keep_published: int = 4
     keep_published_s: float = 120.0
     lease_ttl_s: float = 60.0
-
-    @classmethod
-    def split(cls, settings: Mapping[str, Any]) -> tuple[LoopConfig, dict[str, Any]]:
-        """The loop's settings, and the others, which are the trainer's."""
-        own = {item.name for item in fields(cls)}
-        mine = {name: value for name, value in settings.items() if name in own}
-        return cls(**mine), {name: value for name, value in settings.items() if name not in own}
 
 
 def load_class(name: str) -> Callable[..., GroupTrainer]:

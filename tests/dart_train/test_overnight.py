@@ -125,12 +125,12 @@ def test_an_hour_of_kills():
             run.wait_until(lambda: run.trained_steps() > steps, 2 * LONGEST_GAP_S, "a step after the last fault")
         status = run.interrupt()
         wrong = {"left": checks.left_behind(run, sampler.seen)}
-        config = load_config(run.directory.config, check_trainer=False)
+        config = load_config(run.directory.config)
         with open_data(config, run.directory) as data:
             kills = sum(hit.kind == "kill" and hit.victim in ("rollout", "launcher") for hit in hits)
             wrong["store"], stored = checks.wrong_in_store(data, kills)
             wrong["training"], trained = checks.wrong_in_training(data, run.directory.trainer)
-            wrong["versions"], versions = checks.wrong_versions(data, config.curation.max_staleness or 10**9)
+            wrong["versions"], versions = checks.wrong_versions(data, config.data.curation.max_staleness or 10**9)
             recorded = checks.recorded_at(data)
         lines = [(line["t"], line["step"]) for line in read_metrics(run.directory.metrics("trainer"))]
         new = advances(lines)

@@ -18,8 +18,9 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from dart_gym.core.section import Section
 from dart_train.core.trajectory import Trajectory
 from dart_train.data.store.schema import GroupState, Provenance, Reason
 
@@ -40,7 +41,7 @@ class TaskSampling(StrEnum):
     CURRICULUM = "curriculum"
 
 
-class CurationConfig(BaseModel):
+class CurationConfig(Section):
     """The switches of curation.
 
     Attributes:
@@ -73,8 +74,6 @@ class CurationConfig(BaseModel):
             were left out of it, or whose group never filled.
         leftover_after_s: a group that got no member for so long will not fill.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     group_size: int = Field(default=8, ge=1)
     max_staleness: int | None = Field(default=4, ge=0)

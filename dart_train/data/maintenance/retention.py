@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from dart_gym.core.section import Section
 from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.files.trajectory_files import IMAGE_GRACE_S
 from dart_train.data.store.schema import RolloutState, experience_pool, group_injection, rollout_meta, rollout_run
@@ -36,7 +37,7 @@ ORPHAN_GRACE_S = 600.0  # a trajectory's row follows its files within this time,
 GIGABYTE = 1e9
 
 
-class RetentionConfig(BaseModel):
+class RetentionConfig(Section):
     """What is kept of trajectories that are done with.
 
     Attributes:
@@ -45,8 +46,6 @@ class RetentionConfig(BaseModel):
         webp_after_days: re-encode screenshots of that age as lossless WebP; None: leave them PNG.
         interval_s: how often the data manager's process collects; None: only `dart-train data gc` does.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_age_days: float | None = Field(default=None, ge=0.0)
     max_gigabytes: float | None = Field(default=None, ge=0.0)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from dart_gym.core.section import Section
 
 FIRST_TRAINING_SEED = 10_000
 """Seeds below are held out for evaluation."""
@@ -23,11 +25,7 @@ class Mode(StrEnum):
     """For all groups of the batch, their training, and the new weights in all engines."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TaskEntry(_Model):
+class TaskEntry(Section):
     """One task of the training set."""
 
     id: str = Field(min_length=1, description='such as "miniwob/click-tab"')
@@ -37,14 +35,14 @@ class TaskEntry(_Model):
     )
 
 
-class SamplingConfig(_Model):
+class SamplingConfig(Section):
     """How the policy samples. There is no top_p, top_k or penalty: they would bias the log-probabilities."""
 
     temperature: float = Field(default=1.0, ge=0)
     max_tokens: int = Field(default=24, ge=1)
 
 
-class VLLMConfig(_Model):
+class VLLMConfig(Section):
     """The vLLM servers that are started here."""
 
     program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
@@ -59,7 +57,7 @@ class VLLMConfig(_Model):
     max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
 
 
-class EngineConfig(_Model):
+class EngineConfig(Section):
     """The engine replicas: started here as processes, or running elsewhere and reached by URL."""
 
     kind: Literal["transformers", "vllm"] = Field(
@@ -111,7 +109,7 @@ class EngineConfig(_Model):
         return self
 
 
-class SyncConfig(_Model):
+class SyncConfig(Section):
     """How new weights get into the replicas."""
 
     transfer: Literal["files", "lora", "nccl", "tcp"] = Field(
@@ -142,7 +140,7 @@ class SyncConfig(_Model):
     )
 
 
-class RolloutConfig(_Model):
+class RolloutConfig(Section):
     """Everything that the rollout service decides by. The paths and the cluster's URL come from the run."""
 
     tasks: tuple[TaskEntry, ...] = Field(min_length=1, description="ids, or entries with weight and max_steps")

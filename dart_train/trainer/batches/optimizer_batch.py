@@ -231,8 +231,8 @@ def _samples(members: Sequence[Sequence[_Member]], config: DartGRPOConfig, versi
         advantages = group_advantages(
             [member.reward for member in group],
             [len(member.samples) for member in group],
-            scale_rewards=config.scale_rewards,  # type: ignore[arg-type]  # checked by the configuration
-            level=config.advantage_level,  # type: ignore[arg-type]
+            scale_rewards=config.scale_rewards,
+            level=config.advantage_level,
         )
         for member, advantage in zip(group, advantages, strict=True):
             weight = float(next(weights)) if config.balance_trajectories else 1.0

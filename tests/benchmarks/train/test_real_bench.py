@@ -25,7 +25,7 @@ DRAWN = [  # drawn desktops, in seconds
 
 
 def test_the_modes_are_one_run_but_for_the_mode():
-    config = load_config(CONFIG, check_trainer=False)
+    config = load_config(CONFIG)
     variants = {mode: real_bench.variant(config, mode, seed=3, rollouts=50) for mode in Mode}
     plain = [v.model_dump(exclude={"name": True, "rollout": {"mode"}}) for v in variants.values()]
     assert plain[0] == plain[1] == plain[2]

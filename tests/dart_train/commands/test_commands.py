@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.actions import Click, Press
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
-from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, RunConfig, parse_config
 from dart_train.config.task_names import check_tasks, expand, expand_rollout, expand_tasks
 from dart_train.core.train_errors import CheckpointError
@@ -297,23 +295,3 @@ def test_osworlds_tasks_are_read_from_their_folder(tmp_path, monkeypatch):
         load_tasks()
     monkeypatch.delenv("DART_GYM_OSWORLD")
     assert load_tasks() == []
-
-
-def test_the_trainers_fields_are_checked_when_a_run_begins_and_not_when_it_goes_on(tmp_path, monkeypatch):
-    checked: list[str] = []
-    executed: list[str] = []
-    monkeypatch.setattr(
-        "dart_train.commands.train_cli.check_trainer_fields", lambda trainer, origin: checked.append(origin)
-    )
-    monkeypatch.setattr(
-        "dart_train.launch.pipeline.execute", lambda config, runs_dir, plain: executed.append(config.name)
-    )
-    monkeypatch.setattr("dart_train.launch.pipeline.say_result", lambda run, console: None)
-    config = Path(__file__).parents[1] / "e2e.yaml"
-    command = ["run", str(config), "--runs-dir", str(tmp_path)]
-    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
-    run = RunDirectory(tmp_path / "e2e")
-    run.create()
-    run.config.write_text(config.read_text())
-    assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
-    assert checked == [str(config)] and executed == ["e2e", "e2e"]

@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(config: Path, tmp_path: Path) -> DataManager:
-    loaded = load_config(config, check_trainer=False)
+    loaded = load_config(config)
     with open_data(loaded, open_run(loaded, tmp_path / "runs")) as manager:
         yield manager
 
@@ -141,11 +141,11 @@ def test_the_pool_is_shown_and_filled_from_another_run(config, data, tmp_path):
 )
 def test_wrong_keys_and_values_are_named(config, override, message):
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
-        load_config(config, [override], check_trainer=False)
+        load_config(config, [override])
 
 
 def test_files_may_lie_elsewhere_under_the_runs_name(config, tmp_path):
-    loaded = load_config(config, [f"data.files={tmp_path}/shared", "data.image_format=webp"], check_trainer=False)
+    loaded = load_config(config, [f"data.files={tmp_path}/shared", "data.image_format=webp"])
     with open_data(loaded, open_run(loaded, tmp_path / "runs")) as manager:
         record(manager, "a", 1.0)
         assert manager.files.root == tmp_path / "shared" / "cared-for"

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import yaml
 from hypothesis import given
@@ -11,7 +14,7 @@ MINIMAL = {"name": "x", "rollout": {"tasks": ["fake/click-button"]}}
 def test_minimal_configuration_has_defaults():
     config = parse_config(MINIMAL)
     assert config.train_tasks == ("fake/click-button",)
-    assert config.curation.group_size == config.rollout.group_size
+    assert config.data.curation.group_size == config.rollout.group_size
 
 
 def test_resolved_configuration_reads_back_as_itself(tmp_path):
@@ -31,8 +34,16 @@ def test_resolved_configuration_reads_back_as_itself(tmp_path):
         ({"trainer": {"learning_rat": 1}}, ["trainer.learning_rat", "did you mean 'learning_rate'"]),
         ({"data": {"curation": {"max_stalenes": 1}}}, ["data.curation.max_stalenes", "did you mean 'max_staleness'"]),
         ({"name": "../up"}, ["name"]),
-        ({"rollout": {"tasks": ["a"], "sampling": {"temperature": 0.7}}}, ["0.7", "trainer.temperature 1.0", "same"]),
-        ({"trainer": {"temperature": 0.7}}, ["rollout.sampling.temperature is 1", "trainer.temperature 0.7"]),
+        (
+            {"trainer": {"temperature": 0.7}},
+            ["trainer.temperature is 0.7 and rollout.sampling.temperature is 1.0"],
+        ),
+        ({"data": {"curation": {"group_size": 4}}}, ["data.curation.group_size is 4", "set rollout.group_size only"]),
+        ({"rollout": {"tasks": ["a"], "sampling": {"temperature": 0}}}, ["temperature must be above 0"]),
+        ({"trainer": {"loss_type": "grp"}}, ["trainer.loss_type", "'grpo'", "(got 'grp')"]),
+        ({"trainer": {"delta": 1.1}}, ["trainer: delta=1.1 must be above"]),
+        ({"trainer": {"eval_steps": 5}}, ["trainer.eval_steps: unknown key"]),
+        ({"trainer": {"weight_decay": "much"}}, ["trainer.weight_decay: input should be a valid number"]),
         ({"demonstrations": {"wrong_instruction_share": 1.5}}, ["wrong_instruction_share"]),
     ],
 )
@@ -41,6 +52,23 @@ def test_mistakes_are_named(change, words):
         parse_config({**MINIMAL, **change})
     for word in words:
         assert word in str(caught.value)
+
+
+def test_what_two_sections_need_is_set_once(tmp_path):
+    rollout = {"tasks": ["a"], "group_size": 4, "workers": 3, "sampling": {"temperature": 0.7, "max_tokens": 9}}
+    config = parse_config({"name": "x", "seed": 5, "rollout": rollout, "trainer": {"groups_per_step": 2}})
+    assert (config.trainer.temperature, config.trainer.max_completion_length, config.rollout.seed) == (0.7, 9, 5)
+    assert (config.data.curation.group_size, config.data.curation.batch_groups) == (4, 2)
+    assert (config.cluster.desktops, config.evaluation.temperature) == (3, 0.7)
+    assert config.trainer.given()["temperature"] == 0.7
+    path = tmp_path / "c.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(path) == config
+
+
+def test_reading_a_configuration_imports_no_torch():
+    code = "import sys, dart_train.config.run_config; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_missing_file_lists_what_there_is(tmp_path):
@@ -61,7 +89,7 @@ def test_overrides_reach_nested_keys(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(MINIMAL))
     config = load_config(path, ["rollout.workers=2", "seed=7", "trainer.learning_rate=0.1"])
-    assert (config.rollout.workers, config.seed, config.trainer["learning_rate"]) == (2, 7, 0.1)
+    assert (config.rollout.workers, config.seed, config.trainer.learning_rate) == (2, 7, 0.1)
 
 
 @pytest.mark.parametrize("item", ["rollout.workers", "=3", "name.sub=1"])

@@ -49,7 +49,7 @@ def dart_train(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_resolves():
     config = load_config(CONFIG)
     check(config)
-    assert (config.rollout.group_size, config.trainer["beta"], config.agent.screenshots) == (8, 0.1, 5)
+    assert (config.rollout.group_size, config.trainer.beta, config.agent.screenshots) == (8, 0.1, 5)
 
 
 @pytest.mark.process

@@ -43,10 +43,8 @@ def test_reinforce_in_the_trainers_place(reinforce, data, record_group, model_di
     for key in "abcde":
         record_group(key)
     data.publish(0, model_dir, "initial")
-    config, options = LoopConfig.split(
-        {"groups_per_step": 1, "max_steps": 3, "publish_steps": 2, "learning_rate": 1e-3}
-    )
-    trainer = reinforce(model_dir, data, **options)
+    config = LoopConfig(groups_per_step=1, max_steps=3, publish_steps=2)
+    trainer = reinforce(model_dir, data, learning_rate=1e-3)
     assert trainer.optimizer.param_groups[0]["lr"] == 1e-3
     done = run_trainer(trainer, data, config, model_dir=model_dir, checkpoints=tmp_path / "checkpoints")
     assert done == 3
@@ -115,12 +113,12 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
 
 @pytest.mark.process
 def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
-    """`dart-train learn --trainer`: settings of the section go to the class, and it ends with the data."""
+    """`dart-train learn --trainer`: `trainer.options` go to the class, and it ends with the data."""
     config = {
         "name": "run",
         "rollout": {"tasks": ["fake/two-steps"], "group_size": 4},
         "data": {"curation": {"max_staleness": None}},
-        "trainer": {"groups_per_step": 1, "learning_rate": 1e-3},
+        "trainer": {"groups_per_step": 1, "options": {"learning_rate": 1e-3}},
     }
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(config))
@@ -137,7 +135,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
         assert {state: count for state, count in data.counts().items() if count} == {"trained": 12}
         assert data.newest_checkpoint().version == 3
     assert [row["step"] for row in read_metrics(run.metrics("trainer"))] == [1, 2, 3]
-    config["trainer"]["beta"] = 0.1
+    config["trainer"]["options"]["beta"] = 0.1
     with pytest.raises(ConfigError, match="reinforce:Reinforce does not take these settings"):
         learn._learn_with(ModuleContext(parse_config(config), run), "reinforce:Reinforce")
 

@@ -10,7 +10,8 @@ import pytest
 
 from dart_train.trainer.losses import ObjectiveConfig
 from dart_train.trainer.settings import grpo_config as config
-from dart_train.trainer.settings.grpo_config import DartGRPOConfig, own_fields
+from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.trainer.settings.grpo_settings import OWN_HINTS
 
 pytestmark = pytest.mark.train
 
@@ -24,7 +25,7 @@ def test_defaults_are_those_of_the_paper(tmp_path):
 
 def test_every_field_has_a_help_text():
     fields = {field.name: field for field in dataclasses.fields(DartGRPOConfig)}
-    for name in own_fields():
+    for name in OWN_HINTS:
         assert fields[name].metadata["help"].endswith("."), name
 
 

@@ -1,0 +1,54 @@
+"""`Section`: one level of a configuration. Typed fields with defaults and descriptions, from YAML or a command line.
+
+Every setting that a user writes is a field of one, so that documentation, schema, options of commands and messages come
+from the same place. A wrong key or value is one line that names the key, what is wrong, and what was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from dart_gym.core.suggestions import suggest
+
+MOST_LISTED = 40
+
+
+class Section(BaseModel):
+    """Unknown keys are refused, and a value does not change once it is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def subsection(annotation: Any) -> type[Section] | None:
+    """The section that a field holds, alone, or as one choice of several, or in a list; None for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    found = (subsection(argument) for argument in get_args(annotation))
+    return next((section for section in found if section is not None), None)
+
+
+def mistakes(error: ValidationError, root: type[Section]) -> Iterator[str]:
+    """One line for every mistake, such as "rollout.workerz: unknown key; did you mean 'workers'?"."""
+    for item in error.errors(include_url=False):
+        where = ".".join(map(str, item["loc"])) or "configuration"
+        if item["type"] == "extra_forbidden":
+            known = _known_keys(root, item["loc"][:-1])
+            many = "docs/configuration.md lists them all" if len(known) > MOST_LISTED else None
+            yield f"{where}: unknown key; {suggest(str(item['loc'][-1]), known, otherwise=many)}"
+        elif "password" in item["msg"]:
+            yield f"{where}: {item['msg']}"  # what was given is not to be shown
+        elif item["type"] == "value_error":
+            yield f"{where}: {item['msg'].removeprefix('Value error, ')}"
+        else:
+            yield f"{where}: {item['msg'].lower()} (got {item.get('input')!r})"
+
+
+def _known_keys(root: type[Section], location: tuple[int | str, ...]) -> list[str]:
+    section = root
+    for part in location:
+        if part in section.model_fields:
+            section = subsection(section.model_fields[str(part)].annotation) or section
+    return list(section.model_fields)

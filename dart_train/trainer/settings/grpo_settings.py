@@ -1,0 +1,208 @@
+"""`GRPOSettings`: what DART's GRPO can be told, under TRL's names. Read and checked without torch.
+
+`DartGRPOConfig` adds them to `transformers.TrainingArguments`, and the section `trainer` of a run's configuration is
+made of both (`trainer_section`). Defaults are those of the paper (arXiv 2509.23866, table of hyper-parameters); a small
+model on a CPU wants others, see `configs/`. Wrong values raise `ValueError` that names the field and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from annotated_types import Interval
+
+LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo"]
+RatioLevel = Literal["token", "sequence", "sequence_token"]
+CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+
+
+def setting(default: Any, text: str) -> Any:
+    """A field of `GRPOSettings`: its default and what it means."""
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class GRPOSettings:
+    """The fields of `DartGRPOConfig` that are not inherited as they are; see there how they belong together."""
+
+    learning_rate: float = setting(1e-6, "Initial learning rate of AdamW.")
+    lr_scheduler_type: str = setting(
+        "constant", "Schedule of the learning rate, a name of `transformers.SchedulerType`."
+    )
+    max_grad_norm: float = setting(2.0, "The gradient's norm is clipped to this; 0 for no clip.")
+    max_steps: Annotated[int, Interval(ge=1)] = setting(1000, "Optimizer steps, each on one lease.")
+    logging_steps: float = setting(1, "Optimizer steps between two reports to `report_to`.")
+    save_steps: float = setting(10, "Optimizer steps between two states from which training resumes.")
+    save_total_limit: Annotated[int | None, Interval(ge=2)] = setting(
+        2, "States from which training resumes that are kept, at least 2."
+    )
+    epsilon: Annotated[float, Interval(ge=0, le=1)] = setting(0.2, "Lower clip of the ratio: 1 - epsilon.")
+    epsilon_high: Annotated[float, Interval(ge=0)] = setting(0.28, "Upper clip of the ratio: 1 + epsilon_high.")
+    delta: float | None = setting(10.0, "Dual clip: upper bound of the ratio for negative advantages; None for none.")
+    beta: Annotated[float, Interval(ge=0)] = setting(
+        0.1, "Weight of the KL term to the initial model; 0 loads no reference model."
+    )
+    loss_type: LossType = setting(
+        "grpo",
+        "How token losses are weighed: 'grpo' (mean of each step, then over steps; DART), 'dapo' (mean over all "
+        "tokens of the lease), 'bnpo' (the same per rank), 'dr_grpo' (sum over a constant, see "
+        "max_completion_length), 'cispo' (clipped weights without gradient; set epsilon_high to such as 5.0).",
+    )
+    max_completion_length: Annotated[int, Interval(ge=1)] = setting(
+        500, "Longest response in tokens: the constant that loss_type 'dr_grpo' divides by."
+    )
+    importance_sampling_level: RatioLevel = setting(
+        "token",
+        "Ratio per 'token' (paper), one per 'sequence' (GSPO), or 'sequence_token' (GSPO with a gradient per "
+        "token, as DART's released script).",
+    )
+    old_logprobs: Literal["current", "recompute", "behaviour"] = setting(
+        "current",
+        "What the ratio is taken against: 'current' (the trainer's own policy as it is, one forward; exact with "
+        "one update per lease), 'recompute' (a pass before the first update; needed for num_iterations > 1), "
+        "'behaviour' (what the engine recorded; then there is no separate importance weight).",
+    )
+    tis_clip_max: Annotated[float | None, Interval(ge=1e-6)] = setting(
+        1.0, "C of the truncated importance weight min(pi_old/mu, C); None switches it off."
+    )
+    tis_clip_min: Annotated[float | None, Interval(ge=0)] = setting(
+        None, "Lower bound of the importance weight; None for none."
+    )
+    tis_mode: CorrectionMode = setting(
+        "token_truncate",
+        "What is done with pi_old/mu, as TRL's vllm_importance_sampling_mode: 'token_truncate' (DART), "
+        "'token_mask' (IcePop: tokens outside the bounds do not count), 'sequence_truncate', 'sequence_mask'.",
+    )
+    geometric_clip_min: Annotated[float | None, Interval(ge=0, le=1)] = setting(
+        None, "Leave out steps whose geometric mean of pi_old/mu is below; None for none."
+    )
+    geometric_clip_max: Annotated[float | None, Interval(ge=1)] = setting(
+        None, "Leave out steps whose geometric mean of pi_old/mu is above; None for none."
+    )
+    temperature: Annotated[float, Interval(ge=1e-6)] = setting(
+        1.0, "Temperature that rollouts are sampled at; log-probabilities are taken at it."
+    )
+    kl_estimator: Literal["k1", "k2", "k3"] = setting("k3", "Estimate of the KL term: 'k1', 'k2' or 'k3' (DART).")
+    use_bias_correction_kl: bool = setting(False, "Multiply the KL term by pi/pi_old, as TRL does by default.")
+    top_entropy_quantile: Annotated[float, Interval(ge=1e-6, le=1)] = setting(
+        0.8, "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."
+    )
+    entropy_mask_level: Literal["step", "token"] = setting(
+        "step", "What top_entropy_quantile selects: whole 'step's (DART) or single 'token's (TRL)."
+    )
+    entropy_mask_scope: Literal["group", "batch"] = setting(
+        "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
+    )
+    entropy_coef: float = setting(0.0, "Weight of an entropy bonus.")
+    scale_rewards: Literal["group", "none"] = setting(
+        "group", "'group' divides advantages by the group's deviation, 'none' does not."
+    )
+    advantage_level: Literal["step", "trajectory", "rloo"] = setting(
+        "step", "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), or 'rloo' (the others)."
+    )
+    balance_trajectories: bool = setting(
+        False, "Weigh steps so that every trajectory counts the same, however long it is."
+    )
+    shuffle_rewards: bool = setting(False, "Control: permute rewards within each lease. Must not learn.")
+    groups_per_step: Annotated[int, Interval(ge=1)] = setting(
+        8, "Groups that a lease asks for, trained on in one optimizer step."
+    )
+    min_groups_per_step: Annotated[int | None, Interval(ge=1)] = setting(
+        None, "A lease may hold as few groups as this; None for groups_per_step."
+    )
+    num_iterations: Annotated[int, Interval(ge=1)] = setting(1, "Optimizer steps on each lease.")
+    publish_steps: Annotated[int, Interval(ge=1)] = setting(1, "Optimizer steps between two published versions.")
+    keep_published: Annotated[int, Interval(ge=2)] = setting(4, "Published versions kept on disk; at least 2.")
+    keep_published_s: Annotated[float, Interval(ge=0)] = setting(
+        120.0, "Seconds for which each version is kept in any case: an engine that starts may read it."
+    )
+    freeze_vision: bool = setting(False, "Leave the vision tower's weights as they are.")
+    micro_batch_tokens: Annotated[int, Interval(ge=1)] = setting(
+        16384, "Most tokens, padding included, of one forward pass."
+    )
+    share_prompts: bool = setting(
+        True,
+        "Run equal prompts once, with their responses as branches. Exact; switch it off for attention kernels that "
+        "take no mask (FlashAttention).",
+    )
+    merge_prefixes: bool = setting(
+        True, "Run steps whose prompts extend one another as one row with several trained spans. Exact."
+    )
+    cache_image_features: bool = setting(
+        True, "Run each distinct image of a lease through the vision tower once, where that saves work."
+    )
+    image_cache_mb: Annotated[int, Interval(ge=0)] = setting(
+        512, "Memory for screenshots, and as much for their patches, in MiB."
+    )
+    torch_threads: Annotated[int, Interval(ge=0)] = setting(0, "Threads of torch on the CPU; 0 leaves torch's default.")
+    lease_ttl_s: Annotated[float, Interval(ge=1)] = setting(
+        60.0, "Seconds after the trainer's last heartbeat at which its lease is given back."
+    )
+    max_bad_steps: Annotated[int, Interval(ge=1)] = setting(3, "Non-finite steps in a row that end the run.")
+    best_window: Annotated[int, Interval(ge=1)] = setting(
+        10, "Steps that metric_for_best_model is averaged over; before so many, none is best."
+    )
+    supervised_coef: Annotated[float, Interval(ge=0)] = setting(
+        0.0, "Weight of the cross-entropy on demonstrations in every step; 0 for none."
+    )
+    supervised_rows: Annotated[int, Interval(ge=1)] = setting(16, "Demonstrated steps that every optimizer step takes.")
+    use_peft: bool = setting(False, "Train a LoRA adapter; what is published is merged.")
+    lora_r: Annotated[int, Interval(ge=1)] = setting(16, "Rank of the adapter.")
+    lora_alpha: int = setting(32, "Its scale is lora_alpha / lora_r.")
+    lora_dropout: Annotated[float, Interval(ge=0, le=1)] = setting(
+        0.0, "Dropout before the adapter. Above 0, pi is not the policy that is served."
+    )
+    lora_target_modules: list[str] | None = setting(
+        None, "Names of the layers that get an adapter, or one regular expression; null for all of the language model."
+    )
+
+    def check(self) -> None:
+        """Refuse values out of range, and settings that contradict one another or would be ignored.
+
+        Raises:
+            ValueError: names the field and what to do.
+        """
+        for name, hint in OWN_HINTS.items():
+            _check_value(name, getattr(self, name), hint)
+        if self.loss_type == "cispo" and self.epsilon_high < 1.0:
+            raise ValueError(
+                f"epsilon_high={self.epsilon_high!r} is the largest weight of loss_type='cispo', not a distance "
+                "from 1; set it to such as 5.0"
+            )
+        if self.tis_clip_min is not None and (self.tis_clip_max is None or self.tis_clip_min > self.tis_clip_max):
+            raise ValueError(
+                f"tis_clip_min={self.tis_clip_min!r} needs a tis_clip_max that is not below it, found "
+                f"{self.tis_clip_max!r}"
+            )
+        if self.loss_type != "cispo" and self.delta is not None and self.delta <= 1 + self.epsilon_high:
+            raise ValueError(
+                f"delta={self.delta!r} must be above 1 + epsilon_high = {1 + self.epsilon_high:g}, else it clips "
+                "before the clip does; raise it or set it to None"
+            )
+        if self.min_groups_per_step is not None and self.min_groups_per_step > self.groups_per_step:
+            raise ValueError(
+                f"min_groups_per_step={self.min_groups_per_step} is above groups_per_step={self.groups_per_step}; "
+                "lower it"
+            )
+        if self.num_iterations > 1 and self.old_logprobs == "current":
+            raise ValueError(
+                f"num_iterations={self.num_iterations} needs the policy before the first of them: set "
+                "old_logprobs='recompute' or 'behaviour', or num_iterations=1"
+            )
+
+
+OWN_HINTS: dict[str, Any] = get_type_hints(GRPOSettings, include_extras=True)
+"""Type of every field, by name."""
+
+
+def _check_value(name: str, value: Any, hint: Any) -> None:
+    """Refuse a name that is no choice, and a number out of range."""
+    choices: tuple[Any, ...] = get_args(hint) if get_origin(hint) is Literal else ()
+    if choices and value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(map(repr, choices))}")
+    for limit in getattr(hint, "__metadata__", ()):
+        low, high = limit.ge, math.inf if limit.le is None else limit.le
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{name}={value!r} is out of range; choose a value in [{low:g}, {high:g}]")
