@@ -11,7 +11,6 @@ Only `build_tiny_model` needs torch; the tokenizer does not.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import string
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import Unigram
 
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
 
 SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
@@ -144,9 +144,8 @@ def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelCo
     for item in items:
         name, equals, text = item.partition("=")
         if not equals or name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-            raise ConfigurationError(f"{item!r} is not field=value of the tiny model's configuration{hint}")
+            hint = suggest(name, known)
+            raise ConfigurationError(f"{item!r} is not field=value of the tiny model's configuration; {hint}")
         try:
             changes[name] = text.split(",") if known[name] is tuple else known[name](text)
         except ValueError as error:

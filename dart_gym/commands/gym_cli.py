@@ -25,6 +25,7 @@ from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.providers.provider import Provider, opened
 from dart_gym.providers.provider_registry import PROVIDERS, make_provider
+from dart_gym.tasks.catalog.registry import SUITES
 from dart_gym.utils.processes import exit_status, follow_parent
 
 log = logging.getLogger("dart_gym")
@@ -83,6 +84,10 @@ def serve(
     osworld_url: Annotated[
         list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
     ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="A suite of your own, module:Class, that clients may name. May be repeated."),
+    ] = None,
     osworld_api: Annotated[
         Path | None,
         typer.Option(help="Give each desktop the OSWorld API on a Unix socket in this directory (see reset's info)."),
@@ -96,7 +101,9 @@ def serve(
             "--osworld-api-open", help="The same without a token, for stock clients: any local user can use it."
         ),
     ] = False,
-    provider: Annotated[str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS) + ".")] = "xvfb",
+    provider: Annotated[
+        str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS.built_in) + ", or your own.")
+    ] = "xvfb",
     provider_option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, an option of the provider. May be repeated.")
     ] = None,
@@ -128,6 +135,8 @@ def serve(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if die_with_parent:
         follow_parent(parent)
+    for name in suite or ():
+        SUITES.get(name)
     maker = make_provider(provider, provider_option or ())
     reserve = None if reserve_mb is None else reserve_mb * MIB
     settings = ServerSettings(
@@ -148,6 +157,7 @@ def serve(
         heartbeat_s=heartbeat,
         osworld_api=_api_policy(osworld_api, osworld_api_tcp, osworld_api_open),
         osworld_urls=("*",) if private else tuple(osworld_url or ()),
+        suites=("*",) if private else tuple(suite or ()),
     )
     for found in clean_up([osworld_api] if osworld_api else []):
         log.info("removed %s, left behind by a process that is dead", found)

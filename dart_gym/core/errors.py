@@ -25,7 +25,11 @@ class ConfigurationError(DartGymError):
 
 
 class PluginError(ConfigurationError):
-    """A name that stands for nothing, or for a plug-in that cannot be used; the message names package and reason."""
+    """A plug-in cannot be used; the message names its package, the reason and the next step."""
+
+
+class UnknownNameError(PluginError):
+    """A name that stands for nothing; the message suggests near names."""
 
 
 class AddressError(ConfigurationError):

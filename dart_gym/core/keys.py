@@ -5,7 +5,7 @@ Canonical names are lower-case pyautogui names (OSWorld's vocabulary): "ctrl", "
 
 from __future__ import annotations
 
-import difflib
+from dart_gym.core.suggestions import suggest
 
 _NAMED = {
     # canonical name: X keysym name
@@ -148,9 +148,8 @@ def canonical_key(name: str) -> str:
     compact = _ALIASES.get(compact, compact)
     if compact in _NAMED:
         return compact
-    near = difflib.get_close_matches(lowered, [*_NAMED, *_ALIASES], n=3)
-    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
-    raise ValueError(f"unknown key {name!r}{hint}")
+    hint = suggest(lowered, [*_NAMED, *_ALIASES], count=3, otherwise="a key is a character or a name such as 'enter'")
+    raise ValueError(f"unknown key {name!r}; {hint}")
 
 
 def keysym_name(key: str) -> str:

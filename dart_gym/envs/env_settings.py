@@ -8,7 +8,6 @@ Invariants:
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -18,6 +17,7 @@ import gymnasium
 from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
 from dart_gym.cluster.client.server_choice import server_urls
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
 from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
 from dart_gym.sessions.episode_info import TaskChoice
@@ -109,9 +109,7 @@ class EnvSettings:
         values: dict[str, Any] = {**options}
         for name in values:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-                raise TypeError(f"got an unexpected keyword argument {name!r}; {hint}")
+                raise TypeError(f"got an unexpected keyword argument {name!r}; {suggest(name, names)}")
         if values.get("tasks") is not None:
             values["tasks"] = tuple(values["tasks"])
         return cls(task=task, **values)

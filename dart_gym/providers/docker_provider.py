@@ -86,6 +86,7 @@ class DockerProvider:
     """
 
     name = "docker"
+    options_type = DockerOptions
     capacity: int | None = None
     local, warm = True, 1
 

@@ -15,6 +15,7 @@ class EmbeddedProvider:
     """See `dart_gym.providers.provider.Provider`."""
 
     name = "xvfb"
+    options_type = EmbeddedOptions
     capacity: int | None = None
     local, warm = True, 1
 

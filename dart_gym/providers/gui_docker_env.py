@@ -93,6 +93,7 @@ class GuiDockerEnvProvider:
     """
 
     name = "gui-docker-env"
+    options_type = GuiDockerEnvOptions
     capacity: int | None = None
     local, warm = False, 0
 

@@ -80,6 +80,7 @@ class OSWorldVmProvider:
     """
 
     name = "osworld-vm"
+    options_type = OSWorldVmOptions
     capacity: int | None = None
     local, warm = True, 1
 

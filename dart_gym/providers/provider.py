@@ -10,14 +10,14 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 
@@ -38,9 +38,7 @@ class Options(BaseModel):
         """
         for key in values:
             if key not in cls.model_fields:
-                near = difflib.get_close_matches(key, cls.model_fields, n=1)
-                known = ", ".join(cls.model_fields) or "it has none"
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {known}"
+                hint = suggest(key, cls.model_fields) if cls.model_fields else "it has none"
                 raise ConfigurationError(f"the provider has no option {key!r}; {hint}")
         try:
             return cls.model_validate(dict(values))
@@ -54,19 +52,23 @@ class Options(BaseModel):
 
 
 class Provider(Protocol):
-    """Makes desktops.
+    """Makes desktops. A class of one's own is named on the command line as those here are (`docs/plugins.md`).
 
     Attributes:
         name: as on the command line.
+        options_type: what its options are; it is constructed with one of them.
         capacity: how many desktops it can have at once; None for no limit that it knows of.
         local: whether its desktops take memory of this machine.
         warm: how many desktops a server should hold ready beside those that are lent, unless told.
     """
 
     name: str
+    options_type: ClassVar[type[Options]]
     capacity: int | None
     local: bool
     warm: int
+
+    def __init__(self, options: Any) -> None: ...
 
     async def open(self) -> list[str]:
         """Get ready, and return what was left behind by a dead server and removed now.

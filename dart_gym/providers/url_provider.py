@@ -42,6 +42,7 @@ class UrlProvider:
     """
 
     name = "url"
+    options_type = UrlOptions
     local, warm = False, 0
     longest_start_s = 60.0
 

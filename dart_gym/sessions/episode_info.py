@@ -7,7 +7,6 @@ Invariants:
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import StepResult, TerminalState
+from dart_gym.core.suggestions import suggest
 from dart_gym.sessions.session import resolve_task
 from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.task import Task
@@ -134,9 +134,7 @@ def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[
     names = tuple(known)
     for key in options or {}:
         if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
-            raise ValueError(f"unknown reset option {key!r}; {hint}")
+            raise ValueError(f"unknown reset option {key!r}; {suggest(key, names)}")
     return dict(options or {})
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
-from dart_gym.core.errors import PluginError
+from dart_gym.core.errors import PluginError, UnknownNameError
 from dart_gym.core.suggestions import suggest
 
 T = TypeVar("T")
@@ -56,7 +56,8 @@ class Registry(Generic[T]):
                 current directory.
 
         Raises:
-            PluginError: there is no such name (the message suggests a near one), or what it names cannot be used.
+            UnknownNameError: there is no such name; the message suggests a near one.
+            PluginError: what it names cannot be used.
         """
         claims = _entry_points().get(self.group, {}).get(name, ())
         if name in self.built_in:
@@ -80,11 +81,11 @@ class Registry(Generic[T]):
         if ":" in name:
             return self._checked(f"the {self.kind} {name!r}", name, "run from its directory or install its package")
         hint = suggest(name, self.names())
-        raise PluginError(f"unknown {self.kind} {name!r}; {hint} (one of your own is `module:Class`)")
+        raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint} (one of your own is `module:Class`)")
 
     def names(self) -> list[str]:
-        """All names, those of installed packages included; of a plug-in nothing is imported."""
-        return sorted({*self.built_in, *_entry_points().get(self.group, {})})
+        """All names, the built-in ones first; of a plug-in nothing is imported."""
+        return list(dict.fromkeys([*self.built_in, *sorted(_entry_points().get(self.group, {}))]))
 
     def describe(self) -> dict[str, str]:
         """By name, where it comes from: "built in", or the packages that add it."""
@@ -106,12 +107,24 @@ class Registry(Generic[T]):
         return cast(T, found)
 
 
-def has(*methods: str) -> Check:
-    """The check that an object has methods (or functions, where it is a module) of these names."""
+def has(*methods: str, **called: tuple[str, ...]) -> Check:
+    """The check that a class, an object or a module has methods (or functions) of these names.
+
+    Args:
+        methods: names.
+        called: names of methods whose signature is checked as well, and what each is called with.
+    """
 
     def check(found: Any) -> str | None:
-        missing = [method for method in methods if not callable(getattr(found, method, None))]
-        return f"lacks {' and '.join(missing)}" if missing else None
+        missing = [method for method in (*methods, *called) if not callable(getattr(found, method, None))]
+        if missing:
+            return f"lacks {' and '.join(missing)}"
+        for method, arguments in called.items():
+            bound = not (isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, method)))
+            reason = called_with(*arguments if bound else ("self", *arguments))(getattr(found, method))
+            if reason is not None:
+                return f"has a {method} that {reason}"
+        return None
 
     return check
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
 from dart_train.core.train_errors import DartTrainError
 from dart_train.run.run_directory import disk_is_full
@@ -139,7 +140,7 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, SUPERVISED: "1", **spec.env},
+                env=child_environment() | {SUPERVISED: "1", **spec.env},
                 pass_fds=self._handed_on,
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
                 preexec_fn=die_with_parent(signal.SIGTERM),

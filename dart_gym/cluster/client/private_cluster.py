@@ -22,6 +22,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.errors import ClusterError
 from dart_gym.desktops.sandbox.runtime_directory import own_directory
 from dart_gym.utils.background_loop import background_loop
+from dart_gym.utils.plugins import child_environment
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -78,7 +79,11 @@ class LocalCluster:
         try:
             with open(self._log, "wb") as log:
                 self._process = await asyncio.create_subprocess_exec(
-                    *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=log,
+                    env=child_environment(),
                 )
             await self._wait_until_listening(self._process)
         except BaseException:

@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 import base64
-import difflib
 import hashlib
 import hmac
 import os
@@ -33,6 +32,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
 
 _BASIC = re.compile(r"\s*basic\s+(\S+)\s*", re.IGNORECASE)
 _BEARER = re.compile(r"\s*bearer\s+(.*\S)\s*", re.IGNORECASE)
@@ -218,8 +218,7 @@ def _explain(error: pydantic.ValidationError) -> str:
     where = ".".join(map(str, first["loc"])) or "the file"
     if first["type"] != "extra_forbidden":
         return f"{where}: {first['msg']}"
-    near = difflib.get_close_matches(str(first["loc"][-1]), [*_Entry.model_fields, *_File.model_fields], n=1)
-    return f"{where} is unknown" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"{where} is unknown; {suggest(str(first['loc'][-1]), [*_Entry.model_fields, *_File.model_fields])}"
 
 
 def new_token() -> str:

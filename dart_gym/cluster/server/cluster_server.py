@@ -91,7 +91,13 @@ class ClusterServer:
         self._version = installed_version("dart-gui")
         self.metrics, self.live_views = Metrics(), LiveViews()
         self._operations = Operations(
-            self.pool, settings.sandbox, self._counters, settings.osworld_urls, self.metrics, self.live_views
+            self.pool,
+            settings.sandbox,
+            self._counters,
+            settings.osworld_urls,
+            settings.suites,
+            self.metrics,
+            self.live_views,
         )
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
         self._sessions = Sessions(lifetimes, self._operations.end, self._counters)

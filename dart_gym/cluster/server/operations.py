@@ -61,6 +61,7 @@ class Operations:
         sandbox: replaces the tasks' choice if given.
         counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
+        suites: suites that clients may name as "module:Class"; ("*",) for any.
         metrics: times and counts every operation.
         live_views: show what the desktops do.
     """
@@ -71,11 +72,12 @@ class Operations:
         sandbox: str | None,
         counters: Counter[str],
         osworld_urls: tuple[str, ...],
+        suites: tuple[str, ...],
         metrics: Metrics,
         live_views: LiveViews,
     ) -> None:
         self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
-        self._metrics, self._live_views = metrics, live_views
+        self._metrics, self._live_views, self._suites = metrics, live_views, suites
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, ServedSession, Gone], Awaitable[Reply]]] = {
             "acquire": self._acquire,
@@ -247,6 +249,9 @@ class Operations:
         name = arguments.task
         if isinstance(name, str) and name.endswith(".json"):
             raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
+        suite = name.partition("/")[0] if isinstance(name, str) else ""
+        if ":" in suite and not {"*", suite} & {*self._suites}:
+            raise ConfigurationError(f"this cluster may not import the suite {suite!r}: start it with --suite {suite}")
         task = resolve_task(name, arguments.desktop)
         url = task.desktop.url
         if url and "*" not in self._osworld_urls and url not in self._osworld_urls:

@@ -32,6 +32,7 @@ class ServerSettings:
         sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
         osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
         osworld_api: how each desktop offers the OSWorld API on this machine; None for not at all.
+        suites: suites that clients may name as "module:Class", which the server imports; ("*",) for any.
     """
 
     listen: str
@@ -51,6 +52,7 @@ class ServerSettings:
     sandbox: str | None = None
     osworld_urls: tuple[str, ...] = ()
     osworld_api: APIPolicy | None = None
+    suites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.desktops < 1:

@@ -2,63 +2,59 @@
 
 Invariants:
     - A suite's module is imported, and its tasks are read, when they are first asked for.
-    - A task's id is "<suite>/<name>"; tasks given as JSON from outside belong to the suite "osworld".
+    - A task's id is "<suite>/<name>", the suite being named as it was asked for: "miniwob/click-tab", or
+      "my_package.birds:Birds/robin". Tasks given as JSON from outside belong to the suite "osworld".
     - JSON from outside cannot choose how its desktop is isolated: only what is in `_DESKTOP_KEYS`.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
+import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.core.errors import PluginError, TaskError, UnknownNameError, UnknownTaskError
+from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.tasks.catalog.scenario import Scenario
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.utils.plugins import Registry, has
 
-_BUILT_IN = {
-    "miniwob": "dart_gym.tasks.suites.miniwob",
-    "dialogs": "dart_gym.tasks.suites.dialogs",
-    "debian-basics": "dart_gym.tasks.suites.debian_basics",
-    "fake": "dart_gym.tasks.suites.fake_suite",
-    "osworld": "dart_gym.tasks.osworld.osworld_scenario",
-}
 OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
 _DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile"})
 _MAX_SCREEN = 7680
 
 
-@dataclass(slots=True)
-class _Suite:
-    loader: Callable[[], Iterable[Task]]
-    scenario_factory: Callable[[], Scenario]
-    tasks: dict[str, Task] | None = None
+class Suite(Protocol):
+    """A named list of tasks and what runs them: a module, an object, or a class that is called without arguments."""
+
+    def load_tasks(self) -> Iterable[Task]:
+        """All tasks. Called once in a process, when a task of the suite is first asked for."""
+
+    def make_scenario(self) -> Scenario:
+        """A fresh scenario for one desktop, on which the suite's tasks are played one after the other."""
 
 
-_registered: dict[str, _Suite] = {}
-
-
-def register_suite(name: str, loader: Callable[[], Iterable[Task]], scenario_factory: Callable[[], Scenario]) -> None:
-    """Make a suite known. Built-in suites call this when their module is imported.
-
-    Args:
-        name: the part of the task ids before the slash.
-        loader: returns the suite's tasks; called once, when they are first asked for.
-        scenario_factory: returns a fresh scenario for one desktop.
-    """
-    if not name or "/" in name:
-        raise TaskError(f"a suite's name must be non-empty and without a slash, got {name!r}")
-    _registered[name] = _Suite(loader, scenario_factory)
+SUITES: Registry[Suite] = Registry(
+    "suite",
+    "dart_gui.suites",
+    {
+        "miniwob": "dart_gym.tasks.suites.miniwob",
+        "dialogs": "dart_gym.tasks.suites.dialogs",
+        "debian-basics": "dart_gym.tasks.suites.debian_basics",
+        "fake": "dart_gym.tasks.suites.fake_suite",
+        "osworld": "dart_gym.tasks.osworld.osworld_scenario",
+    },
+    (has(load_tasks=(), make_scenario=()),),
+)
 
 
 def suites() -> list[str]:
-    """Names of all suites, sorted."""
-    return sorted({*_BUILT_IN, *_registered})
+    """Names of all suites, those of installed packages included, sorted."""
+    return sorted(SUITES.names())
 
 
 def task_ids(suite: str | None = None) -> list[str]:
@@ -81,19 +77,19 @@ def get_task(task: str | Path | dict[str, Any]) -> Task:
         return task_from_dict(task)
     if isinstance(task, Path) or task.endswith(".json"):
         return task_from_file(Path(task))
-    suite = task.split("/", 1)[0]
-    if "/" in task and suite in suites():
+    suite, slash, _ = task.partition("/")
+    if slash and (suite in SUITES.names() or ":" in suite):
         found = _tasks(suite).get(task)
         if found is not None:
             return found
-    near = difflib.get_close_matches(task, task_ids(), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(map(repr, near))}?" if near else "`dart-gym tasks` lists all tasks"
+    known = [task_id for name in (*SUITES.built_in, suite) for task_id in _tasks_if_any(name)]
+    hint = suggest(task, dict.fromkeys(known), count=3, otherwise="`dart-gym tasks` lists all tasks")
     raise UnknownTaskError(f"unknown task {task!r}; {hint}")
 
 
 def make_scenario(suite: str) -> Scenario:
     """Return a fresh scenario that runs a suite's tasks on one desktop, episode after episode."""
-    return _suite(suite).scenario_factory()
+    return _suite(suite).make_scenario()
 
 
 def task_from_file(path: Path, suite: str = "osworld") -> Task:
@@ -173,24 +169,35 @@ def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
             raise TaskError(f"task {name!r}: dart.desktop.{key} must be a string, got {value!r}")
         elif key == "kind" and value == "osworld":
             raise TaskError(f"task {name!r}: a task cannot name a machine: give the option osworld_url instead")
+        elif key == "kind" and ":" in value:
+            raise TaskError(f"task {name!r}: a task's JSON cannot name a class: use the name of an installed one")
     return DesktopSpec(**{"profile": profile, **fields})
 
 
-def _suite(name: str) -> _Suite:
-    if name not in _registered:
-        module = _BUILT_IN.get(name)
-        if module is None:
-            near = difflib.get_close_matches(name, suites(), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise UnknownTaskError(f"unknown suite {name!r}{hint} (known: {', '.join(suites())})")
-        importlib.import_module(module)
-        if name not in _registered:
-            raise TaskError(f"module {module} did not register its suite {name!r}")
-    return _registered[name]
+@functools.cache
+def _suite(name: str) -> Suite:
+    if "/" in name:
+        raise TaskError(f"a suite's name must be without a slash, got {name!r}")
+    try:
+        found = SUITES.get(name)
+    except UnknownNameError as error:
+        raise UnknownTaskError(str(error)) from error
+    return found() if isinstance(found, type) else found
 
 
+@functools.cache
 def _tasks(name: str) -> dict[str, Task]:
-    suite = _suite(name)
-    if suite.tasks is None:
-        suite.tasks = {task.id: task for task in suite.loader()}
-    return suite.tasks
+    """Tasks by their ids, which begin with the name under which the suite was asked for."""
+    tasks = {}
+    for task in _suite(name).load_tasks():
+        task_id = f"{name}/{task.id.partition('/')[2] or task.id}"
+        tasks[task_id] = task if task.id == task_id else dataclasses.replace(task, id=task_id)
+    return tasks
+
+
+def _tasks_if_any(name: str) -> Iterable[str]:
+    """Ids for a suggestion, for which a plug-in that cannot be used is no reason to fail."""
+    try:
+        return _tasks(name)
+    except (PluginError, TaskError):
+        return ()

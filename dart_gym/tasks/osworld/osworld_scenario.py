@@ -25,7 +25,7 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Evaluation, TerminalState
 from dart_gym.desktops.base.desktop import Desktop, SettlePolicy
 from dart_gym.tasks.catalog.parameters import draw, fill
-from dart_gym.tasks.catalog.registry import read_suite, register_suite
+from dart_gym.tasks.catalog.registry import read_suite
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.evaluation.evaluator import evaluate
@@ -113,4 +113,4 @@ def load_tasks() -> list[Task]:
     return list(read_suite(Path(folder)).values())
 
 
-register_suite("osworld", load_tasks, OSWorldScenario)
+make_scenario = OSWorldScenario

@@ -13,7 +13,6 @@ from dart_gym.core.errors import TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec, SettlePolicy
 from dart_gym.desktops.fake_desktop import Button, FakeDesktop
-from dart_gym.tasks.catalog.registry import register_suite
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
 
@@ -88,4 +87,9 @@ def _clicked(desktop: Desktop) -> tuple[str, ...]:
     return tuple(cast(FakeDesktop, desktop).clicked)
 
 
-register_suite("fake", lambda: TASKS, FakeScenario)
+def load_tasks() -> tuple[Task, ...]:
+    """All tasks of the suite."""
+    return TASKS
+
+
+make_scenario = FakeScenario

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Literal
 
 from dart_agent.engines.vllm.vllm_adapters import KEPT
 from dart_agent.engines.weight_stream import DIRECTORY, RECEIVER, TCP_BACKEND
+from dart_gym.utils.plugins import child_environment
 from dart_train.rollout.fleet.weight_files import Weights
 
 ENGINE_PROGRAM = (sys.executable, "-m", "dart_agent.engines.remote.engine_server")
@@ -127,4 +127,4 @@ def free_port() -> int:
 
 def full_environment(command: Command) -> dict[str, str]:
     """Ours and the command's."""
-    return {**os.environ, **command.environment}
+    return child_environment() | command.environment

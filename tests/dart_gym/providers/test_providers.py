@@ -76,7 +76,7 @@ async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
         assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
 
 
-@pytest.mark.parametrize("name", [name for name in PROVIDERS if name != "xvfb"])
+@pytest.mark.parametrize("name", [name for name in PROVIDERS.built_in if name != "xvfb"])
 def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name, monkeypatch, tmp_path):
     monkeypatch.setenv("OSWORLD_TOKEN", "secret")
     options = {

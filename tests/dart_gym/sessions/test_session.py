@@ -22,7 +22,6 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
-from dart_gym.tasks.catalog.registry import register_suite
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
 
@@ -222,30 +221,37 @@ class FailingScenario(FakeScenario):
         raise EvaluationFailure("the file could not be read")
 
 
-register_suite("failing", lambda: [Task("failing/evaluator", "", TASKS[1].desktop, 1, TASKS[1].raw)], FailingScenario)
+class Failing:
+    make_scenario = FailingScenario
+
+    def load_tasks(self):
+        return [Task("evaluator", "", TASKS[1].desktop, 1, TASKS[1].raw)]
+
+
+FAILING = f"{__name__}:Failing/evaluator"
 
 
 async def test_a_failing_evaluator_gives_no_score(session):
-    await session.reset("failing/evaluator", seed=0)
+    await session.reset(FAILING, seed=0)
     result = await session.step(Type("x"))
     assert result.terminal is TerminalState.STEP_LIMIT
     assert result.evaluation.status is EvaluationStatus.EVALUATION_ERROR and result.evaluation.score is None
 
 
 async def test_a_desktop_that_dies_in_the_evaluator_is_an_environment_error(session):
-    await session.reset("failing/evaluator", seed=0)
+    await session.reset(FAILING, seed=0)
     result = await session.step(Type("crash"))
     assert result.terminal is TerminalState.ENV_ERROR
     assert result.evaluation.status is EvaluationStatus.ENVIRONMENT_ERROR
 
 
 async def test_a_defect_is_raised_and_the_desktop_thrown_away(session, desktops):
-    await session.reset("failing/evaluator", seed=0)
+    await session.reset(FAILING, seed=0)
     with pytest.raises(KeyError):
         await session.step(Type("defect"))
     with pytest.raises(EpisodeStateError):
         await session.step(Type("x"))
-    await session.reset("failing/evaluator", seed=0)
+    await session.reset(FAILING, seed=0)
     assert len(desktops.made) == 2
 
 

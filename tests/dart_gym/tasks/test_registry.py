@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.core.errors import PluginError, TaskError, UnknownTaskError
 from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.tasks.catalog.registry import get_task, make_scenario, register_suite, suites, task_from_dict, task_ids
+from dart_gym.tasks.catalog.registry import get_task, make_scenario, suites, task_from_dict, task_ids
 from dart_gym.tasks.catalog.scenario import Scenario
 from dart_gym.tasks.suites.miniwob import miniwob_pages
+from tests.helpers.packages import install
 
 MINIMAL = {"id": "x", "instruction": "do"}
 
@@ -87,6 +88,7 @@ def test_osworlds_own_tasks_get_the_machine_that_they_expect():
         {**MINIMAL, "dart": {"desktop": {"width": -1}}},
         {**MINIMAL, "dart": {"desktop": {"width": True}}},
         {**MINIMAL, "dart": {"desktop": {"kind": 3}}},
+        {**MINIMAL, "dart": {"desktop": {"kind": "os:system"}}},
     ],
 )
 def test_malformed_json_is_refused(raw):
@@ -125,21 +127,54 @@ def test_a_task_file_is_read_and_a_bad_one_named(tmp_path):
         get_task(tmp_path / "missing.json")
 
 
-def test_a_registered_suite_is_loaded_once_and_only_when_asked_for(monkeypatch):
-    monkeypatch.setattr("dart_gym.tasks.catalog.registry._registered", {})
-    loads = []
-
-    def load():
-        loads.append(1)
-        return [task_from_dict(MINIMAL, suite="own")]
-
-    register_suite("own", load, lambda: _NoScenario())
-    assert loads == []
-    assert get_task("own/x").instruction == "do"
-    assert task_ids("own") == ["own/x"]
-    assert loads == [1]
+def test_a_suite_of_ones_own_is_loaded_once_and_only_when_asked_for():
+    own = f"{__name__}:Own"
+    assert Own.loads == 0
+    assert get_task(f"{own}/x").instruction == "do"
+    assert task_ids(own) == [f"{own}/deep/y", f"{own}/x"]
+    assert get_task(f"{own}/x").suite == own
+    assert isinstance(make_scenario(own), _NoScenario)
+    assert Own.loads == 1
+    with pytest.raises(UnknownTaskError, match=f"did you mean '{own}/deep/y'"):
+        get_task(f"{own}/deep/z")
     with pytest.raises(TaskError):
-        register_suite("a/b", load, lambda: _NoScenario())
+        task_ids("a/b")
+
+
+def test_the_suite_of_a_package_has_the_name_of_its_entry_point(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "my-birds", {"dart_gui.suites": {"test-birds": f"{__name__}:Own"}})
+    assert "test-birds" in suites()
+    assert get_task("test-birds/x").suite == "test-birds"
+    assert set(task_ids("test-birds")) <= set(task_ids())
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [("no_birds:Birds", "No module named 'no_birds'"), ("json:JSONDecoder", "lacks load_tasks and make_scenario")],
+)
+def test_a_bad_suite_is_explained_and_does_not_hide_the_others(tmp_path, monkeypatch, value, says):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "bad-birds", {"dart_gui.suites": {"bad-birds": value}})
+    with pytest.raises(PluginError, match=f"the suite 'bad-birds' of the package 'bad-birds' .*{says}"):
+        get_task("bad-birds/x")
+    with pytest.raises(UnknownTaskError, match="miniwob/click-test"):
+        get_task("miniwob/click-tset")
+    with pytest.raises(PluginError, match=says):
+        get_task(f"{value}/x")
+
+
+class Own:
+    """A suite that counts how often its tasks are loaded."""
+
+    loads = 0
+
+    def load_tasks(self):
+        Own.loads += 1
+        return [task_from_dict({**MINIMAL, "id": name}, suite="whatever") for name in ("x", "deep/y")]
+
+    def make_scenario(self):
+        return _NoScenario()
 
 
 class _NoScenario:

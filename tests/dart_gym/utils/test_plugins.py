@@ -116,7 +116,7 @@ def test_unknown_names_get_a_suggestion(site):
     install(site, "my-toys", {GROUP: {"kite": "kite_module:Kite"}})
     assert "unknown toy 'bal'; did you mean 'ball'?" in message("bal")
     assert "did you mean 'kite'?" in message("kites")
-    assert "known: ball, json, kite, lost, top" in message("qqqqq") and "module:Class" in message("qqqqq")
+    assert "known: ball, json, top, lost, kite" in message("qqqqq") and "module:Class" in message("qqqqq")
     assert "run from its directory or install its package" in message("no_such_module_at_all:Kite")
     assert "__main__" in message("__main__:Kite") and "file of its own" in message("__main__:Kite")
     assert issubclass(PluginError, ConfigurationError)

@@ -9,12 +9,12 @@ from dart_gym.core.errors import TaskError
 from dart_gym.core.outcomes import Evaluation, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.tasks.catalog.registry import register_suite
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
 
-CRASH, SETUP, HEALED = "broken/crash", "broken/setup", "broken/healed"
+SUITE = "broken_suite:Broken"
+CRASH, SETUP, HEALED = f"{SUITE}/crash", f"{SUITE}/setup", f"{SUITE}/healed"
 MENDED = {HEALED: False}
 """Whether tasks that can be mended are."""
 
@@ -37,8 +37,11 @@ class BrokenScenario(FakeScenario):
         return await super().evaluate(desktop, terminal, actions)
 
 
-register_suite(
-    "broken",
-    lambda: tuple(dataclasses.replace(TASKS[1], id=name) for name in (CRASH, SETUP, HEALED)),
-    BrokenScenario,
-)
+class Broken:
+    """The suite: a server imports it that has it among its `suites`."""
+
+    make_scenario = BrokenScenario
+
+    @staticmethod
+    def load_tasks() -> tuple[Task, ...]:
+        return tuple(dataclasses.replace(TASKS[1], id=name) for name in (CRASH, SETUP, HEALED))

@@ -99,7 +99,7 @@ def sockets() -> Iterator[Path]:
 async def cluster_url(sockets: Path) -> AsyncIterator[str]:
     """Four drawn desktops."""
     url = f"ws+unix://{sockets / 'gym.sock'}"
-    async with ClusterServer(ServerSettings(listen=url, desktops=4)):
+    async with ClusterServer(ServerSettings(listen=url, desktops=4, suites=("*",))):
         yield url
 
 

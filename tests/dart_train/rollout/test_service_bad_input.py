@@ -79,7 +79,7 @@ async def test_when_no_task_can_be_played_the_service_ends_with_the_reasons(clus
         breaker_reset_s=0.2,
         unavailable_timeout_s=1.0,
     )
-    with pytest.raises(TasksFailedError, match="broken/setup: .*is gone"):
+    with pytest.raises(TasksFailedError, match=f"{broken_suite.SETUP}: .*is gone"):
         await asyncio.wait_for(service_of(config, data, cluster_url, make_policy).run(), 60)
 
 

@@ -14,7 +14,7 @@ import importlib.resources
 import json
 from typing import Any
 
-from dart_gym.tasks.catalog.registry import register_suite, task_from_dict
+from dart_gym.tasks.catalog.registry import task_from_dict
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.osworld.osworld_scenario import OSWorldScenario
 
@@ -35,4 +35,4 @@ def load_tasks() -> list[Task]:
     return tasks
 
 
-register_suite(SUITE, load_tasks, OSWorldScenario)
+make_scenario = OSWorldScenario

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 
-from dart_gym.tasks.catalog.registry import register_suite, task_from_dict
+from dart_gym.tasks.catalog.registry import task_from_dict
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.osworld.osworld_scenario import OSWorldScenario
 
@@ -33,4 +33,4 @@ def load_tasks() -> list[Task]:
     return tasks
 
 
-register_suite("dialogs", load_tasks, OSWorldScenario)
+make_scenario = OSWorldScenario

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 
 from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.tasks.catalog.registry import register_suite
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.miniwob import miniwob_pages
 from dart_gym.tasks.suites.miniwob.miniwob_scenario import MiniWobScenario
@@ -53,4 +52,4 @@ def _task(page: str, max_steps: int) -> Task:
     return Task(id=f"miniwob/{page}", instruction="", desktop=DESKTOP, max_steps=max_steps, raw=raw)
 
 
-register_suite("miniwob", load_tasks, MiniWobScenario)
+make_scenario = MiniWobScenario
