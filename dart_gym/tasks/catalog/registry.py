@@ -176,12 +176,12 @@ def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
 
 @functools.cache
 def _suite(name: str) -> Suite:
-    if "/" in name:
-        raise TaskError(f"a suite's name must be without a slash, got {name!r}")
     try:
         found = SUITES.get(name)
     except UnknownNameError as error:
         raise UnknownTaskError(str(error)) from error
+    if "/" in name:
+        raise PluginError(f"the entry point {name!r} of a suite needs a name without a slash: task ids are suite/name")
     return found() if isinstance(found, type) else found
 
 

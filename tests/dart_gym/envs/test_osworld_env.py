@@ -35,14 +35,20 @@ pytestmark = pytest.mark.usefixtures("one_private_cluster")
 
 
 @pytest.fixture
-def no_tasks(monkeypatch):
-    monkeypatch.setattr(registry._suite("osworld"), "tasks", None)  # they are read anew
+def read_anew():
+    """Tasks are read when they are asked for, before and after the test."""
+    registry._tasks.cache_clear()
+    yield
+    registry._tasks.cache_clear()
+
+
+@pytest.fixture
+def no_tasks(monkeypatch, read_anew):
     monkeypatch.delenv("DART_GYM_OSWORLD", raising=False)
 
 
 @pytest.fixture
-def bundled_tasks(monkeypatch):
-    monkeypatch.setattr(registry._suite("osworld"), "tasks", None)
+def bundled_tasks(monkeypatch, read_anew):
     monkeypatch.setenv("DART_GYM_OSWORLD", str(BUNDLED))
 
 
