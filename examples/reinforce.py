@@ -11,7 +11,7 @@ import torch
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_train.data import DataManager, LeasedGroups
+from dart_train.data import LeasedGroups, Leasing
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.forward.forward_pass import response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
@@ -21,7 +21,7 @@ from dart_train.trainer.weights.checkpoint import write_model
 class Reinforce:
     """Loss: -(reward - mean of its group) * log pi(step), mean over steps."""
 
-    def __init__(self, model_dir, data: DataManager, learning_rate: float = 1e-5):
+    def __init__(self, model_dir, data: Leasing, learning_rate: float = 1e-5):
         self.model_dir, self.model, self.tokens = model_dir, load_model(model_dir), ModelTokens.load(model_dir)
         self.collate = Collator(self.tokens, VisionSpec.from_dir(model_dir), ImageCache(data.load_image))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate, weight_decay=0.0)
@@ -51,7 +51,7 @@ class Reinforce:
 
 if __name__ == "__main__":
     run, model, out = map(Path, sys.argv[1:])
-    with DataManager.open(f"sqlite:///{run}/data/dart.sqlite", run / "data", run.name) as data:
+    with Leasing.open(f"sqlite:///{run}/data/dart.sqlite", run / "data", run.name) as data:
         trainer = Reinforce(model, data)
         for leased in data.leases("reinforce", groups=2, stop=lambda: data.ready()[0] < 2):
             with leased:  # kept alive by heartbeats; given back if this fails

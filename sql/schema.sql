@@ -1,4 +1,4 @@
--- Generated from dart_train/data/store/schema.py (revision 0002): do not edit.
+-- Generated from dart_train/data/store/schema.py (revision 0.2.0): do not edit.
 
 CREATE TABLE checkpoint (
 	id BIGINT NOT NULL COMMENT 'Primary Key ID' AUTO_INCREMENT,
@@ -38,7 +38,7 @@ CREATE TABLE checkpoint_meta (
 CREATE TABLE curation_decision (
 	id BIGINT NOT NULL AUTO_INCREMENT,
 	run_id VARCHAR(191) NOT NULL,
-	rule VARCHAR(32) NOT NULL COMMENT 'dynamic_rollouts, no_signal, pool, staleness, ...',
+	rule VARCHAR(64) NOT NULL COMMENT 'experience_pool, no_signal, or another name',
 	verdict VARCHAR(32) NOT NULL,
 	task_id VARCHAR(191) NOT NULL DEFAULT '',
 	group_id BIGINT,
@@ -112,7 +112,7 @@ CREATE TABLE rollout_group (
 	reward_max DOUBLE NOT NULL,
 	oldest_version INTEGER NOT NULL,
 	state VARCHAR(16) NOT NULL,
-	reason VARCHAR(16) NOT NULL DEFAULT '',
+	reason VARCHAR(64) NOT NULL DEFAULT '',
 	lease_id VARCHAR(32),
 	created_at DOUBLE NOT NULL COMMENT 'Unix time',
 	PRIMARY KEY (id),
@@ -138,7 +138,7 @@ CREATE TABLE rollout_meta (
 	task_hash VARCHAR(191) NOT NULL,
 	seed BIGINT NOT NULL,
 	state VARCHAR(16) NOT NULL,
-	reason VARCHAR(16) NOT NULL DEFAULT '',
+	reason VARCHAR(64) NOT NULL DEFAULT '',
 	source VARCHAR(16) NOT NULL,
 	terminal VARCHAR(16) NOT NULL,
 	reward DOUBLE,
@@ -237,4 +237,4 @@ CREATE TABLE alembic_version (
 	PRIMARY KEY (version_num)
 )ENGINE=InnoDB CHARSET=utf8mb4 COLLATE utf8mb4_bin;
 
-INSERT INTO alembic_version (version_num) VALUES ('0002');
+INSERT INTO alembic_version (version_num) VALUES ('0.2.0');

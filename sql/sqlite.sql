@@ -1,4 +1,4 @@
--- Generated from dart_train/data/store/schema.py (revision 0002): do not edit.
+-- Generated from dart_train/data/store/schema.py (revision 0.2.0): do not edit.
 
 CREATE TABLE checkpoint (
 	id INTEGER NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE checkpoint_meta (
 CREATE TABLE curation_decision (
 	id INTEGER NOT NULL,
 	run_id VARCHAR(191) NOT NULL,
-	rule VARCHAR(32) NOT NULL,
+	rule VARCHAR(64) NOT NULL,
 	verdict VARCHAR(32) NOT NULL,
 	task_id VARCHAR(191) DEFAULT '' NOT NULL,
 	group_id INTEGER,
@@ -112,7 +112,7 @@ CREATE TABLE rollout_group (
 	reward_max DOUBLE NOT NULL,
 	oldest_version INTEGER NOT NULL,
 	state VARCHAR(16) NOT NULL,
-	reason VARCHAR(16) DEFAULT '' NOT NULL,
+	reason VARCHAR(64) DEFAULT '' NOT NULL,
 	lease_id VARCHAR(32),
 	created_at DOUBLE NOT NULL,
 	PRIMARY KEY (id),
@@ -138,7 +138,7 @@ CREATE TABLE rollout_meta (
 	task_hash VARCHAR(191) NOT NULL,
 	seed BIGINT NOT NULL,
 	state VARCHAR(16) NOT NULL,
-	reason VARCHAR(16) DEFAULT '' NOT NULL,
+	reason VARCHAR(64) DEFAULT '' NOT NULL,
 	source VARCHAR(16) NOT NULL,
 	terminal VARCHAR(16) NOT NULL,
 	reward DOUBLE,
@@ -237,4 +237,4 @@ CREATE TABLE alembic_version (
 	PRIMARY KEY (version_num)
 );
 
-INSERT INTO alembic_version (version_num) VALUES ('0002');
+INSERT INTO alembic_version (version_num) VALUES ('0.2.0');

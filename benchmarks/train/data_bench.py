@@ -33,7 +33,7 @@ from benchmarks.train.data_rows import GROUP, RUN, STEPS, TASKS, VERSIONS, fill
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.curation.rules import CurationConfig
-from dart_train.data.groups import leases, trajectory_rows
+from dart_train.data.groups import lease_rows, trajectory_rows
 from dart_train.data.store.sql_store import Store
 from tests.helpers.mariadb import MariaDB
 
@@ -183,8 +183,8 @@ def _write(url: str, sizes: Sizes, run_id: str, writer: int, barrier: Any) -> tu
 def _insert(connection: sa.Connection, trajectory: Trajectory, config: CurationConfig) -> None:
     trajectory_rows.insert_trajectory(
         connection,
+        trajectory.run_id,
         trajectory,
-        run_id=trajectory.run_id,
         split_dir=f"trajectories/{trajectory.trajectory_id}",
         digest="0" * 32,
         expected=GROUP,
@@ -219,22 +219,21 @@ def _lease(url: str, sizes: Sizes) -> dict[str, Any]:
     for _ in range(sizes.leases):
         lease_id = uuid.uuid4().hex
         started = time.perf_counter()
-        taken = store.write(lambda c: _take(c, store, lease_id, oldest))  # noqa: B023 - called at once
+        taken = store.write(lambda c: _take(c, lease_id, oldest))  # noqa: B023 - called at once
         middle = time.perf_counter()
         if taken is None or sum(len(group.trajectory_ids) for group in taken.groups) != LEASED:
             raise RuntimeError(f"a lease of {LEASED} trajectories found too few: ask for fewer leases or more rows")
-        store.write(lambda c: leases.commit(c, RUN, lease_id, VERSIONS))  # noqa: B023 - called at once
+        store.write(lambda c: lease_rows.commit(c, RUN, lease_id, VERSIONS))  # noqa: B023 - called at once
         taken_ms.append(1000 * (middle - started))
         commit_ms.append(1000 * (time.perf_counter() - middle))
     store.close()
     return {"ms": taken_ms, "commit_ms": commit_ms, "peak_mb": _peak_mb()}
 
 
-def _take(connection: sa.Connection, store: Store, lease_id: str, oldest: int) -> leases.Taken | None:
-    now = store.now(connection)
-    leases.sweep(connection, RUN, oldest, now)
+def _take(connection: sa.Connection, lease_id: str, oldest: int) -> lease_rows.Taken | None:
+    lease_rows.sweep(connection, RUN, oldest)
     groups = LEASED // GROUP
-    return leases.take(connection, RUN, lease_id, "bench", groups, groups, oldest, 600.0, now)
+    return lease_rows.take(connection, RUN, lease_id, "bench", groups, groups, oldest, 600.0)
 
 
 def _published(url: str, sizes: Sizes) -> dict[str, Any]:

@@ -47,8 +47,8 @@ def status(
     with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
         now = data.status()
     if as_json:
-        figures = {"census": now.census.parts(), "newest_version": now.newest_version, **now.figures, "why": now.why}
-        typer.echo(json.dumps(figures))
+        shown = {"census": now.census.parts(), "newest_version": now.newest_version, "diagnosis": now.diagnosis}
+        typer.echo(json.dumps({**shown, **now.figures}))
     else:
         show_status(now, Console())
 
@@ -56,7 +56,7 @@ def status(
 def show_status(now: Status, console: Console) -> None:
     """Print a run's status as tables."""
     version = "none yet" if now.newest_version is None else f"v{now.newest_version}"
-    console.print(Panel(Text(now.why), title=f"{now.run_id} · newest weights {version}", title_align="left"))
+    console.print(Panel(Text(now.diagnosis), title=f"{now.run_id} · newest weights {version}", title_align="left"))
     console.print(
         Columns(
             [

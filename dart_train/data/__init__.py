@@ -6,7 +6,9 @@ from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.groups.resuming import Resumed
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.data.manager.leased_groups import Group, LeasedGroups
+from dart_train.data.manager.leasing import Group, LeasedGroups, Leasing
+from dart_train.data.manager.recording import Recording
+from dart_train.data.manager.run_insight import Insight
 from dart_train.data.store.schema import CheckpointStatus, RolloutState
 
 __all__ = [
@@ -16,7 +18,10 @@ __all__ = [
     "CurationConfig",
     "DataManager",
     "Group",
+    "Insight",
     "LeasedGroups",
+    "Leasing",
+    "Recording",
     "Resumed",
     "RolloutState",
     "TaskStats",

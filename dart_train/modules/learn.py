@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.manager.leasing import Leasing
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.run.run_directory import RunDirectory
 
@@ -57,7 +57,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
 class EndOfData:
     """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left to lease."""
 
-    def __init__(self, context: ModuleContext, data: DataManager, groups: int) -> None:
+    def __init__(self, context: ModuleContext, data: Leasing, groups: int) -> None:
         self._context, self._data, self._groups = context, data, groups
         self._looked = 0.0
         self._ended = False

@@ -15,7 +15,8 @@ from PIL import Image
 from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.insight import statistics
+from dart_train.data.manager.run_insight import Insight
 from dart_train.report.report_data import (
     Curve,
     Frame,
@@ -75,7 +76,7 @@ NOTES_ON_CONTROLS = {
 }
 
 
-def gather(config: RunConfig, run: RunDirectory, data: DataManager) -> ReportData:
+def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     """Everything that the report of a run says."""
     state = RunState(run.root / "state.json")
     evaluations = {
@@ -84,9 +85,9 @@ def gather(config: RunConfig, run: RunDirectory, data: DataManager) -> ReportDat
     }
     tasks = _tasks(config, evaluations)
     span = _rl_span(state)
-    throughput = data.throughput(*span, slots=config.rollout.workers) if span else None
+    throughput = data.read(statistics.throughput, *span, slots=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
-    histogram, census = data.staleness_histogram(), data.census()
+    histogram, census = data.read(statistics.staleness_histogram), data.census()
     figures: dict[str, float | int | str | None] = {
         **_success(config, evaluations),
         "wall_s": sum(state.seconds(name) for name in state.values["phases"]),
@@ -198,8 +199,8 @@ def _histogram_mean(histogram: dict[int, int]) -> float | None:
     return sum(lag * count for lag, count in histogram.items()) / total if total else None
 
 
-def _curves(config: RunConfig, data: DataManager) -> list[Curve]:
-    history = data.reward_history()
+def _curves(config: RunConfig, data: Insight) -> list[Curve]:
+    history = data.read(statistics.reward_history)
     curves = []
     for task_id in config.train_tasks:
         points = [(index, reward) for index, (task, reward) in enumerate(history) if task == task_id]

@@ -55,7 +55,7 @@ from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
 
 if TYPE_CHECKING:
-    from dart_train.data.manager.data_manager import DataManager
+    from dart_train.data.manager.leasing import Leasing
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class DartGRPOTrainer(Trainer):
         self,
         model: Any,
         args: DartGRPOConfig,
-        data: DataManager,
+        data: Leasing,
         *,
         checkpoints: str | Path | None = None,
         model_dir: str | Path | None = None,
@@ -154,7 +154,7 @@ class DartGRPOTrainer(Trainer):
             share_gradients=self.ranks.complete_gradients if args.deepspeed else self.ranks.average_gradients,
         )
 
-    def _keep_accounts(self, args: DartGRPOConfig, data: DataManager, holder: str) -> None:
+    def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
         """What is leased, published, saved and left out."""
         self.publisher = Publisher(
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
@@ -189,7 +189,7 @@ class DartGRPOTrainer(Trainer):
                 self.ref_model = sharding.shard_frozen(self.accelerator, self.ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
 
-    def _collator(self, tokens: ModelTokens, data: DataManager) -> Collator:
+    def _collator(self, tokens: ModelTokens, data: Leasing) -> Collator:
         return Collator(
             tokens,
             VisionSpec.from_dir(self.model_dir),

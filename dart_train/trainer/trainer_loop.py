@@ -36,8 +36,7 @@ from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.publisher import Publisher
 
 if TYPE_CHECKING:
-    from dart_train.data.manager.data_manager import DataManager
-    from dart_train.data.manager.leased_groups import LeasedGroups
+    from dart_train.data.manager.leasing import LeasedGroups, Leasing
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def load_class(name: str) -> Callable[..., GroupTrainer]:
 
 def run_trainer(
     trainer: GroupTrainer,
-    data: DataManager,
+    data: Leasing,
     config: LoopConfig,
     *,
     model_dir: Path,

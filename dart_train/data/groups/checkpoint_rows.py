@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.store.schema import PATH_LENGTH, CheckpointStatus, LeaseState, checkpoint, checkpoint_meta, lease
+from dart_train.data.store.sql_store import now
 
 _meta = checkpoint_meta.c
 
@@ -72,8 +73,20 @@ def list_checkpoints(
     ]
 
 
-def announce(connection: sa.Connection, run_id: str, version: int, path: str, source: str, now: float) -> None:
-    """Insert the PENDING row of a version that is about to be written; nothing changes if it is there."""
+def announce(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
+    """Insert the PENDING row of a version that is about to be written; nothing changes if it is there.
+
+    Args:
+        connection: in a write transaction.
+        run_id: the run.
+        version: number of the version, as of `next_version`.
+        path: where its files will be.
+        source: how the weights came about: "initial", "warmup", "training", ...
+
+    Raises:
+        CheckpointError: the version has another path, or the path is too long.
+    """
+    path = _absolute(path)
     if len(path) > PATH_LENGTH:
         raise CheckpointError(
             f"the path of v{version} is longer than {PATH_LENGTH} characters: use a shorter run directory"
@@ -97,9 +110,8 @@ def announce(connection: sa.Connection, run_id: str, version: int, path: str, so
     }
     key = connection.execute(checkpoint.insert().values(**values)).inserted_primary_key
     assert key is not None  # SQLAlchemy's type: a single-row insert always has one
-    connection.execute(
-        checkpoint_meta.insert().values(run_id=run_id, version=version, checkpoint_id=key[0], created_at=now)
-    )
+    own = {"run_id": run_id, "version": version, "checkpoint_id": key[0], "created_at": now(connection)}
+    connection.execute(checkpoint_meta.insert().values(own))
 
 
 def begin(connection: sa.Connection, run_id: str, version: int) -> None:
@@ -112,17 +124,18 @@ def begin(connection: sa.Connection, run_id: str, version: int) -> None:
         connection.execute(checkpoint.update().where(checkpoint.c.id == row.id).values(status=running))
 
 
-def complete(connection: sa.Connection, run_id: str, version: int, path: str, source: str, now: float) -> None:
+def complete(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
     """Mark a version readable, announcing it first if nobody did; nothing changes the second time."""
+    path = _absolute(path)
     if "://" not in path and not Path(path).exists():
         raise CheckpointError(f"{path} does not exist: write v{version} there first, then publish it")
-    announce(connection, run_id, version, path, source, now)
+    announce(connection, run_id, version, path, source)
     row = _find(connection, run_id, version)
     if row is None or row.status == CheckpointStatus.COMPLETED:
         return
     _set_status(connection, row.id, CheckpointStatus.COMPLETED)
     mine = (_meta.run_id == run_id) & (_meta.version == version)
-    connection.execute(checkpoint_meta.update().where(mine).values(completed_at=now))
+    connection.execute(checkpoint_meta.update().where(mine).values(completed_at=now(connection)))
     waiting = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.COMMITTED.value)
     connection.execute(  # what was learned since the version before is in this one
         lease.update()
@@ -136,11 +149,16 @@ def fail(connection: sa.Connection, run_id: str, version: int) -> None:
     _retire(connection, run_id, version, CheckpointStatus.FAILED)
 
 
-def deprecate(connection: sa.Connection, run_id: str, version: int, now: float) -> None:
+def deprecate(connection: sa.Connection, run_id: str, version: int) -> None:
     """Mark a version whose files are going to be deleted. Its number goes on counting for staleness."""
     _retire(connection, run_id, version, CheckpointStatus.DEPRECATED)
     mine = (_meta.run_id == run_id) & (_meta.version == version)
-    connection.execute(checkpoint_meta.update().where(mine, _meta.retired_at.is_(None)).values(retired_at=now))
+    alive = mine & _meta.retired_at.is_(None)
+    connection.execute(checkpoint_meta.update().where(alive).values(retired_at=now(connection)))
+
+
+def _absolute(path: str | Path) -> str:
+    return str(path) if "://" in str(path) else str(Path(path).absolute())
 
 
 def _retire(connection: sa.Connection, run_id: str, version: int, status: CheckpointStatus) -> None:

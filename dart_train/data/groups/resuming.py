@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dart_train.data.groups import leases
+from dart_train.data.groups import checkpoint_rows, lease_rows
 from dart_train.data.store.schema import GroupState, LeaseState, RolloutState, lease, rollout_group
 
 _group, _lease = rollout_group.c, lease.c
@@ -44,18 +44,20 @@ class Resumed:
 
 def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:
     """Take a commit back, because the weights that were trained on it are lost; return how many groups it had."""
-    row = leases.find(connection, run_id, lease_id)
+    row = lease_rows.find(connection, run_id, lease_id)
     if row.state != LeaseState.COMMITTED:
         return 0
     mine = (_group.lease_id == lease_id) & (_group.state == GroupState.TRAINED.value)
     group_ids = list(connection.execute(sa.select(_group.id).where(mine)).scalars())
-    leases.give_back(connection, group_ids, RolloutState.TRAINED, uses=-1)
+    lease_rows.give_back(connection, group_ids, RolloutState.TRAINED, uses=-1)
     values = {"state": LeaseState.UNDONE.value, "version": None, "result_version": None, "surplus": 0}
     connection.execute(lease.update().where(_lease.lease_id == lease_id).values(**values))
     return len(group_ids)
 
 
-def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None, version: int) -> Resumed:
+def resume(
+    connection: sa.Connection, run_id: str, holder: str, last: int | None, version: int | None = None
+) -> Resumed:
     """Settle all leases of a holder's earlier life by what its weights contain: everything up to serial `last`.
 
     Args:
@@ -63,8 +65,10 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
         run_id: the run.
         holder: who begins again.
         last: serial of the last lease that its weights contain; None: unknown, what was committed stays so.
-        version: written down for what is committed now.
+        version: version written down for what is committed now; by default the newest.
     """
+    if version is None:
+        version = checkpoint_rows.newest_version(connection, run_id) or 0
     mine = (_lease.run_id == run_id) & (_lease.holder == holder)
     unsettled = [LeaseState.HELD.value, LeaseState.EXPIRED.value]  # each was trained on, or released, before the next
     query = sa.select(_lease.lease_id, _lease.serial, _lease.state).where(mine)
@@ -75,11 +79,11 @@ def resume(connection: sa.Connection, run_id: str, holder: str, last: int | None
     done = Resumed()
     for lease_id, serial, state in list(connection.execute(query.order_by(_lease.serial))):
         if last is not None and serial <= last:
-            surplus = leases.commit(connection, run_id, lease_id, version)
+            surplus = lease_rows.commit(connection, run_id, lease_id, version)
             size = sa.select(sa.func.count()).where(_group.lease_id == lease_id)
             done += Resumed(committed=connection.execute(size).scalar_one(), surplus=surplus)
         elif state in unsettled:
-            done += Resumed(released=leases.release(connection, run_id, lease_id))
+            done += Resumed(released=lease_rows.release(connection, run_id, lease_id))
         elif state == LeaseState.COMMITTED:
             done += Resumed(undone=undo(connection, run_id, lease_id))
     return done

@@ -32,7 +32,7 @@ from dart_train.data.store.schema import (
     rollout_run,
     rollout_step,
 )
-from dart_train.data.store.sql_store import unix_now
+from dart_train.data.store.sql_store import now, unix_now
 
 ENVIRONMENT_PHASES = ("reset", "step", "evaluate", "wire")  # from the request to its reply, as the panel counts it
 CLOCK_TOLERANCE_S = 2.0  # a clock this far ahead is no skew: what NTP keeps, and a float's way through the database
@@ -132,26 +132,24 @@ def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, diges
 
 def insert_trajectory(
     connection: sa.Connection,
+    run_id: str,
     trajectory: Trajectory,
     *,
-    run_id: str,
     split_dir: str,
     digest: str,
     expected: int,
     config: CurationConfig,
-    now: float | None = None,
 ) -> RolloutState:
     """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands.
 
     Args:
         connection: in a write transaction.
-        trajectory: its files are complete.
         run_id: the run.
-        split_dir: where its files lie.
-        digest: of its stored form.
+        trajectory: the trajectory, whose files are complete.
+        split_dir: where its files lie, relative to the data directory.
+        digest: digest of its stored form.
         expected: trainable members that complete its group; the first one decides.
-        config: the switches of curation.
-        now: Unix time; None: by the database's clock.
+        config: the settings of curation.
 
     Raises:
         DuplicateTrajectoryError: another one is recorded under its id.
@@ -160,7 +158,7 @@ def insert_trajectory(
     found = _Found(*cast(tuple[Any, ...], _LOOK.run(connection, names).fetchone()))
     if found.known and (known := find_state(connection, run_id, trajectory.trajectory_id, digest)):
         return known
-    now = float(found.now) if now is None else now
+    moment = now(connection, said=found.now)
     run_row = {
         "run_id": run_id,
         "trajectory_id": trajectory.trajectory_id,
@@ -173,17 +171,17 @@ def insert_trajectory(
         "instruction": trajectory.instruction[:INSTRUCTION_LENGTH],
     }
     rollout_id = _INSERT_RUN.run(connection, run_row).lastrowid
-    place = _place(connection, trajectory, found, run_id, expected, config, now)
-    _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, now))
+    place = _place(connection, trajectory, found, run_id, expected, config, moment)
+    _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, moment))
     if trajectory.steps:
         _INSERT_STEP.run_all(connection, _step_rows(trajectory, rollout_id))
     if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
-        experience_pool.add(connection, run_id, rollout_id, trajectory, now)
+        experience_pool.add(connection, run_id, rollout_id, trajectory, moment)
     if place.group_rejected:
         rejected = {"state": RolloutState.REJECTED.value, "reason": place.group_rejected.value}
         connection.execute(_REJECT_MEMBERS, {"group": place.group_id, "was": RolloutState.RECORDED.value, **rejected})
     if place.complete and config.settles_groups and place.group_id is not None:
-        grouping.settle(connection, run_id, place.group_id, config, now)
+        grouping.settle(connection, run_id, place.group_id, config, moment)
         state = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory.trajectory_id}).one().state
         return RolloutState(state)
     return place.state
@@ -213,7 +211,7 @@ def _place(
     run_id: str,
     expected: int,
     config: CurationConfig,
-    now: float,
+    moment: float,
 ) -> _Place:
     if trajectory.source != POLICY_SOURCE:
         return _Place(RolloutState.POOLED)
@@ -242,7 +240,7 @@ def _place(
     }
     if group.group_id is None:
         names = {"run_id": run_id, "group_key": trajectory.group_key, "task_id": trajectory.task_id}
-        row = {**names, **values, "expected": expected, "created_at": now}
+        row = {**names, **values, "expected": expected, "created_at": moment}
         group_id = _INSERT_GROUP.run(connection, row).lastrowid
     else:
         group_id = group.group_id
@@ -253,9 +251,9 @@ def _place(
 
 
 def _meta_row(
-    trajectory: Trajectory, run_id: str, rollout_id: int, digest: str, place: _Place, expected: int, now: float
+    trajectory: Trajectory, run_id: str, rollout_id: int, digest: str, place: _Place, expected: int, moment: float
 ) -> dict[str, Any]:
-    ahead = trajectory.created_at - now
+    ahead = trajectory.created_at - moment
     skewed = ahead > CLOCK_TOLERANCE_S
     return {
         "rollout_id": rollout_id,
@@ -278,8 +276,8 @@ def _meta_row(
         "newest_version": trajectory.newest_version,
         "env_seconds": sum(trajectory.timings.get(phase, 0.0) for phase in ENVIRONMENT_PHASES),
         "timings": json.dumps(trajectory.timings),
-        "created_at": now if skewed else trajectory.created_at or now,
+        "created_at": moment if skewed else trajectory.created_at or moment,
         "digest": digest,
-        "recorded_at": now,
+        "recorded_at": moment,
         "clock_skew_s": ahead if skewed else None,
     }

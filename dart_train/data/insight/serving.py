@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from dart_train.data.store.schema import checkpoint_meta, serving
+from dart_train.data.store.sql_store import now
 
 _serving, _meta = serving.c, checkpoint_meta.c
 
@@ -32,15 +33,16 @@ class VersionLife:
     replicas: tuple[str, ...]
 
 
-def serve(connection: sa.Connection, run_id: str, replica: str, version: int | None, now: float) -> None:
+def serve(connection: sa.Connection, run_id: str, replica: str, version: int | None) -> None:
     """Write down that a replica serves a version from now on; None: that it serves none."""
     current = (_serving.run_id == run_id) & (_serving.replica == replica) & _serving.ended_at.is_(None)
     query = sa.select(_serving.version).where(current).with_for_update()
     if list(connection.execute(query).scalars()) == [version]:
         return
-    connection.execute(serving.update().where(current).values(ended_at=now))
+    moment = now(connection)
+    connection.execute(serving.update().where(current).values(ended_at=moment))
     if version is not None:
-        row = {"run_id": run_id, "replica": replica, "version": version, "started_at": now}
+        row = {"run_id": run_id, "replica": replica, "version": version, "started_at": moment}
         connection.execute(serving.insert().values(**row))
 
 

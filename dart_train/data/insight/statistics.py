@@ -19,6 +19,7 @@ from dart_train.data.store.schema import (
     rollout_meta,
     task_state,
 )
+from dart_train.data.store.sql_store import now
 
 _meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c
 
@@ -42,15 +43,6 @@ class TaskStats:
     success_rate: float | None
     mean_steps: float | None
     longest_success: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """Success over one stretch of time: its begin in Unix time, scored rollouts, and their mean reward."""
-
-    start: float
-    rollouts: int
-    success_rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ def _scored(run_id: str) -> sa.ColumnElement[bool]:
     )
 
 
-def task_stats(connection: sa.Connection, run_id: str, window: int) -> list[TaskStats]:
+def task_stats(connection: sa.Connection, run_id: str, window: int) -> dict[str, TaskStats]:
     """Return every task's record from all rows, by task id; `window` latest rollouts make its success rate."""
     newest_first = sa.func.row_number().over(partition_by=_meta.task_id, order_by=_meta.rollout_id.desc())
     rows = (
@@ -101,13 +93,13 @@ def task_stats(connection: sa.Connection, run_id: str, window: int) -> list[Task
         sa.func.sum(sa.case((recent, rows.c.num_steps), else_=0)),  # MySQL's mean of integers has four digits
         sa.func.max(sa.case((rows.c.reward >= 1.0, rows.c.num_steps))),
     ).group_by(rows.c.task_id)
-    return [
-        TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
+    return {
+        task: TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
         for task, count, size, rate, steps, longest in connection.execute(query.order_by(rows.c.task_id))
-    ]
+    }
 
 
-def refresh_task_stats(connection: sa.Connection, run_id: str, window: int, now: float) -> int:
+def refresh_task_stats(connection: sa.Connection, run_id: str, window: int) -> int:
     """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
     upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0
     new = (
@@ -121,6 +113,7 @@ def refresh_task_stats(connection: sa.Connection, run_id: str, window: int, now:
         .group_by(_meta.task_id)
     )
     news = list(connection.execute(new))
+    moment = now(connection)
     for task_id, newest, count, longest in news:
         mine = (_task.run_id == run_id) & (_task.task_id == task_id)
         known = connection.execute(sa.select(_task.rollouts, _task.longest_success).where(mine)).first()
@@ -129,7 +122,7 @@ def refresh_task_stats(connection: sa.Connection, run_id: str, window: int, now:
             "rollouts": count + (known.rollouts if known else 0),
             "longest_success": max(successes, default=None),
             "last_rollout_id": newest,
-            "updated_at": now,
+            "updated_at": moment,
             **_recent(connection, run_id, task_id, window),
         }
         if known:
@@ -152,8 +145,8 @@ def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int) -
     }
 
 
-def saved_task_stats(connection: sa.Connection, run_id: str) -> list[TaskStats]:
-    """Return the records as of the last `refresh_task_stats`, at next to no cost."""
+def saved_task_stats(connection: sa.Connection, run_id: str) -> dict[str, TaskStats]:
+    """Return the records by task id, as of the last `refresh_task_stats`, at next to no cost."""
     columns = (
         _task.task_id,
         _task.rollouts,
@@ -163,21 +156,7 @@ def saved_task_stats(connection: sa.Connection, run_id: str) -> list[TaskStats]:
         _task.longest_success,
     )
     query = sa.select(*columns).where(_task.run_id == run_id).order_by(_task.task_id)
-    return [TaskStats(*row) for row in connection.execute(query)]
-
-
-def success_over_time(
-    connection: sa.Connection, run_id: str, bucket_s: float, since: float = 0.0, task_id: str | None = None
-) -> list[Bucket]:
-    """Return success in stretches of `bucket_s` seconds, oldest first; stretches without rollouts are left out."""
-    bucket = sa.func.floor(_meta.created_at / bucket_s)
-    scored = _scored(run_id) & (_meta.created_at >= since)
-    if task_id is not None:
-        scored &= _meta.task_id == task_id
-    query = (
-        sa.select(bucket, sa.func.count(), sa.func.avg(_meta.reward)).where(scored).group_by(bucket).order_by(bucket)
-    )
-    return [Bucket(float(index) * bucket_s, count, rate) for index, count, rate in connection.execute(query)]
+    return {row.task_id: TaskStats(*row) for row in connection.execute(query)}
 
 
 def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, float]]:

@@ -18,7 +18,7 @@ from dart_train.data.curation.experience_pool import PoolCount
 from dart_train.data.curation.rules import Census, oldest_allowed
 from dart_train.data.groups import checkpoint_rows
 from dart_train.data.insight import statistics
-from dart_train.data.insight.diagnose import Evidence, explain
+from dart_train.data.insight.diagnosis import Evidence, explain
 from dart_train.data.insight.serving import serving_now
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.store.schema import (
@@ -32,6 +32,7 @@ from dart_train.data.store.schema import (
     rollout_group,
     rollout_meta,
 )
+from dart_train.data.store.sql_store import now
 
 _meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
 RECENT_S = 600.0
@@ -89,13 +90,13 @@ class Status:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def why(self) -> str:
+    def diagnosis(self) -> str:
         """Why not more can be leased, in words."""
         return explain(self.census, self.evidence)
 
 
 def figures_of(
-    connection: sa.Connection, run_id: str, census: Census, newest: int | None, oldest: int | None, now: float
+    connection: sa.Connection, run_id: str, census: Census, newest: int | None, oldest: int | None
 ) -> dict[str, Any]:
     """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run.
 
@@ -105,14 +106,13 @@ def figures_of(
         census: of the same snapshot.
         newest: newest version.
         oldest: oldest version that may be trained on.
-        now: Unix time by the database's clock.
     """
     held = pool.counts(connection, run_id)
     return {
         "groups_making": sum(_making(connection, run_id, oldest).values()),
         "groups_ready_by_task": _ready_by_task(connection, run_id, oldest),
         "staleness_waiting": _waiting_staleness(connection, run_id, newest),
-        "staleness_trained": _trained_lately(connection, run_id, now - RECENT_S),
+        "staleness_trained": _trained_lately(connection, run_id, now(connection) - RECENT_S),
         "pool": sum(item.trajectories for item in held),
         "pool_uses": sum(item.uses for item in held),
         "dropped": dropped_by_rule(census),
@@ -191,7 +191,7 @@ def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[
     return {(members, expected): count for members, expected, count in rows}
 
 
-def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int, now: float) -> Status:
+def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int) -> Status:
     """Return how a run's data stands.
 
     Args:
@@ -199,7 +199,6 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
         run_id: the run.
         max_staleness: of the staleness window.
         window: latest rollouts that make a task's success rate.
-        now: Unix time by the database's clock.
     """
     newest = checkpoint_rows.newest_version(connection, run_id)
     oldest = oldest_allowed(newest, max_staleness)
@@ -215,7 +214,7 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
         making=evidence.making,
         waiting_staleness=_waiting_staleness(connection, run_id, newest),
         trained_staleness=statistics.staleness_histogram(connection, run_id),
-        tasks=tuple(statistics.task_stats(connection, run_id, window)),
+        tasks=tuple(statistics.task_stats(connection, run_id, window).values()),
         pool=tuple(pool.counts(connection, run_id)),
         dropped=dropped_by_rule(census),
         dropped_groups=_dropped_groups(connection, run_id),
@@ -223,8 +222,8 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
             f"{rule}: {verdict}": count
             for rule, verdict, count in connection.execute(decided.group_by(_decision.rule, _decision.verdict))
         },
-        leases=_leases(connection, run_id, now),
-        figures=figures_of(connection, run_id, census, newest, oldest, now),
+        leases=_leases(connection, run_id),
+        figures=figures_of(connection, run_id, census, newest, oldest),
     )
 
 
@@ -265,7 +264,8 @@ def _dropped_groups(connection: sa.Connection, run_id: str) -> dict[str, int]:
     return {reason: count for reason, count in connection.execute(query)}
 
 
-def _leases(connection: sa.Connection, run_id: str, now: float) -> tuple[Held, ...]:
+def _leases(connection: sa.Connection, run_id: str) -> tuple[Held, ...]:
     held = (lease.c.run_id == run_id) & (lease.c.state == LeaseState.HELD.value)
     query = sa.select(lease.c.holder, lease.c.num_groups, lease.c.expires_at).where(held).order_by(lease.c.created_at)
-    return tuple(Held(holder, groups, expires - now) for holder, groups, expires in connection.execute(query))
+    moment = now(connection)
+    return tuple(Held(holder, groups, expires - moment) for holder, groups, expires in connection.execute(query))

@@ -23,7 +23,9 @@ from types import FrameType
 from dart_train.core.availability import Availability
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, SchemaError
-from dart_train.data.groups.leases import Sweep
+from dart_train.data.groups import lease_rows
+from dart_train.data.groups.lease_rows import Sweep
+from dart_train.data.insight import statistics
 from dart_train.data.maintenance.pool_import import fill_pool
 from dart_train.data.maintenance.retention import RetentionConfig, collect
 from dart_train.data.manager.data_manager import DataManager
@@ -75,7 +77,7 @@ class DataService:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
         self._data.refresh_task_stats()
         if self._data.config.replay_leftovers:
-            self._data.replay_leftovers()
+            self._data.regroup()
         self._clean_up()
         if self._clock() >= self._next_line:
             self._next_line = max(self._next_line + self._interval_s, self._clock())
@@ -89,9 +91,9 @@ class DataService:
             self._recorded.popleft()
         (first, before), wall = self._recorded[0], time.time()
         rate = (census.total - before) / (now - first) if now > first else 0.0
-        throughput = self._data.throughput(wall - THROUGHPUT_WINDOW_S, wall, self._slots)
+        throughput = self._data.read(statistics.throughput, wall - THROUGHPUT_WINDOW_S, wall, self._slots)
         newest = self._data.newest_checkpoint()
-        tasks = self._data.saved_task_stats()
+        tasks = self._data.read(statistics.saved_task_stats)
         rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}
         return {
             **census.parts(),
@@ -99,7 +101,7 @@ class DataService:
             "total": census.total,
             "newest_version": newest.version if newest else None,
             "returned_leases": self._swept.returned_leases,
-            "surplus_groups": self._data.surplus(),
+            "surplus_groups": self._data.read(lease_rows.count_surplus),
             "trajectories_per_s": rate,
             "actions_per_min": throughput.actions_per_minute,
             "env_utilisation": throughput.utilisation,

@@ -30,7 +30,7 @@ from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.files.trajectory_files import encode_png, pack_trajectory, unpack_trajectory
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.data.manager.run_reader import RunReader
+from dart_train.data.manager.run_data import RunData
 from dart_train.data.store.schema import REVISION, metadata
 
 FORMAT = 1
@@ -62,7 +62,7 @@ class Transferred:
     images: int
 
 
-def export_run(data: RunReader, path: str | Path) -> Transferred:
+def export_run(data: RunData, path: str | Path) -> Transferred:
     """Write a run into an archive. The run may go on meanwhile: the rows are of one moment.
 
     Raises:
@@ -104,7 +104,7 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
     return Transferred(manifest["rows"], manifest["trajectories"], manifest["images"])
 
 
-def _trajectory_ids(data: RunReader) -> list[str]:
+def _trajectory_ids(data: RunData) -> list[str]:
     meta, run = metadata.tables["rollout_meta"].c, metadata.tables["rollout_run"].c
     query = (
         sa.select(meta.trajectory_id)

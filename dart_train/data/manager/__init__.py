@@ -1,1 +1,1 @@
-"""The data manager's faces: `DataManager` (record, lease), `RunReader` (look), `LeasedGroups` (any trainer)."""
+"""The data manager's faces: `Recording` (rollouts), `Leasing` (trainers), `Insight` (to look), `DataManager` (all)."""

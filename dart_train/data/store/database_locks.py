@@ -7,44 +7,58 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
 
 from dart_train.data.store.schema import NAME_LENGTH, run_state
+from dart_train.data.store.sql_store import Store, now
 
 _PREFIX = "lock:"
 _NO_RUN = ""
 LONGEST_NAME = NAME_LENGTH - len(_PREFIX)
 
 
-def take(connection: sa.Connection, name: str, holder: str, ttl_s: float, now: float) -> str:
-    """Take a lock, or hold it for longer; returns who has it now.
+class DatabaseLocks:
+    """The locks of one database.
 
     Args:
-        connection: of a write transaction.
-        name: of the lock.
-        holder: who wants it.
-        ttl_s: how long it is held unless it is taken again.
-        now: Unix time by the database's clock.
+        store: the database.
     """
-    value = {"holder": holder, "expires_at": now + ttl_s}
-    row = connection.execute(sa.select(run_state.c.value).where(_here(name)).with_for_update()).first()
-    if row is None:
-        connection.execute(run_state.insert().values(run_id=_NO_RUN, name=_PREFIX + name, value=value))
-        return holder
-    held: dict[str, Any] = row.value
-    if held["holder"] != holder and held["expires_at"] > now:
-        return str(held["holder"])
-    connection.execute(run_state.update().where(_here(name)).values(value=value))
-    return holder
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-def give_back(connection: sa.Connection, name: str, holder: str) -> None:
-    """Let a lock go, if it is still the holder's."""
-    row = connection.execute(sa.select(run_state.c.value).where(_here(name)).with_for_update()).first()
-    if row is not None and row.value["holder"] == holder:
-        connection.execute(run_state.delete().where(_here(name)))
+    def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
+        """Take a lock, or hold it for longer; returns who has it now.
+
+        Args:
+            name: what it guards, at most `LONGEST_NAME` characters.
+            holder: who wants it; unique.
+            ttl_s: seconds after which it is over unless it is taken again.
+        """
+
+        def work(connection: sa.Connection) -> str:
+            moment = now(connection)
+            value = {"holder": holder, "expires_at": moment + ttl_s}
+            row = connection.execute(sa.select(run_state.c.value).where(_here(name)).with_for_update()).first()
+            if row is None:
+                connection.execute(run_state.insert().values(run_id=_NO_RUN, name=_PREFIX + name, value=value))
+                return holder
+            if row.value["holder"] != holder and row.value["expires_at"] > moment:
+                return str(row.value["holder"])
+            connection.execute(run_state.update().where(_here(name)).values(value=value))
+            return holder
+
+        return self._store.write(work)
+
+    def give_back_lock(self, name: str, holder: str) -> None:
+        """Let a lock go, if it is still the holder's."""
+
+        def work(connection: sa.Connection) -> None:
+            row = connection.execute(sa.select(run_state.c.value).where(_here(name)).with_for_update()).first()
+            if row is not None and row.value["holder"] == holder:
+                connection.execute(run_state.delete().where(_here(name)))
+
+        self._store.write(work)
 
 
 def _here(name: str) -> sa.ColumnElement[bool]:

@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-REVISION = "0002"  # of the newest migration
+REVISION = "0.2.0"  # of the newest migration: the version of the package that brought it
 NAME_LENGTH = 191  # what InnoDB can index in utf8mb4; the published schema's length of ids
 INSTRUCTION_LENGTH = 1024
 PATH_LENGTH = 255
+RULE_LENGTH = 64  # of the name of a rule of curation
 
 
 class RolloutState(StrEnum):
@@ -186,7 +187,7 @@ rollout_group = sa.Table(
     sa.Column("reward_max", sa.Double(), nullable=False),
     sa.Column("oldest_version", sa.Integer(), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("reason", sa.String(16), nullable=False, server_default=""),
+    sa.Column("reason", sa.String(RULE_LENGTH), nullable=False, server_default=""),
     sa.Column("lease_id", sa.String(32)),
     sa.Column("created_at", sa.Double(), nullable=False, comment="Unix time"),
     sa.UniqueConstraint("run_id", "group_key", name="uk_rollout_group"),
@@ -210,7 +211,7 @@ rollout_meta = sa.Table(
     sa.Column("task_hash", _NAME, nullable=False),
     sa.Column("seed", sa.BigInteger(), nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("reason", sa.String(16), nullable=False, server_default=""),
+    sa.Column("reason", sa.String(RULE_LENGTH), nullable=False, server_default=""),
     sa.Column("source", sa.String(16), nullable=False),
     sa.Column("terminal", sa.String(16), nullable=False),
     sa.Column("reward", sa.Double()),
@@ -365,7 +366,7 @@ curation_decision = sa.Table(
     metadata,
     sa.Column("id", _ID, primary_key=True, autoincrement=True),
     sa.Column("run_id", _NAME, nullable=False),
-    sa.Column("rule", sa.String(32), nullable=False, comment="dynamic_rollouts, no_signal, pool, staleness, ..."),
+    sa.Column("rule", sa.String(RULE_LENGTH), nullable=False, comment="experience_pool, no_signal, or another name"),
     sa.Column("verdict", sa.String(32), nullable=False),
     sa.Column("task_id", _NAME, nullable=False, server_default=""),
     sa.Column("group_id", _ID),

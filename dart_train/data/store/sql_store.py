@@ -23,6 +23,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import (
     CorruptDataError,
     DatabaseBusyError,
@@ -50,6 +51,7 @@ RETRY_S = 0.01
 WAL_PAGES = 8000  # SQLite moves what it wrote into the database's file after so many: an index's page once, not often
 LONGEST_PAUSE_S = 0.5
 _SCHEMA_LOCK = "dart_train_schema"
+_CLOCK = "dart_clock"  # the test's clock, where there is one
 
 
 class unix_now(FunctionElement[float]):  # noqa: N801 - a function of SQL
@@ -73,6 +75,19 @@ def _unix_now_mysql(element: unix_now, compiler: Any, **_: Any) -> str:
 _NOW = sa.select(unix_now())
 
 
+def now(connection: sa.Connection, *, said: Any = None) -> float:
+    """Return Unix time by the database's clock, which all machines of a run share, or by the test's.
+
+    Args:
+        connection: of a `Store`.
+        said: what the database said of the time in an earlier statement of the transaction.
+    """
+    clock = connection.get_execution_options().get(_CLOCK)
+    if clock is not None:
+        return clock()
+    return float(connection.execute(_NOW).scalar_one() if said is None else said)
+
+
 class Store:
     """One database, shared by threads; any number of processes may open the same one.
 
@@ -80,7 +95,8 @@ class Store:
         url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
         busy_timeout_s: how long a transaction waits for the lock of another one.
         unavailable_timeout_s: how long a transaction is tried again while a server cannot be reached.
-        upgrade: bring an older schema up to date instead of refusing it.
+        upgrade: make the tables by the migrations, or bring an older schema up to date instead of refusing it.
+        clock: returns Unix time, for tests to turn; None for the database's own, which all machines of a run share.
 
     Raises:
         DataError: the database cannot be opened, or has another schema.
@@ -93,7 +109,9 @@ class Store:
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
         upgrade: bool = False,
+        clock: Callable[[], float] | None = None,
     ) -> None:
+        self._clock = clock
         try:
             parsed = sa.make_url(url)
         except exc.ArgumentError as error:
@@ -109,7 +127,11 @@ class Store:
             options: dict[str, Any] = {"timeout": busy_timeout_s}
             # `_run` ends each transaction itself, so that a connection needs no ROLLBACK before the next one.
             self.engine: sa.Engine = sa.create_engine(
-                parsed, connect_args=options, pool_size=16, pool_reset_on_return=None
+                parsed,
+                connect_args=options,
+                pool_size=16,
+                pool_reset_on_return=None,
+                execution_options={_CLOCK: clock},
             )
             self._writer: sa.Engine = self.engine.execution_options(dart_write=True)
             event.listen(self.engine, "connect", _prepare_sqlite)
@@ -144,6 +166,7 @@ class Store:
             isolation_level=isolation,
             paramstyle="format",  # counted, as SQLite's are: see `Prepared`
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            execution_options={_CLOCK: self._clock},
         )
 
         def prepare(connection: Any, _: Any) -> None:
@@ -163,10 +186,6 @@ class Store:
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run a function in a read transaction (one snapshot) and return what it returns."""
         return self._run(self.engine, work)
-
-    def now(self, connection: sa.Connection) -> float:
-        """Return Unix time by the database's clock: the one that all machines of a run share."""
-        return float(connection.execute(_NOW).scalar_one())
 
     def check_alive(self) -> None:
         """Raise `DatabaseGoneError` if the SQLite file was deleted or replaced: SQLite itself does not notice."""
@@ -223,23 +242,21 @@ class Store:
     # Schema
 
     def _ready_schema(self, *, upgrade: bool) -> None:
-        found = self._revision()
-        if found is None:
+        found = self._patiently(lambda: self.read(migrate.revision))
+        if upgrade and (found is None or found in migrate.UPGRADABLE):
+            self.write(self._locked(migrate.upgrade))
+        elif found is None:
             self._create()
-        elif found != REVISION and upgrade:
-            self.write(self._locked(lambda connection: migrate.upgrade(connection)))
-            found = self._revision()
-        if found is not None and found != REVISION:
-            older = found < REVISION
+        elif found != REVISION:
             step = (
                 "bring it up to date with `dart-train data init`"
-                if older
-                else "use the version of the package that made it, or start a new run directory"
+                if found in migrate.UPGRADABLE
+                else "go on with that version, or start a new run directory (or an empty database) with this one"
             )
-            raise SchemaError(f"{self.where} has schema version {found}, this program needs {REVISION}: {step}")
-
-    def _revision(self) -> str | None:
-        return self._patiently(lambda: self.read(migrate.revision))
+            raise SchemaError(
+                f"{self.where} was written by version {self.read(lambda c: migrate.writer(c, found))} of this package "
+                f"(schema {found}), and this is version {VERSION} (schema {REVISION}): {step}"
+            )
 
     def _create(self) -> None:
         def work(connection: sa.Connection) -> None:

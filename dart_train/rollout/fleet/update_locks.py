@@ -30,7 +30,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 
 class Locks(Protocol):
-    """Where locks are kept: a `DataManager`. Its methods may block, and raise `DataError`."""
+    """Where locks are kept: `DatabaseLocks`. Its methods may block, and raise `DataError`."""
 
     def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
         """Take a lock, or hold it for longer; returns who has it now."""

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.files.trajectory_files import image_hash
+from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.rollout_episode import PlayedEpisode, to_trajectory
 
@@ -50,7 +51,7 @@ class Recorder:
 
     def __init__(
         self,
-        data: DataManager,
+        data: Recording,
         *,
         source: str = "rollout",
         unavailable_timeout_s: float = 300.0,
@@ -123,9 +124,7 @@ class Recorder:
     def _record(self, played: PlayedEpisode) -> bool:
         """Record one episode, however often that takes; False when told to stop meanwhile."""
         started = time.perf_counter()
-        trajectory, images = to_trajectory(
-            played, run_id=self._data.run_id, hash_image=self._data.image_hash, source=self._source
-        )
+        trajectory, images = to_trajectory(played, run_id=self._data.run_id, hash_image=image_hash, source=self._source)
         while True:
             try:
                 self._data.record(trajectory, images, expected=played.assignment.group_size)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dart_gym.core.errors import ConfigurationError
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.manager.recording import Recording
 from dart_train.data.store.schema import RolloutState
 from dart_train.rollout.schedule.group_batches import Batches, trained_and_served
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
@@ -16,7 +16,7 @@ from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
 POLL_S = 0.02  # between two looks: desktops stand still meanwhile
 
 
-def make_batches(config: RolloutConfig, data: DataManager) -> Batches | None:
+def make_batches(config: RolloutConfig, data: Recording) -> Batches | None:
     """The batches of a configuration; None where nothing waits for batches. Raises `ConfigurationError`."""
     if config.mode is not Mode.BATCH:
         return None
@@ -42,7 +42,7 @@ class BatchGate:
     def __init__(
         self,
         batches: Batches,
-        data: DataManager,
+        data: Recording,
         *,
         pending: Callable[[], int],
         served: Callable[[], Iterable[int]],

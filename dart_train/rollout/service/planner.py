@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import RolloutConfig
@@ -29,7 +29,7 @@ class Planner:
     def __init__(
         self,
         config: RolloutConfig,
-        data: DataManager,
+        data: Recording,
         scheduler: Scheduler,
         workers: Workers,
         availability: Availability,
@@ -59,7 +59,7 @@ class Planner:
             await asyncio.sleep(pause)
 
     async def _ask(self) -> None:
-        admitted = await asyncio.to_thread(self._data.admit, self._scheduler.unfinished)
+        admitted = bool(await asyncio.to_thread(self._data.admission, self._scheduler.unfinished))
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))

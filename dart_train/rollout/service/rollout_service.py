@@ -27,7 +27,9 @@ from dart_agent.policies.policy import Policy
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.insight import statistics
+from dart_train.data.manager.recording import Recording
+from dart_train.data.store.database_locks import DatabaseLocks
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
@@ -91,7 +93,7 @@ class RolloutService:
     def __init__(
         self,
         config: RolloutConfig,
-        data: DataManager,
+        data: Recording,
         *,
         cluster_url: str,
         weights: Weights,
@@ -189,7 +191,7 @@ class RolloutService:
             directory=sockets,
             log_dir=self._log_dir,
             sync=config.sync,
-            locks=self.data,
+            locks=DatabaseLocks(self.data.store),
         )
         self._sync = WeightSync(
             self._newest_weights, self._pool, interval_s=config.sync_interval_s, availability=self.dependencies.database
@@ -322,14 +324,15 @@ class RolloutService:
         }
 
 
-def _scheduler(config: RolloutConfig, data: DataManager) -> Scheduler:
+def _scheduler(config: RolloutConfig, data: Recording) -> Scheduler:
     """The scheduler of a new life of a run."""
+    records = data.read(statistics.task_stats, data.config.success_window)
     return Scheduler(
         config.tasks,
         group_size=config.group_size,
         seed=config.seed,
         budget=config.budget_rollouts,
-        completed=sum(stats.rollouts for stats in data.task_stats().values()),
+        completed=sum(stats.rollouts for stats in records.values()),
         life=f"{time.time_ns() // 1_000_000:x}",
         max_steps=config.max_steps,
         stay_groups=config.stay_groups,

@@ -4,7 +4,7 @@ Invariants:
     - At most one lease is held. It is committed after its last update, or given back when the holder is closed; a
       killed process stops sending heartbeats, and the data manager takes the groups back.
     - `contained` is the serial of the newest lease that the weights were trained on. It is saved with them, and handed
-      to `DataManager.resume` at the next start: whatever was committed after the saved weights is given back, and
+      to `Leasing.resume` at the next start: whatever was committed after the saved weights is given back, and
       whatever they contain is marked trained. Nothing is trained twice, nothing is lost.
     - With several ranks the main one takes and settles leases and tells the others; a wait for data is cut into short
       ones, so that no rank waits for another longer than `POLL_S`.
@@ -26,8 +26,7 @@ from dart_train.core.train_errors import LeaseError
 from dart_train.trainer.weights.ranks import Ranks
 
 if TYPE_CHECKING:
-    from dart_train.data.manager.data_manager import DataManager
-    from dart_train.data.manager.leased_groups import Group, LeasedGroups
+    from dart_train.data.manager.leasing import Group, LeasedGroups, Leasing
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ class LeaseHolder:
 
     def __init__(
         self,
-        data: DataManager,
+        data: Leasing,
         holder: str,
         *,
         groups: int,
@@ -128,7 +127,7 @@ class LeaseHolder:
                 return leased
             now = time.monotonic()
             if self._ranks.is_main and now - said >= REASON_INTERVAL_S:
-                _log.info("waiting for data since %.0f s: %s", now - started, self._data.why())
+                _log.info("waiting for data since %.0f s: %s", now - started, self._data.diagnose())
                 said = now
 
     def _look(self, started: float) -> tuple[bool, Leased | None]:

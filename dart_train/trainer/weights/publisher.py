@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dart_train.data.groups import checkpoint_rows
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import gathered
 
 if TYPE_CHECKING:
-    from dart_train.data.manager.data_manager import DataManager
+    from dart_train.data.manager.leasing import Leasing
 
 
 _OWN = ("training", "resumed")
@@ -47,7 +48,7 @@ class Publisher:
 
     def __init__(
         self,
-        data: DataManager,
+        data: Leasing,
         root: Path,
         model_dir: Path,
         *,
@@ -106,7 +107,7 @@ class Publisher:
         self._fail_unfinished()
         newest = self._data.newest_checkpoint()
         own = [row.version for row in self._data.checkpoints() if row.source in _OWN]
-        self._first = min(own, default=self._data.next_version() if newest else 1)
+        self._first = min(own, default=self._data.read(checkpoint_rows.next_version) if newest else 1)
         if resumed is not None:
             self.version, self.unpublished = resumed.version, resumed.unpublished
         elif newest is not None and weights_dir is not None and _same(newest.path, weights_dir):
@@ -121,7 +122,7 @@ class Publisher:
         """Say of versions that an earlier life did not finish that they never will be."""
         for row in self._data.checkpoints():
             if row.source in (*_OWN, "initial") and row.completed_at is None and row.status in ("PENDING", "RUNNING"):
-                self._data.fail_checkpoint(row.version)
+                self._data.write(checkpoint_rows.fail, row.version)
                 if row.source in _OWN:
                     checkpoint.remove_version(self._root, row.version)
 
@@ -152,14 +153,14 @@ class Publisher:
         self._tell()
 
     def _write(self, model: Any, source: str, lease: int | None, step: int) -> None:
-        version = self._data.next_version()
+        version = self._data.read(checkpoint_rows.next_version)
         path = checkpoint.version_dir(self._root, version)
-        self._data.announce(version, path, source)
+        self._data.write(checkpoint_rows.announce, version, path, source)
         try:
-            self._data.begin_checkpoint(version)
+            self._data.write(checkpoint_rows.begin, version)
             self._save(model, path, self._model_dir, lease=lease, step=step)
         except Exception:
-            self._data.fail_checkpoint(version)
+            self._data.write(checkpoint_rows.fail, version)
             raise
         self._data.publish(version, path, source)
         self.version, self.unpublished = version, 0
@@ -168,7 +169,7 @@ class Publisher:
         )
         for old in spare:
             if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
-                self._data.deprecate_checkpoint(old)
+                self._data.write(checkpoint_rows.deprecate, old)
                 checkpoint.remove_version(self._root, old)
 
     def _tell(self) -> None:

@@ -266,7 +266,7 @@ def test_the_trainer_ends_once_rollouts_ended_and_too_few_groups_are_left(tmp_pa
         assert not ended()  # there is a group left to train on
         lease = data.lease(1, "trainer")
         assert ended()
-        data.release(lease.lease_id)
+        lease.release()
         assert not ended()
         context.stop.set()
         assert ended()

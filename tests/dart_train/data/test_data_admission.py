@@ -82,13 +82,13 @@ def test_a_task_of_which_enough_waits_is_refused_until_the_trainer_took_some(dat
     data.config = SMALL.model_copy(update={"task_groups_ahead": 1})
     limits = {"fake/button": None, "another": None}
     record_group(data, "g0")
-    assert data.admit(0, "fake/button")  # less than a batch waits: else the trainer could wait for ever
+    assert data.admission(0, "fake/button")  # less than a batch waits: else the trainer could wait for ever
     record_group(data, "g1")
-    assert data.admit(0)
-    assert data.admit(0, "another")
-    assert not data.admit(0, "fake/button")
+    assert data.admission(0)
+    assert data.admission(0, "another")
+    assert not data.admission(0, "fake/button")
     assert "2 groups of this task wait already, 1 may" in data.admission(0, "fake/button").reason
     assert {task: plan.admitted for task, plan in data.plans(limits).items()} == {"fake/button": False, "another": True}
     data.lease(1, "me")
-    assert data.admit(0, "fake/button")
+    assert data.admission(0, "fake/button")
     assert all(plan.admitted for plan in data.plans(limits).values())

@@ -21,6 +21,8 @@ import sqlalchemy as sa
 from data_builders import CONTEXT, make_step, make_trajectory, open_manager, picture, publish, record_group
 
 from dart_train.data import DataManager, RolloutState, image_hash
+from dart_train.data.groups import checkpoint_rows, lease_rows
+from dart_train.data.insight import serving
 from dart_train.data.store import prepared_statements
 from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run, rollout_step
 
@@ -81,12 +83,12 @@ def _train(data: DataManager, name: str) -> None:
 
 
 def _publish(data: DataManager, name: str) -> None:
-    version = data.next_version()
+    version = data.read(checkpoint_rows.next_version)
     path = data.files.root.parent / "checkpoints" / f"v{version}"
     path.mkdir(parents=True)
-    data.announce(version, path)
+    data.write(checkpoint_rows.announce, version, path)
     data.publish(version, path)
-    data.serve("r0", version)
+    data.serving("r0", version)
 
 
 def _expire(data: DataManager, name: str) -> None:
@@ -154,7 +156,7 @@ def test_training(tmp_path):
         weights = json.loads((tmp_path / "weights.json").read_text())
         assert Counter(weights["groups"]) == Counter(f"g{index}" for index in range(1, boundary + 1))
         assert data.counts()["trained"] == 2 * boundary
-        assert data.surplus() == 0
+        assert data.read(lease_rows.count_surplus) == 0
         used = data.store.read(lambda c: list(c.execute(sa.select(rollout_run.c.used)).scalars()))
         assert used == [1] * (2 * boundary)
 
@@ -175,7 +177,7 @@ def test_publishing(tmp_path):
             if not killed:
                 break
         assert boundary > 5
-        assert data.serving() == {"r0": data.newest_checkpoint().version}
+        assert data.read(serving.serving_now) == {"r0": data.newest_checkpoint().version}
 
 
 def test_expiring(tmp_path):

@@ -13,7 +13,8 @@ from data_builders import make_step, make_trajectory, open_manager, publish, rec
 from dart_train.core.train_errors import LeaseError
 from dart_train.core.trajectory import Step
 from dart_train.data import Resumed
-from dart_train.data.groups import leases
+from dart_train.data.groups import checkpoint_rows, lease_rows
+from dart_train.data.insight import serving
 from dart_train.data.store.schema import lease, rollout_step
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -60,7 +61,7 @@ def test_a_lease_that_was_lost_is_noticed(database, tmp_path):
     with open_manager(tmp_path) as data:
         record_group(data, "g")
         with data.lease(1, "me", ttl_s=0.3) as leased:
-            data.release(leased.lease_id)
+            data.write(lease_rows.release, leased.lease_id)  # as a sweep does when heartbeats stop
             assert leased.lost.wait(60)
             with pytest.raises(LeaseError, match="is released"):
                 leased.commit(0)
@@ -105,7 +106,7 @@ def test_what_was_trained_into_lost_weights_comes_back(data):
     assert (again.groups[0].key, again.serial) == ("g1", 3)
     again.commit(0)
     assert data.resume("me", 3) == Resumed()
-    assert data.surplus() == 0
+    assert data.read(lease_rows.count_surplus) == 0
 
 
 def test_another_holder_and_unknown_weights_are_left_alone(data):
@@ -125,7 +126,7 @@ def test_what_others_trained_meanwhile_is_surplus(data, clock):
     clock.now += 10
     data.lease(1, "other").commit(0)
     assert data.resume("me", mine.serial).surplus == 1
-    assert data.surplus() == 1
+    assert data.read(lease_rows.count_surplus) == 1
 
 
 def test_the_version_that_resulted_is_written_down(data):
@@ -155,14 +156,14 @@ def test_versions_are_published_served_and_retired(data, clock):
     publish(data, 0)
     clock.now += 1
     publish(data, 1)
-    data.serve("r0", 0)
-    data.serve("r1", 0)
-    data.serve("r0", 1)
-    assert data.serving() == {"r1": 0, "r0": 1}
-    data.serve("r1", None)
+    data.serving("r0", 0)
+    data.serving("r1", 0)
+    data.serving("r0", 1)
+    assert data.read(serving.serving_now) == {"r1": 0, "r0": 1}
+    data.serving("r1", None)
     clock.now += 1
-    data.deprecate_checkpoint(0)
-    newest, oldest = data.versions()
+    data.write(checkpoint_rows.deprecate, 0)
+    newest, oldest = data.read(serving.version_lives)
     assert (newest.version, newest.published_at, newest.retired_at, newest.replicas) == (1, 1001.0, None, ("r0",))
     assert (oldest.version, oldest.published_at, oldest.retired_at, oldest.replicas) == (0, 1000.0, 1002.0, ())
 
@@ -179,7 +180,7 @@ def test_stale_groups_beyond_one_sweeps_share_are_expired_too(data, monkeypatch)
     for index in range(7):
         record_group(data, f"g{index}", version=0)
     publish(data, 9)
-    monkeypatch.setattr(leases, "SWEEP_GROUPS", 3)
+    monkeypatch.setattr(lease_rows, "SWEEP_GROUPS", 3)
     assert data.sweep().expired_groups == 7
     assert data.counts()["expired"] == 14
 
@@ -188,7 +189,7 @@ def test_what_was_trained_is_not_looked_at_again(database, data):
     """A lease reads the waiting groups off their index, however long the run is."""
     engine = data.store.engine
     for oldest in (None, 3):
-        query = leases._in_order("run", oldest).limit(8)
+        query = lease_rows._in_order("run", oldest).limit(8)
         text = str(query.compile(dialect=engine.dialect, compile_kwargs={"literal_binds": True}))
         explain = "EXPLAIN QUERY PLAN " if database == "sqlite" else "EXPLAIN "
         plan = str(data.store.read(lambda c: list(c.exec_driver_sql(explain + text))))  # noqa: B023 - called at once

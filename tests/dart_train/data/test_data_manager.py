@@ -22,6 +22,8 @@ from data_builders import (
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import CheckpointError, CorruptDataError, InvalidTrajectoryError, LeaseError
 from dart_train.data import CheckpointStatus, RolloutState, image_hash
+from dart_train.data.groups import checkpoint_rows, lease_rows
+from dart_train.data.manager.leasing import LeasedGroups
 from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run
 
 pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
@@ -189,11 +191,11 @@ def test_a_commit_marks_what_was_trained_and_may_be_repeated(data):
     assert set(states(data).values()) == {"leased"}
     assert [row.used for row in rows(data, rollout_run)] == [0, 0]
     for _ in range(2):
-        data.commit(leased.lease_id, 4)
+        leased.commit(4)
         assert set(states(data).values()) == {"trained"}
         assert [row.used for row in rows(data, rollout_run)] == [1, 1]
         assert {row.trained_version for row in rows(data, rollout_meta)} == {4}
-    data.release(leased.lease_id)
+    leased.release()
     assert set(states(data).values()) == {"trained"}
 
 
@@ -201,38 +203,38 @@ def test_a_release_gives_groups_back(data):
     record_group(data, "g")
     leased = data.lease(1, "me")
     for _ in range(2):
-        data.release(leased.lease_id)
+        leased.release()
     assert set(states(data).values()) == {"recorded"}
     assert data.lease(1, "you").groups == leased.groups
     with pytest.raises(LeaseError, match=r"of 'me' is released"):
-        data.commit(leased.lease_id, 1)
+        leased.commit(1)
 
 
 def test_a_dead_holders_groups_come_back_after_the_time_to_live(data, clock):
     record_group(data, "g")
     dead = data.lease(1, "dead", ttl_s=30)
     clock.now += 29
-    data.heartbeat(dead.lease_id)
+    dead.heartbeat()
     clock.now += 29
     assert data.lease(1, "alive") is None
     clock.now += 2
     alive = data.lease(1, "alive")
     assert alive is not None
     with pytest.raises(LeaseError, match="is expired: .* heartbeats more often than every 30 s"):
-        data.heartbeat(dead.lease_id)
+        dead.heartbeat()
     with pytest.raises(LeaseError, match="is expired: others have 1 of its groups"):
-        data.commit(dead.lease_id, 1)
+        dead.commit(1)
     assert set(states(data).values()) == {"leased"}
-    data.release(dead.lease_id)
-    data.commit(alive.lease_id, 1)
-    assert data.surplus() == 1
+    dead.release()
+    alive.commit(1)
+    assert data.read(lease_rows.count_surplus) == 1
 
 
 def test_late_work_counts_while_nobody_else_has_the_groups(data, clock):
     record_group(data, "g")
     leased = data.lease(1, "slow", ttl_s=1)
     clock.now += 100
-    data.commit(leased.lease_id, 1)
+    leased.commit(1)
     assert data.sweep().returned_leases == 0
     assert set(states(data).values()) == {"trained"}
 
@@ -242,16 +244,16 @@ def test_a_restarted_holder_gives_back_what_its_earlier_life_had(data):
     record_group(data, "g1")
     data.lease(1, "trainer")
     other = data.lease(1, "other")
-    assert data.release_all("trainer") == 1
+    assert data.resume("trainer", None).released == 1
     assert data.ready() == (1, 2)
-    data.heartbeat(other.lease_id)
+    other.heartbeat()
 
 
 @pytest.mark.parametrize("use", ["commit", "heartbeat", "release", "reject"])
 def test_unknown_leases_are_errors(data, use):
     arguments = {"commit": (1,), "reject": ("g",)}.get(use, ())
     with pytest.raises(LeaseError, match="no lease 'nonsense' in run 'run'"):
-        getattr(data, use)("nonsense", *arguments)
+        getattr(LeasedGroups(data, "nonsense", 1, (), ttl_s=60), use)(*arguments)
 
 
 def test_a_waiting_lease_gets_what_is_recorded_meanwhile(data):
@@ -282,10 +284,10 @@ def test_a_trainer_may_reject_a_group_of_its_lease(data):
     for index in range(2):
         record_group(data, f"g{index}")
     leased = data.lease(2, "me")
-    data.reject(leased.lease_id, "g0")
+    leased.reject("g0")
     with pytest.raises(LeaseError, match="no group 'g0'"):
-        data.reject(leased.lease_id, "g0")
-    data.commit(leased.lease_id, 1)
+        leased.reject("g0")
+    leased.commit(1)
     assert (data.census().corrupt, data.census().trained) == (2, 2)
 
 
@@ -302,7 +304,7 @@ def test_stale_groups_are_not_leased_even_without_a_sweep(data):
     assert data.ready() == (1, 2)
     assert [group.key for group in data.lease(1, "me").groups] == ["new"]
     assert states(data)["old-0"] == "expired"
-    assert "2 older than version 2" in data.why()
+    assert "2 older than version 2" in data.diagnose()
 
 
 def test_the_oldest_step_of_any_member_decides(data):
@@ -333,22 +335,22 @@ def test_without_a_limit_nothing_is_stale(tmp_path):
 def test_the_status_of_a_checkpoint_is_true_at_every_moment(data, tmp_path):
     path = tmp_path / "checkpoints" / "v0"
     assert data.newest_checkpoint() is None
-    assert data.next_version() == 0
-    data.announce(0, path, "initial")
+    assert data.read(checkpoint_rows.next_version) == 0
+    data.write(checkpoint_rows.announce, 0, path, "initial")
     assert [row.status for row in data.checkpoints()] == [CheckpointStatus.PENDING]
     assert data.newest_checkpoint() is None
-    assert data.next_version() == 1
+    assert data.read(checkpoint_rows.next_version) == 1
     with pytest.raises(CheckpointError, match="does not exist: write v0 there first"):
         data.publish(0, path)
     for _ in range(2):
-        data.begin_checkpoint(0)
+        data.write(checkpoint_rows.begin, 0)
         assert [row.status for row in data.checkpoints()] == [CheckpointStatus.RUNNING]
     path.mkdir(parents=True)
     for _ in range(2):
         data.publish(0, path)
-    data.begin_checkpoint(0)  # what is complete stays so
+    data.write(checkpoint_rows.begin, 0)  # what is complete stays so
     with pytest.raises(CheckpointError, match="announce it first"):
-        data.begin_checkpoint(7)
+        data.write(checkpoint_rows.begin, 7)
     newest = data.newest_checkpoint()
     assert (newest.version, newest.path, newest.source) == (0, str(path), "initial")
     row = rows(data, checkpoint)[0]
@@ -361,15 +363,15 @@ def test_the_status_of_a_checkpoint_is_true_at_every_moment(data, tmp_path):
 def test_retired_checkpoints_still_count(data):
     for version in range(3):
         publish(data, version)
-    data.announce(3, "/somewhere/v3")
-    data.fail_checkpoint(3)
-    data.deprecate_checkpoint(2)
+    data.write(checkpoint_rows.announce, 3, "/somewhere/v3")
+    data.write(checkpoint_rows.fail, 3)
+    data.write(checkpoint_rows.deprecate, 2)
     assert data.newest_checkpoint().version == 1
-    assert data.next_version() == 4
+    assert data.read(checkpoint_rows.next_version) == 4
     assert data.store.read(data._oldest_allowed) == 0
     assert [row.status.value for row in data.checkpoints()] == ["FAILED", "DEPRECATED", "COMPLETED", "COMPLETED"]
     with pytest.raises(CheckpointError, match="no v9"):
-        data.deprecate_checkpoint(9)
+        data.write(checkpoint_rows.deprecate, 9)
 
 
 def test_paths_are_stored_absolute_and_remote_ones_as_they_are(data, tmp_path, monkeypatch):
@@ -379,7 +381,7 @@ def test_paths_are_stored_absolute_and_remote_ones_as_they_are(data, tmp_path, m
     data.publish(1, "s3://bucket/v1")
     assert [row.path for row in data.checkpoints()] == ["s3://bucket/v1", str(tmp_path / "here")]
     with pytest.raises(CheckpointError, match="longer than 255"):
-        data.announce(2, "/" + "x" * 300)
+        data.write(checkpoint_rows.announce, 2, "/" + "x" * 300)
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
@@ -389,7 +391,7 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         data.set_fact("seed", {"next": 5})
         data.set_fact("seed", {"next": 6})
     with open_manager(tmp_path) as data:
-        assert data.next_version() == 1
+        assert data.read(checkpoint_rows.next_version) == 1
         assert data.ready() == (1, 2)
         assert data.fact("seed") == {"next": 6}
         assert data.fact("other", "nothing") == "nothing"
@@ -400,23 +402,23 @@ def test_a_run_goes_on_where_it_was(tmp_path):
 
 def test_admission_stops_when_the_trainer_is_behind(data):
     """Two batches of two groups of two: eight trajectories may wait or run."""
-    assert data.admit(7)
-    assert not data.admit(8)
+    assert data.admission(7)
+    assert not data.admission(8)
     for index in range(3):
         record_group(data, f"g{index}")
-    assert data.admit(1)
-    assert not data.admit(2)
+    assert data.admission(1)
+    assert not data.admission(2)
     data.record(make_trajectory("unfinished", "u"))
-    assert data.admit(1)
+    assert data.admission(1)
     leased = data.lease(2, "me")
-    assert data.admit(5)
-    data.release(leased.lease_id)
+    assert data.admission(5)
+    leased.release()
     publish(data, 9)
-    assert data.admit(7)
+    assert data.admission(7)
 
 
 def test_why_accounts_for_every_trajectory(data):
-    assert "is the rollout service running" in data.why()
+    assert "is the rollout service running" in data.diagnose()
     publish(data, 5)
     record_group(data, "stale", version=1)
     record_group(data, "same", (0.0, 0.0), version=5)
@@ -424,7 +426,7 @@ def test_why_accounts_for_every_trajectory(data):
     data.record(make_trajectory("alone", "alone", version=5))
     data.record(make_trajectory("broken", "b", None, terminal=TerminalState.ENV_ERROR, steps=()))
     data.record(make_trajectory("demo", "", source="oracle"))
-    assert data.why() == (
+    assert data.diagnose() == (
         "2 of 9 trajectories eligible in 1 groups: 2 older than version 3 (serving versions {5}; rows carry {1}), "
         "2 in groups with no variance (1 groups all 0), 1 in unfinished groups (1 with 1 of 2), "
         "1 in the pool or demonstrations, 1 ended in an environment, engine or evaluation error (env_error 1)"

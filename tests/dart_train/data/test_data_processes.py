@@ -22,8 +22,8 @@ pytestmark = [
 def _train(folder: Path, name: str, results) -> None:
     with open_manager(folder) as data:
         while (leased := data.lease(2, name, at_least=1)) is not None:
-            data.heartbeat(leased.lease_id)
-            data.commit(leased.lease_id, 1)
+            leased.heartbeat()
+            leased.commit(1)
             results.put((name, [group.key for group in leased.groups]))
     results.put((name, None))
 

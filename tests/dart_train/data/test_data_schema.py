@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import mysql
 
+from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import SchemaError
-from dart_train.data.groups import leases
 from dart_train.data.store import migrate, schema
 from dart_train.data.store.ddl import FILES, ddl
 from dart_train.data.store.sql_store import Store
@@ -186,53 +187,53 @@ def _described(engine: sa.Engine) -> dict[str, object]:
 
 
 def test_migrations_from_nothing_make_the_schema(empty):
-    with empty.begin() as connection:
-        assert migrate.upgrade(connection) is None
-        assert migrate.revision(connection) == schema.REVISION
+    """`dart-train data init` runs them; opening a database without tables makes the schema at once."""
+    Store(_url(empty), upgrade=True).close()
     Store(_url(empty)).close()
     migrated = _described(empty)
     with empty.begin() as connection:
+        assert migrate.writer(connection, schema.REVISION) == VERSION
         schema.metadata.drop_all(connection)
         schema.version_metadata.drop_all(connection)
-        migrate.create(connection)
+    Store(_url(empty)).close()
     assert migrated == _described(empty)
     assert len(migrated) == len(schema.metadata.tables) + 1
 
 
-def test_a_run_of_the_first_version_goes_on_after_init(empty):
-    """A lease was held, and a group was half recorded, when the package was brought up to date."""
+@pytest.mark.parametrize("upgrade", [True, False])
+def test_an_interrupted_start_can_be_made_again(empty, upgrade):
+    """MySQL commits each such statement by itself: some tables are there, and one lacks an index."""
     with empty.begin() as connection:
-        migrate.upgrade(connection, to="0001")
-        connection.execute(sa.text("DROP TABLE alembic_version"))  # the first version had none
-        values = "('', 'schema_version', '1'), ('run', 'seed', '7')"
-        connection.execute(sa.text(f"INSERT INTO run_state (run_id, name, value) VALUES {values}"))
-        connection.execute(
-            sa.text(
-                "INSERT INTO rollout_group (run_id, group_key, task_id, expected, members, reward_min, reward_max, "
-                "oldest_version, state, reason, lease_id, created_at) "
-                "VALUES ('run', 'g', 't', 2, 2, 0, 1, 3, 'leased', '', 'l1', 5.0)"
-            )
-        )
-        connection.execute(
-            sa.text(
-                "INSERT INTO lease (lease_id, run_id, holder, state, num_groups, ttl_s, created_at, expires_at) "
-                "VALUES ('l1', 'run', 'me', 'held', 1, 60, 5.0, 1e12)"
-            )
-        )
-    with pytest.raises(SchemaError, match="schema version 0001, .* `dart-train data init`"):
-        Store(_url(empty))
-    Store(_url(empty), upgrade=True).close()
-    store = Store(_url(empty))
-    store.write(lambda c: leases.release(c, "run", "l1"))
-    assert store.read(lambda c: leases.count_ready(c, "run", 3)) == (1, 2)
-    store.close()
-
-
-def test_an_interrupted_migration_can_be_run_again(empty):
-    with empty.begin() as connection:
-        migrate.upgrade(connection, to="0001")
-        connection.execute(sa.text("ALTER TABLE lease ADD COLUMN serial INTEGER NOT NULL DEFAULT 0"))
-        connection.execute(sa.text("CREATE INDEX idx_rollout_group_task ON rollout_group (run_id, task_id, state)"))
-        schema.metadata.tables["serving"].create(connection)
-    Store(_url(empty), upgrade=True).close()
+        for name in ("rollout_run", "lease", "serving"):
+            schema.metadata.tables[name].create(connection)
+        schema.serving.indexes.copy().pop().drop(connection)
+    Store(_url(empty), upgrade=upgrade).close()
     Store(_url(empty)).close()
+    assert ("idx_serving_run", ("run_id", "ended_at"), False) in _described(empty)["serving"]["indexes"]
+
+
+@pytest.mark.parametrize(("revision", "version"), [("0001", "0.1.0"), ("0002", "0.1.0"), ("0.3.0", "0.3.1")])
+@pytest.mark.parametrize("upgrade", [True, False])
+def test_a_database_of_another_version_is_refused_with_who_wrote_it(empty, revision, version, upgrade):
+    with empty.begin() as connection:
+        migrate.create(connection)
+        connection.execute(schema.alembic_version.update().values(version_num=revision))
+        if revision.count(".") == 2:
+            written = schema.run_state.c.name == "package_version"
+            connection.execute(schema.run_state.update().where(written).values(value=version))
+    message = rf"written by version {version} of this package \(schema {revision}\).*go on with that version, or start"
+    with pytest.raises(SchemaError, match=message):
+        Store(_url(empty), upgrade=upgrade)
+
+
+def test_a_database_from_before_there_were_migrations_is_refused(empty):
+    with empty.begin() as connection:
+        schema.run_state.create(connection)
+        connection.execute(schema.run_state.insert().values(run_id="", name="schema_version", value=1))
+    with pytest.raises(SchemaError, match=r"written by version 0\.1\.0 of this package"):
+        Store(_url(empty))
+
+
+def test_the_version_is_the_packages():
+    pyproject = tomllib.loads((SQL.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pyproject["project"]["version"] == VERSION

@@ -11,6 +11,7 @@ from data_builders import CONTEXT, RUN, make_trajectory, open_manager, publish, 
 
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import DatabaseGoneError
+from dart_train.data.insight import statistics
 from dart_train.data.maintenance.data_service import DataService, run_data_service
 from dart_train.data.store.schema import task_state
 from dart_train.data.store.sql_store import Store
@@ -45,7 +46,7 @@ def test_the_process_keeps_order_until_it_is_told_to_end(database, tmp_path):
         os.kill(process.pid, signal.SIGTERM)
         process.join(30)
         assert process.exitcode == 0
-        assert data.saved_task_stats()["fake/button"].rollouts == 5
+        assert data.read(statistics.saved_task_stats)["fake/button"].rollouts == 5
     last = list(read_metrics(tmp_path / "data.jsonl"))[-1]
     assert (last["total"], last["stale"], last["unfinished"], last["eligible"]) == (5, 4, 1, 0)
     assert (last["newest_version"], last["returned_leases"]) == (9, 1)
@@ -111,7 +112,13 @@ def test_a_busy_database_costs_only_a_turn(database, tmp_path, caplog):
         _wait_for(lambda: "the database is away" in caplog.text)
         leave.set()
         holder.join()
-        _wait_for(lambda: data.saved_task_stats()["fake/button"].rollouts == 1 if data.saved_task_stats() else False)
+        _wait_for(
+            lambda: (
+                data.read(statistics.saved_task_stats)["fake/button"].rollouts == 1
+                if data.read(statistics.saved_task_stats)
+                else False
+            )
+        )
         stop.set()
         service.join(20)
         assert not service.is_alive()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dart_gym.core.outcomes import TerminalState
 from dart_train.data import CurationConfig
-from dart_train.data.curation.leftovers import Leftover, regroup
+from dart_train.data.curation.regrouping import Leftover, regroup
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import TaskEntry
 
@@ -54,7 +54,7 @@ def test_groups_that_mostly_succeed_are_dropped_and_counted(tmp_path, clock, dat
         record_group(data, "hard", (1.0, 0.0, 0.0, 0.0))
         assert [group.key for group in data.lease(1, "trainer").groups] == ["hard"]
         assert data.status().dropped == {"too_easy": 4}
-        assert "4 in groups that mostly succeed" in data.why()
+        assert "4 in groups that mostly succeed" in data.diagnose()
 
 
 def test_leftovers_of_a_task_become_a_group_within_the_window(tmp_path, clock, database):
@@ -64,10 +64,10 @@ def test_leftovers_of_a_task_become_a_group_within_the_window(tmp_path, clock, d
         first = record_group(data, "g", (1.0, 0.0, 0.0, 1.0), version=5)
         data.sweep()
         data.lease(1, "trainer").commit(5)
-        assert data.replay_leftovers() == 1
+        assert data.regroup() == 1
         [group] = data.lease(1, "trainer").groups
         assert [item.trajectory_id for item in group.trajectories] == first[:2]  # the two that were left out
-        assert data.replay_leftovers() == 0
+        assert data.regroup() == 0
         assert data.status().decisions["replay_leftovers: grouped"] == 1
 
 
@@ -75,9 +75,9 @@ def test_members_of_groups_that_never_filled_are_grouped_anew(tmp_path, clock, d
     with open_manager(tmp_path, clock, config(group_size=2, replay_leftovers=True, leftover_after_s=60.0)) as data:
         for name, reward in (("a", 1.0), ("b", 0.0)):
             data.record(make_trajectory(name, f"lone-{name}", reward))
-        assert data.replay_leftovers() == 0  # their groups may still fill
+        assert data.regroup() == 0  # their groups may still fill
         clock.now += 61
-        assert data.replay_leftovers() == 1
+        assert data.regroup() == 1
         late = data.record(make_trajectory("late", "lone-a", 0.0))
         assert late == "rejected"
         leased = data.lease(1, "trainer")

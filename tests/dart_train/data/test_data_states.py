@@ -20,6 +20,7 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import LeaseError
 from dart_train.core.trajectory import Trajectory
 from dart_train.data import LeasedGroups
+from dart_train.data.groups import lease_rows
 from dart_train.data.store.schema import rollout_group, rollout_meta, rollout_run
 
 OF_GROUP = {
@@ -212,13 +213,13 @@ class Life(RuleBasedStateMachine):
         """Once every trainer has begun again: trained is what their weights hold, each group once."""
         held = Counter(key for trainer in self.trainers.values() for key in trainer.now.groups)
         twice = sum(times - 1 for times in held.values())
-        assert twice <= self.data.surplus()
+        assert twice <= self.data.read(lease_rows.count_surplus)
         rows = self.data.store.read(
             lambda c: dict(c.execute(sa.select(rollout_group.c.group_key, rollout_group.c.state)).all())
         )
         assert {key for key, state in rows.items() if state == "trained"} <= set(held)
         # What left the window while its lease was lost was trained all the same; what others have will be again.
-        assert sum(rows[key] not in ("trained", "expired") for key in held) <= self.data.surplus()
+        assert sum(rows[key] not in ("trained", "expired") for key in held) <= self.data.read(lease_rows.count_surplus)
 
 
 @pytest.mark.thorough

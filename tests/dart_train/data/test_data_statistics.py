@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dart_gym.core.outcomes import TerminalState
 from dart_train.data.files.lru_cache import LRUCache
-from dart_train.data.insight.statistics import Bucket, TaskStats
+from dart_train.data.insight import statistics
+from dart_train.data.insight.statistics import TaskStats
 
 pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
 
@@ -54,32 +55,29 @@ def test_task_records_are_right(tmp_path, rollouts):
             many = tuple(make_step() for _ in range(steps))
             data.record(make_trajectory(f"t{index}", f"g{index}", reward, task_id=task, steps=many, source=source))
         data.refresh_task_stats()
-        assert data.task_stats() == expected_stats(rollouts, 4)
-        assert data.saved_task_stats() == data.task_stats()
+        assert data.read(statistics.task_stats, 4) == expected_stats(rollouts, 4)
+        assert data.read(statistics.saved_task_stats) == data.read(statistics.task_stats, 4)
         assert data.refresh_task_stats() == 0
 
 
 def test_mean_steps_keep_their_digits(data):
     for index, steps in enumerate((1, 1, 2)):
         data.record(make_trajectory(f"t{index}", f"g{index}", 0.0, steps=(make_step(),) * steps))
-    assert data.task_stats()["fake/button"].mean_steps == pytest.approx(4 / 3, rel=1e-12)
+    assert data.read(statistics.task_stats, 4)["fake/button"].mean_steps == pytest.approx(4 / 3, rel=1e-12)
 
 
 def test_errors_are_not_failures_in_the_records(data):
     data.record(make_trajectory("ok", "a", 1.0))
     data.record(make_trajectory("lost", "b", 0.0, terminal=TerminalState.MODEL_ERROR))
-    assert data.task_stats()["fake/button"].success_rate == 1.0
-    assert data.reward_history() == [("fake/button", 1.0)]
+    assert data.read(statistics.task_stats, 4)["fake/button"].success_rate == 1.0
+    assert data.read(statistics.reward_history) == [("fake/button", 1.0)]
 
 
-def test_success_over_time(data):
+def test_rewards_come_in_the_order_of_recording(data):
     for index, (at, reward) in enumerate([(105.0, 0.0), (109.9, 1.0), (110.0, 1.0), (135.0, 0.5)]):
         task = "fake/late" if at > 130 else "fake/button"
         data.record(make_trajectory(f"t{index}", f"g{index}", reward, created_at=at, task_id=task))
-    assert data.success_over_time(10.0) == [Bucket(100.0, 2, 0.5), Bucket(110.0, 1, 1.0), Bucket(130.0, 1, 0.5)]
-    assert data.success_over_time(10.0, since=109.0)[0] == Bucket(100.0, 1, 1.0)
-    assert data.success_over_time(10.0, task_id="fake/late") == [Bucket(130.0, 1, 0.5)]
-    assert data.reward_history() == [
+    assert data.read(statistics.reward_history) == [
         ("fake/button", 0.0),
         ("fake/button", 1.0),
         ("fake/button", 1.0),
@@ -93,8 +91,8 @@ def test_staleness_of_what_was_trained(data):
         record_group(data, f"g{index}", version=version)
     record_group(data, "waiting", version=4)
     leased = data.lease(3, "me")
-    data.commit(leased.lease_id, 5)
-    assert data.staleness_histogram() == {1: 2, 2: 4}
+    leased.commit(5)
+    assert data.read(statistics.staleness_histogram) == {1: 2, 2: 4}
 
 
 def test_utilisation_is_desktop_time_over_what_there_was(data):
@@ -103,17 +101,18 @@ def test_utilisation_is_desktop_time_over_what_there_was(data):
         steps = (make_step(actions=({}, {})), make_step())
         data.record(make_trajectory(f"t{index}", f"g{index}", created_at=at, steps=steps))
     data.record(make_trajectory("demo", "", created_at=102.0, source="oracle"))
-    throughput = data.throughput(100.0, 110.0, slots=2)
+    throughput = data.read(statistics.throughput, 100.0, 110.0, slots=2)
     assert (throughput.trajectories, throughput.actions, throughput.env_seconds) == (3, 9, 3.0)
     assert throughput.utilisation == pytest.approx(3.0 / 20.0)
     assert throughput.actions_per_minute == pytest.approx(54.0)
-    assert data.throughput(100.0, 110.0).utilisation is None
-    assert data.throughput(0.0, 1.0, slots=2).utilisation == 0.0
+    assert data.read(statistics.throughput, 100.0, 110.0).utilisation is None
+    assert data.read(statistics.throughput, 0.0, 1.0, slots=2).utilisation == 0.0
 
 
 def test_statistics_of_an_empty_run(data):
-    assert data.task_stats() == data.saved_task_stats() == data.staleness_histogram() == {}
-    assert data.success_over_time(60.0) == data.reward_history() == data.checkpoints() == []
+    assert data.read(statistics.task_stats, 4) == data.read(statistics.saved_task_stats) == {}
+    assert data.read(statistics.staleness_histogram) == {}
+    assert data.read(statistics.reward_history) == data.checkpoints() == []
     assert set(data.counts().values()) == {0}
 
 
@@ -136,4 +135,4 @@ def test_the_cache_keeps_what_was_used_last():
 def test_time_of_recording_stands_in_for_a_missing_end(tmp_path):
     with open_manager(tmp_path, Clock(500.0)) as data:
         data.record(make_trajectory("t", created_at=0.0))
-        assert data.throughput(500.0, 501.0).trajectories == 1
+        assert data.read(statistics.throughput, 500.0, 501.0).trajectories == 1

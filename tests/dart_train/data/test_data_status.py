@@ -58,7 +58,7 @@ def test_one_snapshot_tells_everything(busy):
 
 
 def test_why_says_which_versions_are_served_and_which_rows_carry(busy):
-    why = busy.why(asked=12)
+    why = busy.diagnose(asked=12)
     assert "12 groups asked for" in why
     assert "4 older than version 6 (serving versions {6,7}; rows carry {3,4})" in why
     assert "2 in groups with no variance (1 groups all 1)" in why
@@ -71,13 +71,13 @@ def test_groups_that_no_sweep_has_expired_count_as_stale(run):
     publish(run, 1)
     record_group(run, "old", version=1)
     publish(run, 7)
-    assert "2 older than version 6 (serving versions {7}; rows carry {1})" in run.why()
+    assert "2 older than version 6 (serving versions {7}; rows carry {1})" in run.diagnose()
 
 
 def test_why_names_what_the_engines_really_serve(busy):
-    busy.serve("r0", 7)
-    busy.serve("r1", 5)  # one that missed an update: its rollouts will be stale as well
-    assert "(serving versions {5,7}; rows carry {3,4})" in busy.why()
+    busy.serving("r0", 7)
+    busy.serving("r1", 5)  # one that missed an update: its rollouts will be stale as well
+    assert "(serving versions {5,7}; rows carry {3,4})" in busy.diagnose()
 
 
 def test_the_same_numbers_go_to_the_metrics(busy, tmp_path):

@@ -117,7 +117,7 @@ def test_a_run_records_leases_and_trains_wherever_its_files_are(root, tmp_path):
         leased = trainer.lease(1, "trainer")
         assert [item.trajectory_id for item in leased.groups[0].trajectories] == ["a", "b"]
         assert (trainer.load_image(name) == image).all()
-        trainer.commit(leased.lease_id, 0)
+        leased.commit(0)
     reopened = TrajectoryFiles(root)
     reopened.storage.remove(image_key(name))
     with pytest.raises(CorruptDataError, match=name):

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, parse_config
-from dart_train.core.train_errors import CorruptDataError, DataError
+from dart_train.core.train_errors import CorruptDataError, DataError, SchemaError
 from dart_train.data import DataManager
+from dart_train.data.insight import serving, statistics
 from dart_train.data.maintenance.transfer import export_run, import_run
-from dart_train.data.store.schema import alembic_version
+from dart_train.data.store.schema import REVISION, alembic_version
 from dart_train.data.store.sql_store import Store
 
 MINIMAL = {"name": "tiny", "rollout": {"tasks": [{"id": "fake/button"}]}}
@@ -33,7 +34,7 @@ def _lived_in(data: DataManager) -> None:
     data.lease(1, "me", ttl_s=1e6)
     data.refresh_task_stats()
     data.set_fact("seed", 7)
-    data.serve("r0", 0)
+    data.serving("r0", 0)
 
 
 def test_a_run_comes_back_from_an_archive(database, data, tmp_path):
@@ -48,8 +49,8 @@ def test_a_run_comes_back_from_an_archive(database, data, tmp_path):
         assert import_run(copy, tmp_path / "run.tar") == done
         assert copy.census() == data.census()
         assert copy.counts() == data.counts()
-        assert copy.saved_task_stats() == data.saved_task_stats()
-        assert (copy.fact("seed"), copy.serving(), copy.ready()) == (7, {"r0": 0}, data.ready())
+        assert copy.read(statistics.saved_task_stats) == data.read(statistics.saved_task_stats)
+        assert (copy.fact("seed"), copy.read(serving.serving_now), copy.ready()) == (7, {"r0": 0}, data.ready())
         assert [row.version for row in copy.checkpoints()] == [0]
         names = [(t.trajectory_id, t.reward, t.steps) for t in data.trajectories()]
         assert [(t.trajectory_id, t.reward, t.steps) for t in copy.trajectories()] == names
@@ -97,15 +98,16 @@ def _invoke(*arguments: str) -> str:
     return found.output
 
 
-def test_init_makes_and_brings_up_to_date(tmp_path, monkeypatch):
+def test_init_makes_the_tables_and_refuses_another_version(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/x.sqlite"
-    assert "has schema version 0002" in _invoke("init", "--url", url)
+    assert f"has schema version {REVISION}" in _invoke("init", "--url", url)
+    monkeypatch.setenv("DART_DATA_URL", url)
+    assert f"has schema version {REVISION}" in _invoke("init")
     store = Store(url)
     store.write(lambda c: c.execute(alembic_version.update().values(version_num="0001")))
     store.close()
-    monkeypatch.setenv("DART_DATA_URL", url)
-    assert "has schema version 0002" in _invoke("init")
-    Store(url).close()
+    with pytest.raises(SchemaError, match=r"written by version 0\.1\.0"):
+        _invoke("init")
     monkeypatch.delenv("DART_DATA_URL")
     with pytest.raises(ConfigError, match="which database"):
         _invoke("init")

@@ -9,7 +9,7 @@ import pytest
 from data_builders import open_manager, url_of
 
 from dart_train.data import DataManager
-from dart_train.data.store.database_locks import LONGEST_NAME
+from dart_train.data.store.database_locks import LONGEST_NAME, DatabaseLocks
 
 pytestmark = pytest.mark.usefixtures("database")
 CONTENDERS = 6
@@ -20,20 +20,20 @@ def test_a_lock_has_one_holder_until_its_lease_is_over(tmp_path, clock):
         open_manager(tmp_path, clock) as one,
         DataManager.open(url_of(tmp_path), tmp_path / "data", "another run", clock=clock) as two,
     ):
-        assert one.take_lock("update x", "a", 10) == "a"
-        assert two.take_lock("update x", "b", 10) == "a", "runs share what they guard"
-        assert two.take_lock("update y", "b", 10) == "b"
+        assert DatabaseLocks(one.store).take_lock("update x", "a", 10) == "a"
+        assert DatabaseLocks(two.store).take_lock("update x", "b", 10) == "a", "runs share what they guard"
+        assert DatabaseLocks(two.store).take_lock("update y", "b", 10) == "b"
         clock.now += 9
-        assert one.take_lock("update x", "a", 10) == "a", "held for longer"
+        assert DatabaseLocks(one.store).take_lock("update x", "a", 10) == "a", "held for longer"
         clock.now += 9
-        assert two.take_lock("update x", "b", 10) == "a"
+        assert DatabaseLocks(two.store).take_lock("update x", "b", 10) == "a"
         clock.now += 2
-        assert two.take_lock("update x", "b", 10) == "b"
-        one.give_back_lock("update x", "a")  # it is not a's any more
-        assert one.take_lock("update x", "a", 10) == "b"
-        two.give_back_lock("update x", "b")
-        assert one.take_lock("update x", "a", 10) == "a"
-        assert one.take_lock("n" * LONGEST_NAME, "a", 10) == "a"
+        assert DatabaseLocks(two.store).take_lock("update x", "b", 10) == "b"
+        DatabaseLocks(one.store).give_back_lock("update x", "a")  # it is not a's any more
+        assert DatabaseLocks(one.store).take_lock("update x", "a", 10) == "b"
+        DatabaseLocks(two.store).give_back_lock("update x", "b")
+        assert DatabaseLocks(one.store).take_lock("update x", "a", 10) == "a"
+        assert DatabaseLocks(one.store).take_lock("n" * LONGEST_NAME, "a", 10) == "a"
         assert one.fact("lock:update x") is None, "no fact of a run"
 
 
@@ -44,10 +44,10 @@ def test_of_many_who_ask_at_once_one_gets_it(tmp_path):
 
     def ask(index: int, name: str) -> bool:
         start.wait(60)
-        return managers[index].take_lock(name, f"holder-{index}", 60.0) == f"holder-{index}"
+        return DatabaseLocks(managers[index].store).take_lock(name, f"holder-{index}", 60.0) == f"holder-{index}"
 
     try:
-        managers[0].take_lock("orphan", "dead", -1.0)
+        DatabaseLocks(managers[0].store).take_lock("orphan", "dead", -1.0)
         with ThreadPoolExecutor(CONTENDERS) as pool:
             for name in ("new", "orphan"):
                 assert sum(pool.map(ask, range(CONTENDERS), [name] * CONTENDERS)) == 1

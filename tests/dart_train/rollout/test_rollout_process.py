@@ -18,6 +18,7 @@ from pool_builders import until
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.config.run_config import load_config
 from dart_train.core.metrics_log import read_metrics
+from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.run.run_directory import RunDirectory
 
@@ -84,7 +85,7 @@ async def test_sigterm_ends_it_in_order_and_sigkill_leaves_no_engine(run, cluste
         assert await asyncio.to_thread(process.wait, 20) == STOPPED_STATUS, (run.root / "log").read_text()
         assert dead(engines) and list(temporary.iterdir()) == []
         with open_data(run) as data:
-            recorded = sum(stats.rollouts for stats in data.task_stats().values())
+            recorded = sum(stats.rollouts for stats in data.read(statistics.task_stats, 4).values())
         assert recorded == list(read_metrics(run.metrics("rollout")))[-1]["rollouts"]
 
         run.metrics("rollout").unlink()

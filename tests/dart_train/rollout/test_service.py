@@ -214,7 +214,7 @@ async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, m
     waiting = service.scheduler.completed
     leased = manager.lease(100, "trainer", at_least=1)
     assert leased is not None
-    manager.commit(leased.lease_id, 1)
+    leased.commit(1)
     await until(lambda: service.scheduler.completed > waiting)
     service.stop()
     await run

@@ -73,7 +73,7 @@ def train(data: DataManager, weights: Path, batches: int, seen: Callable[[], Non
         seen()
         trained.append([trajectory for group in leased.groups for trajectory in group.trajectories])
         data.publish(len(trained), weights)
-        data.commit(leased.lease_id, len(trained))
+        leased.commit(len(trained))
     return trained
 
 

@@ -211,9 +211,9 @@ def test_a_run_in_two_parts_equals_one_in_one(data, record_group, make_config, m
         parts.run()
     for key in "ABCD":
         record_group(key)
-    data.release_all("nobody")
+    data.resume("nobody", None)
     for lease in iter(lambda: data.lease(2, "skip"), None):  # leave what is as the first four groups were
-        data.commit(lease.lease_id, 0)
+        lease.commit(0)
         break
     whole_config = make_config(max_steps=2, output_dir=str(tmp_path / "whole" / "trainer"))
     whole = DartGRPOTrainer(load_model(model_dir), whole_config, data, model_dir=model_dir)
@@ -311,7 +311,7 @@ def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, mo
     finish = trainer.steps.finish
 
     def slow(*args):
-        data.release_all("trainer")  # as a sweep does when heartbeats stop
+        data.resume("trainer", None)  # as a sweep does when heartbeats stop
         return finish(*args)
 
     monkeypatch.setattr(trainer.steps, "finish", slow)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_train.data.curation.rules import Census
-from dart_train.data.insight.diagnose import Evidence, as_set, explain
+from dart_train.data.insight.diagnosis import Evidence, as_set, explain
 
 
 def test_the_explanation_names_every_obstacle():

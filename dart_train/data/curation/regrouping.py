@@ -52,7 +52,7 @@ def regroup(leftovers: Sequence[Leftover], size: int) -> list[tuple[Leftover, ..
     return groups
 
 
-def replay(
+def regroup_rows(
     connection: sa.Connection,
     run_id: str,
     size_of: Callable[[str], int],

@@ -30,6 +30,7 @@ from dart_train.data.store.schema import (
     rollout_meta,
     rollout_run,
 )
+from dart_train.data.store.sql_store import now
 
 _group, _meta, _lease = rollout_group.c, rollout_meta.c, lease.c
 SWEEP_GROUPS = 200  # stale groups that one transaction expires, so that no other waits long for it
@@ -100,9 +101,9 @@ def _in_order(run_id: str, oldest: int | None) -> sa.Select:
     return query.with_hint(rollout_group, "FORCE INDEX (idx_rollout_group_state)", "mysql").order_by(_group.id)
 
 
-def _dead(run_id: str, now: float) -> sa.Select:
+def _dead(run_id: str, moment: float) -> sa.Select:
     held = (_lease.run_id == run_id) & (_lease.state == LeaseState.HELD.value)
-    return sa.select(_lease.lease_id).where(held, _lease.expires_at < now)
+    return sa.select(_lease.lease_id).where(held, _lease.expires_at < moment)
 
 
 # What can be leased
@@ -132,15 +133,15 @@ def count_leased(connection: sa.Connection, run_id: str) -> int:
     return int(connection.execute(query).scalar_one())
 
 
-def any_ready(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:
-    """Whether as many groups could be leased; costs no more than to look at as many."""
+def may_take(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:
+    """Whether so many groups could be leased, or a lease has run out: waiting trainers need not take a writer's lock.
+
+    It costs no more than to look at as many.
+    """
     few = _in_order(run_id, oldest).with_only_columns(_group.id).limit(groups)
-    return len(connection.execute(few).all()) >= groups
-
-
-def any_dead(connection: sa.Connection, run_id: str, now: float) -> bool:
-    """Whether a lease has run out."""
-    return connection.execute(_dead(run_id, now).limit(1)).first() is not None
+    if len(connection.execute(few).all()) >= groups:
+        return True
+    return connection.execute(_dead(run_id, now(connection)).limit(1)).first() is not None
 
 
 # The life of a lease
@@ -155,7 +156,6 @@ def take(
     at_least: int,
     oldest: int | None,
     ttl_s: float,
-    now: float,
 ) -> Taken | None:
     """Lease the oldest eligible groups, up to `groups`; None if there are fewer than `at_least`."""
     known = connection.execute(sa.select(_lease.serial).where(_lease.lease_id == lease_id)).scalar()
@@ -166,6 +166,7 @@ def take(
         return None
     newest = sa.select(sa.func.max(_lease.serial)).where(_lease.run_id == run_id, _lease.holder == holder)
     serial = (connection.execute(newest).scalar() or 0) + 1
+    moment = now(connection)
     connection.execute(
         lease.insert().values(
             lease_id=lease_id,
@@ -175,8 +176,8 @@ def take(
             state=LeaseState.HELD.value,
             num_groups=len(rows),
             ttl_s=ttl_s,
-            created_at=now,
-            expires_at=now + ttl_s,
+            created_at=moment,
+            expires_at=moment + ttl_s,
         )
     )
     ids = [row.id for row in rows]
@@ -218,10 +219,11 @@ def _members(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, l
     return found
 
 
-def extend(connection: sa.Connection, run_id: str, lease_id: str, now: float) -> None:
+def extend(connection: sa.Connection, run_id: str, lease_id: str) -> None:
     """Give a lease its full time to live again."""
     row = _held(connection, run_id, lease_id)
-    connection.execute(lease.update().where(_lease.lease_id == lease_id).values(expires_at=now + row.ttl_s))
+    over = now(connection) + row.ttl_s
+    connection.execute(lease.update().where(_lease.lease_id == lease_id).values(expires_at=over))
 
 
 def commit(connection: sa.Connection, run_id: str, lease_id: str, version: int) -> int:
@@ -345,16 +347,15 @@ def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_k
     reject_group(connection, group_id, reason)
 
 
-def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float) -> Sweep:
+def sweep(connection: sa.Connection, run_id: str, oldest: int | None) -> Sweep:
     """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
 
     Args:
         connection: in a write transaction.
         run_id: the run.
         oldest: the oldest version that may be trained on; None: any.
-        now: by the database's clock.
     """
-    dead = list(connection.execute(_dead(run_id, now)).scalars())
+    dead = list(connection.execute(_dead(run_id, now(connection))).scalars())
     for lease_id in dead:
         release(connection, run_id, lease_id, LeaseState.EXPIRED)
     if oldest is None:
@@ -365,12 +366,6 @@ def sweep(connection: sa.Connection, run_id: str, oldest: int | None, now: float
     _change_groups(connection, stale, {"state": GroupState.EXPIRED.value, "reason": Reason.STALE.value})
     values: dict[str, object] = {"state": RolloutState.EXPIRED.value, "reason": Reason.STALE.value}
     return Sweep(len(dead), len(stale), _change_members(connection, stale, [RolloutState.RECORDED.value], values))
-
-
-def held_by(connection: sa.Connection, run_id: str, holder: str) -> list[str]:
-    """Return the leases that a holder has."""
-    mine = (_lease.run_id == run_id) & (_lease.holder == holder) & (_lease.state == LeaseState.HELD.value)
-    return list(connection.execute(sa.select(_lease.lease_id).where(mine)).scalars())
 
 
 def count_surplus(connection: sa.Connection, run_id: str) -> int:

@@ -1,0 +1,176 @@
+"""Recording: what rollouts need of the data manager. They ask what to play, and hand in what was played.
+
+Invariants:
+    - A row exists only for a trajectory whose files are complete.
+    - Recording the same trajectory again changes nothing; another one under its id is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from dart_train.core.train_errors import InvalidTrajectoryError
+from dart_train.core.trajectory import Trajectory
+from dart_train.data.curation import rules
+from dart_train.data.curation.rollout_admission import Admission, Backlog, admission, crowded
+from dart_train.data.curation.rules import Plan, TaskSampling
+from dart_train.data.curation.task_sampling import task_shares
+from dart_train.data.files.trajectory_files import pack_trajectory
+from dart_train.data.groups import lease_rows, trajectory_rows
+from dart_train.data.insight import serving, statistics
+from dart_train.data.insight.statistics import TaskStats
+from dart_train.data.manager.run_insight import Insight
+from dart_train.data.store.schema import NAME_LENGTH, RolloutState
+
+
+class Recording(Insight):
+    """One run's data as those who play episodes use it."""
+
+    def record(
+        self,
+        trajectory: Trajectory,
+        images: Mapping[str, NDArray[np.uint8]] | None = None,
+        *,
+        expected: int | None = None,
+    ) -> RolloutState:
+        """Store a trajectory: files first, then its rows in one transaction.
+
+        The trajectory that completes a group decides it: ready to be leased, or rejected by a rule of curation.
+
+        Args:
+            trajectory: complete; its `run_id` must be the run's.
+            images: screenshots of its prompts by `image_hash`, (height, width, 3) uint8; those stored before may be
+                left out.
+            expected: trainable members that complete its group, by default `config.group_size`; the first one decides.
+
+        Returns:
+            Where the trajectory stands now.
+
+        Raises:
+            InvalidTrajectoryError: it breaks an invariant; nothing was stored.
+            DuplicateTrajectoryError: another trajectory was recorded under its id; nothing was stored.
+            DataError: disk or database failed; nothing was stored.
+        """
+        self._check(trajectory, images or {})
+        digest = trajectory_rows.digest(pack_trajectory(trajectory))
+        name = trajectory.trajectory_id
+        self.files.write_images(images or {})
+        if not self.files.write_trajectory(trajectory):
+            known = self.read(trajectory_rows.find_state, name, digest)
+            if known is not None:
+                return known
+            self.files.write_trajectory(trajectory, replace=True)  # left by a process killed before its transaction
+        return self.write(
+            trajectory_rows.insert_trajectory,
+            trajectory,
+            split_dir=f"trajectories/{name}",
+            digest=digest,
+            expected=expected or self.config.group_size,
+            config=self.config,
+        )
+
+    def serving(self, replica: str, version: int | None) -> None:
+        """Say that an engine replica serves a version from now on; None: that it serves none."""
+        self.write(serving.serve, replica, version)
+
+    def admission(self, running: int, task_id: str | None = None) -> Admission:
+        """Whether another group of episodes may start, and if not, why.
+
+        Args:
+            running: rollouts of begun groups that are not recorded yet.
+            task_id: task of the group; None asks whether any may.
+        """
+        config = self.config
+        backlog = self.store.read(lambda c: self._backlog(c, running, task_id))
+        return admission(
+            backlog,
+            batch_size=self._batch_size,
+            max_staleness=config.max_staleness,
+            batches_ahead=config.batches_ahead,
+            task_groups_ahead=config.task_groups_ahead if task_id is not None else None,
+        )
+
+    def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
+        """Return how the next group of each task is to be rolled out, from the tasks' records.
+
+        Args:
+            step_limits: general step limit by task id; None for the task's own.
+        """
+        config = self.config
+        sampled = config.task_sampling is not TaskSampling.UNIFORM
+        needed = config.dynamic_rollouts or config.dynamic_length or sampled
+        records = self.read(statistics.saved_task_stats) if needed else {}
+        rates = {task: records[task].success_rate if task in records else None for task in step_limits}
+        shares = task_shares(config, rates)
+        refused = self._crowded_tasks()
+        cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
+        return {
+            task_id: rules.plan(
+                config,
+                limit,
+                success_rate=rates[task_id],
+                longest_success=records[task_id].longest_success if task_id in records else None,
+                cut_off_at=cut_off.get(task_id),
+                share=shares[task_id],
+                admitted=task_id not in refused,
+            )
+            for task_id, limit in step_limits.items()
+        }
+
+    @property
+    def _batch_size(self) -> int:
+        return self.config.batch_groups * self.config.group_size
+
+    def _backlog(self, connection: sa.Connection, running: int, task_id: str | None) -> Backlog:
+        oldest = self._oldest_allowed(connection)
+        return Backlog(
+            ready=lease_rows.count_ready(connection, self.run_id, oldest)[1],
+            leased=lease_rows.count_leased(connection, self.run_id),
+            running=running,
+            task_ready=0 if task_id is None else lease_rows.count_ready(connection, self.run_id, oldest, task_id)[0],
+        )
+
+    def _crowded_tasks(self) -> set[str]:
+        """Return the tasks of which so much waits that another group of them is not admitted."""
+        limit = self.config.task_groups_ahead
+        if limit is None:
+            return set()
+        waiting = self.store.read(lambda c: lease_rows.count_ready_by_task(c, self.run_id, self._oldest_allowed(c)))
+        ready = sum(trajectories for _, trajectories in waiting.values())
+        return {
+            task_id
+            for task_id, (groups, _) in waiting.items()
+            if crowded(Backlog(ready, 0, 0, groups), batch_size=self._batch_size, task_groups_ahead=limit)
+        }
+
+    def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:
+        """Return where all latest attempts of a task were cut off, for the tasks that have a cap."""
+        capped = [
+            task for task, limit in step_limits.items() if limit and task in records and records[task].longest_success
+        ]
+        attempts = self.config.min_rollouts if self.config.dynamic_rollouts else self.config.group_size
+        return self.read(statistics.cut_off_steps, capped, attempts)
+
+    def _check(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8]]) -> None:
+        name, by_policy = trajectory.trajectory_id, trajectory.source == trajectory_rows.POLICY_SOURCE
+        if trajectory.run_id != self.run_id:
+            raise InvalidTrajectoryError(f"trajectory {name} is of run {trajectory.run_id!r}, not {self.run_id!r}")
+        if by_policy and not 0 < len(trajectory.group_key) <= NAME_LENGTH:
+            raise InvalidTrajectoryError(
+                f"trajectory {name} has a group_key of {len(trajectory.group_key)} characters: use 1 to {NAME_LENGTH}"
+            )
+        for index, step in enumerate(trajectory.steps):
+            if by_policy and len(step.logprobs) != len(step.response_ids):
+                raise InvalidTrajectoryError(
+                    f"step {index} of trajectory {name} has {len(step.response_ids)} sampled ids but "
+                    f"{len(step.logprobs)} log-probabilities: the engine must return one for each"
+                )
+            for image_id in step.image_hashes:
+                if image_id not in images and not self.files.has_image(image_id):
+                    raise InvalidTrajectoryError(
+                        f"step {index} of trajectory {name} shows image {image_id}, which is neither given nor stored"
+                    )

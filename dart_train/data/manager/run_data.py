@@ -1,0 +1,185 @@
+"""One run's database and files, opened: what the faces of the data manager have in common.
+
+Invariants:
+    - Any number of processes and threads may have the same run open.
+    - Rows are read and written by the functions of `groups`, `insight` and `curation`, each of which takes a connection
+      and the run: `data.read(statistics.reward_history)`, `data.write(checkpoint_rows.fail, version)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from dart_train.core.trajectory import Trajectory
+from dart_train.data.curation.rules import CurationConfig, oldest_allowed
+from dart_train.data.files.lru_cache import LRUCache
+from dart_train.data.files.trajectory_files import TrajectoryFiles
+from dart_train.data.groups import checkpoint_rows
+from dart_train.data.groups.checkpoint_rows import CheckpointRow
+from dart_train.data.store.schema import CheckpointStatus, RolloutState, rollout_meta, rollout_run, run_state
+from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S, Store
+
+IMAGE_CACHE_BYTES = 128 * 2**20
+TRAJECTORY_CACHE = 512
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class RunData:
+    """One run's data. Synchronous and thread-safe; a context manager that closes the database.
+
+    Args:
+        store: the database.
+        files: the data directory.
+        run_id: name of the run; several may share a database, each with a directory of its own.
+        config: the settings of curation; the defaults if None.
+    """
+
+    def __init__(self, store: Store, files: TrajectoryFiles, run_id: str, config: CurationConfig | None = None) -> None:
+        self.store, self.files, self.run_id = store, files, run_id
+        self.config = config or CurationConfig()
+        self._images: LRUCache[NDArray[np.uint8]] = LRUCache(IMAGE_CACHE_BYTES, lambda image: image.nbytes)
+        self._trajectories: LRUCache[Trajectory] = LRUCache(TRAJECTORY_CACHE)
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        root: str | Path,
+        run_id: str,
+        *,
+        config: CurationConfig | None = None,
+        clock: Callable[[], float] | None = None,
+        image_format: str = "png",
+        unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
+    ) -> Self:
+        """Open (and where needed make) the database and the data directory of a run.
+
+        Args:
+            url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
+            root: directory of trajectories and screenshots, or an fsspec URL such as `s3://bucket/prefix`.
+            run_id: name of the run; several may share a database, each with a directory of its own.
+            config: the settings of curation; the defaults if None.
+            clock: returns Unix time in seconds, for tests to turn; None for the database's own clock.
+            image_format: of new screenshots, "png" or "webp".
+            unavailable_timeout_s: seconds for which each call goes on trying while a database server is away.
+
+        Raises:
+            DataError: the database or directory cannot be used; the message says why.
+        """
+        store = Store(url, unavailable_timeout_s=unavailable_timeout_s, clock=clock)
+        return cls(store, TrajectoryFiles(root, image_format=image_format), run_id, config)
+
+    def close(self) -> None:
+        """Close the database."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, function: Callable[Concatenate[sa.Connection, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function finds about this run in a snapshot of the database.
+
+        Args:
+            function: takes a connection, the run's name, and the other arguments.
+            args: its other arguments.
+            kwargs: its other arguments by name.
+        """
+        return self.store.read(lambda connection: function(connection, self.run_id, *args, **kwargs))
+
+    def write(self, function: Callable[Concatenate[sa.Connection, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Have a function change rows of this run in a transaction; return what it returns.
+
+        Args:
+            function: takes a connection, the run's name, and the other arguments; see `Store.write` for its duties.
+            args: its other arguments.
+            kwargs: its other arguments by name.
+        """
+        return self.store.write(lambda connection: function(connection, self.run_id, *args, **kwargs))
+
+    def load_image(self, image_id: str) -> NDArray[np.uint8]:
+        """Return a screenshot by its hash: (height, width, 3) uint8, read-only and shared.
+
+        Raises:
+            CorruptDataError: it is missing or damaged.
+        """
+        return self._images.get(image_id, self.files.read_image)
+
+    def load_trajectory(self, trajectory_id: str) -> Trajectory:
+        """Return a trajectory by its id.
+
+        Raises:
+            CorruptDataError: it is missing or damaged.
+        """
+        return self._trajectories.get(trajectory_id, self.files.read_trajectory)
+
+    def trajectories(
+        self,
+        *,
+        source: str | None = None,
+        task_id: str | None = None,
+        state: RolloutState | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[Trajectory]:
+        """Yield stored trajectories that have files, such as demonstrations with source "oracle".
+
+        Args:
+            source: only those from there; None for all.
+            task_id: only those of this task; None for all.
+            state: only those that stand there; None for all.
+            limit: yield at most so many; None for all.
+            newest_first: the last one recorded comes first, instead of the first one.
+        """
+        columns, order = rollout_meta.c, rollout_meta.c.rollout_id
+        run = rollout_run.c
+        query = (
+            sa.select(columns.trajectory_id)
+            .join_from(rollout_meta, rollout_run, run.id == columns.rollout_id)
+            .where(columns.run_id == self.run_id, run.split_dir.is_not(None))  # else retention removed the files
+        )
+        for column, value in ((columns.source, source), (columns.task_id, task_id), (columns.state, state)):
+            if value is not None:
+                query = query.where(column == str(value))
+        query = query.order_by(order.desc() if newest_first else order).limit(limit)
+        for trajectory_id in self.store.read(lambda c: list(c.execute(query).scalars())):
+            yield self.files.read_trajectory(trajectory_id)
+
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Return all checkpoints, newest first."""
+        return self.read(checkpoint_rows.list_checkpoints)
+
+    def newest_checkpoint(self) -> CheckpointRow | None:
+        """Return the newest version that can be read; None before the first."""
+        rows = self.read(checkpoint_rows.list_checkpoints, CheckpointStatus.COMPLETED, limit=1)
+        return rows[0] if rows else None
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """Return the JSON value that `set_fact` kept under a name, or a default."""
+        row = self.store.read(lambda c: c.execute(sa.select(run_state.c.value).where(self._named(name))).first())
+        return default if row is None else row[0]
+
+    def set_fact(self, name: str, value: Any) -> None:
+        """Keep a JSON value under a name, over restarts."""
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(run_state.update().where(self._named(name)).values(value=value)).rowcount == 0:
+                connection.execute(run_state.insert().values(run_id=self.run_id, name=name, value=value))
+
+        self.store.write(work)
+
+    def _named(self, name: str) -> sa.ColumnElement[bool]:
+        return (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
+
+    def _oldest_allowed(self, connection: sa.Connection) -> int | None:
+        newest = checkpoint_rows.newest_version(connection, self.run_id)
+        return oldest_allowed(newest, self.config.max_staleness)
