@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store.database_locks import DatabaseLocks
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
@@ -27,7 +28,9 @@ async def main(database: Path, urls: tuple[str, ...]) -> None:
 
         config = EngineConfig(urls=urls, health_interval_s=0.05, max_backoff_s=0.2)
         sync = SyncConfig(lease_s=LEASE_S)
-        async with EnginePool(config, newest(), directory=database.parent, sync=sync, locks=data) as pool:
+        async with EnginePool(
+            config, newest(), directory=database.parent, sync=sync, locks=DatabaseLocks(data.store)
+        ) as pool:
             update = asyncio.create_task(WeightSync(newest, pool, interval_s=0.05).run())
             ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
             said = -1
