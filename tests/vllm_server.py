@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dart_agent.engines.kinds.vllm_server import free_port
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.utils.processes import die_with_parent
-from dart_train.rollout.fleet.server_programs import free_port
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / ".venv-vllm" / "bin" / "vllm"

@@ -129,7 +129,7 @@ async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 def _engine(model: str, url: str | None) -> Engine:
     if url is not None:
-        from dart_agent.engines.engine_factory import connect_engine
+        from dart_agent.engines.engine_kinds import connect_engine
 
         return connect_engine(url, model)
     from dart_agent.engines.embedded.transformers_engine import TransformersEngine

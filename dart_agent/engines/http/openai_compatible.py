@@ -25,11 +25,11 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.base.pauses import Pauses
 from dart_agent.engines.http.chat_messages import chat_messages
-from dart_agent.engines.vllm.vllm_control import HTTPServer
+from dart_agent.engines.http.http_server import HTTPServer
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.backoff import Pauses
 
 KEY_ENV = "OPENAI_API_KEY"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
@@ -129,7 +129,7 @@ class OpenAICompatibleEngine:
         return body | self._extra
 
     async def _ask(self, body: dict[str, Any], deadline: float) -> Any:
-        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
+        pauses = Pauses(deadline, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 return await self._server.ask(

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_agent.engines.base.engine import RequestRefused
-from dart_agent.engines.vllm.vllm_control import RouteMissing, VLLMControl
+from dart_agent.engines.http.http_server import RouteMissing
+from dart_agent.engines.vllm.vllm_control import VLLMControl
 
 ADAPTER_CONFIG, MODEL_CONFIG = "adapter_config.json", "config.json"
 KEPT = 2

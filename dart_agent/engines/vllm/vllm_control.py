@@ -1,4 +1,4 @@
-"""VLLMControl: a vLLM server over HTTP: its requests with typed errors, and the routes that steer it.
+"""VLLMControl: the routes of a vLLM server that steer it.
 
 The control routes exist only on a server that was started with `VLLM_SERVER_DEV_MODE=1`, and are not protected by its
 API key: let such a server listen on loopback or a private network.
@@ -10,83 +10,11 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import httpx
-
-from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
+from dart_agent.engines.base.engine import EngineMismatch
+from dart_agent.engines.http.http_server import HTTPServer, RouteMissing
 
 KEY_ENV = "VLLM_API_KEY"
 PauseMode = Literal["keep", "wait", "abort"]
-
-
-class RouteMissing(EngineMismatch):
-    """The server has no such route, or will not serve it."""
-
-
-class HTTPServer:
-    """A server that speaks JSON over HTTP; what can go wrong becomes a type of `EngineError`."""
-
-    def __init__(
-        self, url: str, *, key: str = "", key_env: str = KEY_ENV, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
-        """Remember where it is; the first request connects.
-
-        Args:
-            url: such as "http://127.0.0.1:8000".
-            key: sent as a bearer token where not empty.
-            key_env: the environment variable that an error about the key names.
-            transport: another way to send requests, such as a Unix socket (`httpx.AsyncHTTPTransport(uds=...)`).
-        """
-        self.url, self._key_env = url.rstrip("/"), key_env
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Every request says its own timeout; a pool without limit never makes one wait behind others.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._client = httpx.AsyncClient(headers=headers, limits=limits, transport=transport, trust_env=False)
-
-    async def ask(
-        self, method: str, path: str, *, json: Any = None, params: dict[str, str] | None = None, timeout_s: float = 60.0
-    ) -> Any:
-        """Send one request; return the JSON of the answer, None for an empty one.
-
-        Raises:
-            EngineTimeout: no answer within `timeout_s`.
-            EngineBusy: 429 or 503.
-            RouteMissing: there is no such route.
-            RequestRefused: any other 4xx.
-            EngineError: no connection, or 5xx.
-        """
-        try:
-            answer = await self._client.request(
-                method, f"{self.url}{path}", json=json, params=params, timeout=max(0.001, timeout_s)
-            )
-        except httpx.TimeoutException as error:
-            raise EngineTimeout(
-                f"{self.url}{path} did not answer within {timeout_s:.1f} s ({type(error).__name__}): is it overloaded, "
-                "or is the time limit too short for this model?"
-            ) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise EngineError(f"no server at {self.url} ({type(error).__name__}: {error}); is it running?") from error
-        if answer.is_success:
-            return _json(answer) if answer.content else None
-        raise self._error(path, answer)
-
-    async def close(self) -> None:
-        """Close the connections. Idempotent."""
-        await self._client.aclose()
-
-    def _error(self, path: str, answer: httpx.Response) -> EngineError:
-        status, reason = answer.status_code, _reason(answer)
-        says = f"{self.url}{path} answered {status}: {reason}"
-        if status in (429, 503):
-            return EngineBusy(says)
-        if status == 401:
-            return RequestRefused(f"{says}; the API key is missing or wrong: set {self._key_env}")
-        if status in (403, 405, 501) or (status == 404 and reason == "Not Found"):
-            return RouteMissing(says)
-        if status == 404:
-            return EngineMismatch(f"{says}; GET /v1/models lists what it serves (--served-model-name)")
-        if status < 500:
-            return RequestRefused(says)
-        return EngineError(says)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +35,9 @@ class ServerLoad:
 class VLLMControl(HTTPServer):
     """The routes of a vLLM server besides generating. Thin: one method is one request."""
 
-    def __init__(self, url: str, *, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, url: str, *, key: str | None = None) -> None:
         """Like `HTTPServer`; `key` None takes it from the environment (`VLLM_API_KEY`)."""
-        super().__init__(url, key=os.environ.get(KEY_ENV, "") if key is None else key, transport=transport)
+        super().__init__(url, key=os.environ.get(KEY_ENV, "") if key is None else key, key_env=KEY_ENV)
 
     async def models(self, timeout_s: float = 10.0) -> list[str]:
         """Names that requests may give as their model."""
@@ -118,10 +46,6 @@ class VLLMControl(HTTPServer):
             return [str(entry["id"]) for entry in data["data"]]
         except (KeyError, TypeError):
             raise EngineMismatch(f"{self.url} does not list its models: is it a vLLM server?") from None
-
-    async def health(self, timeout_s: float = 10.0) -> None:
-        """Raise an `EngineError` if its engine is dead."""
-        await self.ask("GET", "/health", timeout_s=timeout_s)
 
     async def load(self, timeout_s: float = 10.0) -> ServerLoad:
         """How loaded it is, of all its engines together; what its metrics do not name is 0."""
@@ -142,14 +66,6 @@ class VLLMControl(HTTPServer):
     async def resume(self, timeout_s: float = 60.0) -> None:
         """Go on generating."""
         await self._steer("/resume", timeout_s=timeout_s)
-
-    async def is_paused(self, timeout_s: float = 10.0) -> bool:
-        """Whether it is paused."""
-        return bool((await self._steer("/is_paused", method="GET", timeout_s=timeout_s))["is_paused"])
-
-    async def abort_requests(self, request_ids: tuple[str, ...] = ()) -> None:
-        """End these requests, all of them without ids; they return what they have."""
-        await self._steer("/abort_requests", json={"request_ids": list(request_ids)})
 
     async def reload_weights(self, path: str, timeout_s: float = 600.0) -> None:
         """Read a checkpoint directory into the live model. The server must see it under this path."""
@@ -240,24 +156,3 @@ def _gauges(text: str) -> dict[str, list[float]]:
             except (ValueError, IndexError):
                 continue  # a line of another make is no gauge of ours
     return values
-
-
-def _json(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        if answer.headers.get("content-type", "").startswith("application/json"):
-            raise EngineMismatch(f"{answer.url} answered with broken JSON: {answer.text[:200]!r}") from None
-        return answer.text
-
-
-def _reason(answer: httpx.Response) -> str:
-    """What an error says: vLLM's `error.message`, FastAPI's `detail`, or the text."""
-    try:
-        data = answer.json()
-    except ValueError:
-        return answer.text[:300] or answer.reason_phrase
-    if isinstance(data, dict):
-        error = data.get("error")
-        data = error.get("message") if isinstance(error, dict) else error or data.get("detail") or data.get("message")
-    return str(data)[:300]

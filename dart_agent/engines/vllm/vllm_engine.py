@@ -31,12 +31,13 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.base.pauses import Pauses
+from dart_agent.engines.http.http_server import RouteMissing
 from dart_agent.engines.vllm import vllm_wire as wire
 from dart_agent.engines.vllm.vllm_adapters import Adapters, Served, is_adapter
-from dart_agent.engines.vllm.vllm_control import PauseMode, RouteMissing, ServerLoad, VLLMControl
+from dart_agent.engines.vllm.vllm_control import PauseMode, ServerLoad, VLLMControl
 from dart_agent.engines.vllm.vllm_loading import FromFiles, WeightLoading
 from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.utils.backoff import Pauses
 
 GENERATE_ROUTE, CHAT_ROUTE = "/inference/v1/generate", "/v1/chat/completions"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -176,7 +177,7 @@ class VLLMEngine:
         parts: list[wire.Answer] = []
         versions: list[int] = []
         rest, left = prompt, sampling
-        pauses = Pauses(deadline, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
+        pauses = Pauses(deadline, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 answer, made_by = await self._answer(rest, left, deadline - time.monotonic())

@@ -16,7 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeAlias
 
 from dart_agent.engines.base.engine import EngineError, UpdateNotBegun
-from dart_agent.engines.vllm.vllm_control import RouteMissing, VLLMControl
+from dart_agent.engines.http.http_server import RouteMissing
+from dart_agent.engines.vllm.vllm_control import VLLMControl
 from dart_agent.engines.vllm.weight_sender import WeightSender
 
 Load: TypeAlias = Callable[[str], Awaitable[None]]

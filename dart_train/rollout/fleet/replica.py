@@ -19,15 +19,16 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from dart_agent.engines.base.engine import Engine, EngineError, EngineInfo, EngineMismatch
-from dart_agent.engines.remote.remote_engine import RemoteEngine
-from dart_agent.engines.vllm.vllm_loading import WeightLoading
+from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
+from dart_gym.utils.backoff import Pauses
+from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import die_with_parent
 from dart_train.rollout.fleet.concurrency import Concurrency, adapt
-from dart_train.rollout.fleet.server_programs import Command, Program, command_of, full_environment
 from dart_train.rollout.fleet.weight_files import Weights as Weights
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 
 FIRST_LOOK_S = 0.02
 SLOWEST_LOOK_S = 0.5
@@ -48,64 +49,67 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """How a replica is reached, and started if it is ours.
+    """What a replica is.
 
     Attributes:
-        name: unique in the pool.
-        url: where it listens; "" for a server that gets a free port when it is started.
-        owned: whether it is a process of ours.
-        program: how it is started.
-        log: where its output goes.
-        request_timeout_s: for one request to a vLLM server.
-        update_timeout_s: for one update of its weights.
-        least_requests: that it gets at the same time when it is loaded.
-        most_requests: that it ever gets at the same time.
-        pause: what an update of a vLLM server does to requests that still run.
+        index: number of the replica in its fleet, from 0.
+        kind: the kind of engine.
+        url: address of an engine that runs elsewhere; "" for a process that is started here.
+        directory: for the sockets and temporary files of a process that is started here; a short path.
+        log: file for its output; None for none.
+        config: time limits, numbers of requests, what an update does to requests.
+        sync: how new weights get into it.
     """
 
-    name: str
-    url: str
-    owned: bool
-    program: Program = Program()
+    index: int
+    kind: EngineKind
+    url: str = ""
+    directory: Path = Path()
     log: Path | None = None
-    request_timeout_s: float = 60.0
-    update_timeout_s: float = 120.0
-    least_requests: int = 4
-    most_requests: int = 256
-    pause: Literal["keep", "abort"] = "abort"
+    config: EngineConfig = EngineConfig()
+    sync: SyncConfig = SyncConfig()
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is a process that is started here."""
+        return not self.url
 
 
 @dataclass(slots=True)
 class Replica:
-    """State of a replica. Only `EnginePool` changes it.
+    """State of a replica. Only its `ReplicaLife` changes it.
 
     Attributes:
         spec: what it is.
+        loading: how weights are streamed into its server; None where it reads files.
         state: whether it can be used.
         url: where it listens now.
         version: of the weights that it last said it serves; `UNKNOWN` before.
         verified: the version that it must say; None while it is not known.
-        loading: the version that it is being updated to.
+        updating_to: the version that it is being updated to; None while it is not.
         tainted: an update failed, so that it may hold a mixture: it serves nothing before it was started or updated.
         in_flight: requests that it has from here.
         requests: answered ones.
         errors: failed ones since the last answer.
         failures: times that it went out of service since it last served well.
         restarts: times that it was started or connected again.
-        busy_share: share of the last seconds in which it computed.
+        busy_share: share of the last seconds in which it computed, from 0 to 1.
         info: what it last said about itself.
+        engine: the client of the engine; None while there is none.
+        process: the process, where it is one of ours.
         concurrency: how many requests it gets.
         alarm: wakes who watches it.
+        examining: held while somebody finds out whether it is what is wrong.
         why_down: why it last went out of service.
-        stream: how a vLLM server gets the weights of whole models where it does not read their files.
     """
 
     spec: ReplicaSpec
+    loading: Any = None
     state: ReplicaState = ReplicaState.STARTING
     url: str = ""
     version: int = UNKNOWN
     verified: int | None = None
-    loading: int | None = None
+    updating_to: int | None = None
     tainted: bool = False
     in_flight: int = 0
     requests: int = 0
@@ -119,22 +123,17 @@ class Replica:
     alarm: asyncio.Event = field(default_factory=asyncio.Event)
     examining: asyncio.Lock = field(default_factory=asyncio.Lock)
     why_down: str = ""
-    stream: WeightLoading | None = None
     concurrency: Concurrency = field(init=False)
     _busy_at: tuple[float, float] | None = None  # (monotonic time, busy seconds)
 
     def __post_init__(self) -> None:
-        self.concurrency = Concurrency.begin(self.spec.least_requests, self.spec.most_requests)
+        self.url = self.spec.url
+        self.concurrency = Concurrency.begin(self.spec.config.least_requests, self.spec.config.most_requests)
 
     @property
     def name(self) -> str:
-        """Its name."""
-        return self.spec.name
-
-    @property
-    def is_vllm(self) -> bool:
-        """Whether it is a vLLM server."""
-        return self.url.partition("://")[0] in ("http", "https")
+        """Unique in the fleet."""
+        return f"r{self.spec.index}"
 
     @property
     def usable(self) -> bool:
@@ -153,32 +152,37 @@ class Replica:
             OSError: its program cannot be started.
             DartGymError: its address is none, or `weights` has no tokenizer.
         """
-        self.url = self.spec.url
-        if self.spec.owned:
-            _remove_socket(self.spec.url)
-            command = command_of(self.spec.program, self.name, self.spec.url, weights)
-            self.process = _start_server(command, self.spec.log)
+        spec = self.spec
+        if spec.owned:
+            command = spec.kind.command(
+                Launch(
+                    name=self.name,
+                    index=spec.index,
+                    path=weights.path,
+                    model_dir=weights.model,
+                    version=weights.version,
+                    directory=spec.directory,
+                    transfer=spec.sync.transfer,
+                    lora_rank=spec.sync.lora_rank,
+                )
+            )
+            _remove_socket(command.url)
+            self.process = _start_server(command, spec.log)
             self.url = command.url
             self.tainted = False  # a new process
-        self.engine = self._client(weights)
-        self.version, self.verified, self.loading, self.info, self._busy_at = UNKNOWN, None, None, None, None
-
-    def _client(self, weights: Weights) -> Engine:
-        if not self.is_vllm:
-            return RemoteEngine(self.url)
-        from dart_agent.engines.vllm.vllm_engine import VLLMEngine
-
-        return VLLMEngine(
-            self.url,
-            weights.model,
-            model=self.spec.program.model,
-            name=self.name,
-            version=weights.version if self.spec.owned and not weights.is_adapter else UNKNOWN,
-            timeout_s=self.spec.request_timeout_s,
-            update_timeout_s=self.spec.update_timeout_s,
-            pause=self.spec.pause,
-            loading=self.stream,
+        self.engine = spec.kind.connect(
+            Connection(
+                self.url,
+                weights.model,
+                name=self.name,
+                version=weights.version if spec.owned and not weights.is_adapter else UNKNOWN,
+                request_timeout_s=spec.config.request_timeout_s,
+                update_timeout_s=spec.config.start_timeout_s,
+                pause="keep" if spec.config.update == "keep" else "abort",
+                loading=self.loading,
+            )
         )
+        self.version, self.verified, self.updating_to, self.info, self._busy_at = UNKNOWN, None, None, None, None
 
     async def until_ready(self, timeout: float) -> EngineInfo:
         """Wait until it answers.
@@ -188,19 +192,17 @@ class Replica:
             EngineError: its process ended, or the time is over.
         """
         deadline = time.monotonic() + timeout
-        pause = FIRST_LOOK_S
+        pauses = Pauses(deadline, FIRST_LOOK_S, SLOWEST_LOOK_S)
         while True:
             try:
                 return await self.look(timeout=max(0.1, deadline - time.monotonic()))
             except EngineMismatch:
                 raise
             except EngineError as error:
-                if self.died:
-                    raise EngineError(f"its process ended with status {self._status()}; see {self.spec.log}") from error
-                if time.monotonic() + pause > deadline:
-                    raise EngineError(f"no answer within {timeout:.0f} s: {error}") from error
-            await asyncio.sleep(pause)
-            pause = min(SLOWEST_LOOK_S, pause * 1.5)
+                if self.process is not None and self.process.poll() is not None:
+                    status = self.process.returncode
+                    raise EngineError(f"its process ended with status {status}; see {self.spec.log}") from error
+                await pauses.wait(EngineError(f"no answer within {timeout:.0f} s: {error}"))
 
     async def look(self, timeout: float) -> EngineInfo:
         """Ask for its state, and learn version, load and busy share from the answer.
@@ -211,15 +213,15 @@ class Replica:
         """
         if self.engine is None:
             raise EngineError("not started")
-        expected = (self.verified, self.loading)
+        expected = (self.verified, self.updating_to)
         try:
             async with asyncio.timeout(timeout):
                 info = await self.engine.info()
         except TimeoutError:
             raise EngineError(f"no answer within {timeout:.1f} s") from None
-        if expected != (self.verified, self.loading):
+        if expected != (self.verified, self.updating_to):
             return info  # an update began or ended meanwhile: whatever it says may be of before
-        if self.verified is not None and self.loading is None and info.version != self.verified:
+        if self.verified is not None and self.updating_to is None and info.version != self.verified:
             raise EngineMismatch(
                 f"it says that it serves version {info.version}, it was given {self.verified}: it was started again or "
                 "is updated by somebody else"
@@ -239,8 +241,8 @@ class Replica:
     def explains(self, asked_at: int, oldest: int, newest: int) -> bool:
         """Whether a response to a request that was sent at version `asked_at` can be of these versions."""
         known = [asked_at, self.version]
-        if self.loading is not None:
-            known.append(self.loading)
+        if self.updating_to is not None:
+            known.append(self.updating_to)
         return min(known) <= oldest <= newest <= max(known)
 
     async def shut_down(self, grace_s: float = TERMINATE_S) -> None:
@@ -251,12 +253,9 @@ class Replica:
             process.terminate()
         if process is not None:
             await asyncio.to_thread(_reap, process, grace_s)
-            _remove_socket(self.spec.url)
+            _remove_socket(self.url)
         if engine is not None:  # last: closing waits for the other side, which may have stood still until its end
             await engine.close()
-
-    def _status(self) -> int | None:
-        return self.process.returncode if self.process is not None else None
 
 
 def _start_server(command: Command, log_path: Path | None) -> subprocess.Popen[bytes]:
@@ -268,7 +267,7 @@ def _start_server(command: Command, log_path: Path | None) -> subprocess.Popen[b
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=full_environment(command),
+            env=child_environment() | command.environment,  # an engine of a plug-in is found there as it is here
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )

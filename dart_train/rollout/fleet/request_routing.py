@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dart_agent.engines.base.engine import BadResponse, EngineBusy, EngineError, EngineTimeout, RequestRefused
-from dart_train.core import availability
 from dart_train.rollout.fleet.replica import ReplicaState
 
 STICKY_SLACK = 2
-FIRST_BACKOFF_S = 0.25
 UNLIMITED = 2**31
 
 
@@ -90,8 +88,3 @@ def route(
                 return index
         return best
     return None
-
-
-def backoff(failures: int, longest: float) -> float:
-    """Seconds to wait after the n-th failure in a row (from 1): 0.25, 0.5, 1, ... up to `longest`."""
-    return availability.backoff(failures, longest, FIRST_BACKOFF_S)

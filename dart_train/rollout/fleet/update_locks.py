@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
-from dart_agent.engines.base.pauses import Pauses
+from dart_gym.utils.backoff import Pauses
 from dart_train.core.train_errors import DataError
 from dart_train.data.store.database_locks import LONGEST_NAME
 from dart_train.rollout.fleet.replica import Replica
@@ -95,7 +95,7 @@ class UpdateLocks:
                 await self._give_back(name)
 
     async def _take(self, name: str, wait_s: float) -> None:
-        pauses = Pauses(time.monotonic() + wait_s, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)
+        pauses = Pauses(time.monotonic() + wait_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
             try:
                 holder = await self._ask(name)

@@ -7,9 +7,9 @@ Invariants:
     - Services that share a replica update it one at a time (`locks`); its turn comes again where another one has it.
     - A version is tried on one replica first; the others follow when that one is known to serve it.
     - An update counts only when the replica itself reports the version (and shows its fingerprint). One that fails is
-      quarantined and restarted with the last weights that were verified; a checkpoint that fails `MAX_FAILURES` times,
-      whose files are incomplete, or whose tensors are not those of the model, is skipped with a logged reason, and the
-      next one is tried when it comes.
+      taken out of service and restarted with the last weights that were verified; a checkpoint that fails
+      `MAX_FAILURES` times, whose files are incomplete, or whose tensors are not those of the model, is skipped with a
+      logged reason, and the next one is tried when it comes.
     - Nothing here ends the service: a database that is away is asked again.
 """
 
@@ -120,9 +120,9 @@ class WeightSync:
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
-        self.target = self._pool.published = weights
-        if not Path(self._pool.weights.path).is_dir():  # pruned: a replica could not be started with it any more
-            self._pool.weights = weights
+        self.target = self._pool.fleet.published = weights
+        if not Path(self._pool.fleet.weights.path).is_dir():  # pruned: a replica could not be started with it any more
+            self._pool.fleet.weights = weights
         proven = any(replica.usable and replica.verified == weights.version for replica in self._pool.replicas)
         stale = next_stale(
             self._pool.replicas,
@@ -176,9 +176,9 @@ class WeightSync:
         """Whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
-            if self._pool.sync.transfer == "lora" and not weights.is_adapter and weights != self._pool.weights:
+            if self._pool.sync.transfer == "lora" and not weights.is_adapter and weights != self._pool.fleet.weights:
                 reason = reason or "it is a whole model, and rollout.sync.transfer lora takes adapters only: use files"
-            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.weights.path)
+            reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.fleet.weights.path)
             if reason:
                 self._skip(weights, reason)
                 return False

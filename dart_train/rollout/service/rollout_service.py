@@ -278,7 +278,7 @@ class RolloutService:
         return Weights(row.path, row.version) if row is not None else None
 
     def _newest_version(self) -> int:
-        return self._sync.target.version if self._sync.target else self._pool.weights.version
+        return self._sync.target.version if self._sync.target else self._pool.fleet.weights.version
 
     # --- metrics ------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class RolloutService:
             **self.gauges.figures(recorder_s=self._recorder.busy_s, cpu_s=time.process_time() - self._cpu_started),
             "engines": engine_figures(pool.replicas),
             "engine_queue": pool.queued,
-            "engine_faults": dict(pool.faults),
+            "engine_faults": dict(pool.fleet.faults),
             "reissued": pool.reissued,
             "target_version": sync.target.version if sync.target else None,
             "weight_updates": sync.updates,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from dart_agent.engines.base.engine_kind import EngineKind, Transfer
+from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
+from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section
 
 FIRST_TRAINING_SEED = 10_000
@@ -42,37 +45,24 @@ class SamplingConfig(Section):
     max_tokens: int = Field(default=24, ge=1)
 
 
-class VLLMConfig(Section):
-    """The vLLM servers that are started here."""
-
-    program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
-    options: tuple[str, ...] = Field(default=(), description="more of its command line")
-    environment: dict[str, str] = Field(default={}, description="more environment variables")
-    gpus: tuple[str, ...] = Field(
-        default=(),
-        description='GPUs of each replica, such as ["0,1", "2,3"]: one server for each entry, with tensor parallelism '
-        "over the GPUs in it; empty for `replicas` servers that see them all",
-    )
-    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
-    max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
-
-
 class EngineConfig(Section):
     """The engine replicas: started here as processes, or running elsewhere and reached by URL."""
 
-    kind: Literal["transformers", "vllm"] = Field(
-        default="transformers", description="what is started: our own engine, or `vllm serve`"
+    kind: str = Field(
+        default="transformers",
+        description='what is started: "transformers" (our own engine), "vllm" (`vllm serve`), the entry point of an '
+        "installed package, or module:Class of your own",
+    )
+    options: dict[str, Any] = Field(
+        default={}, validate_default=True, description="of this kind of engine; docs/engines.md lists those of each"
     )
     replicas: int = Field(default=1, ge=1, description="processes to start; ignored where `urls` is given")
     urls: tuple[str, ...] = Field(
         default=(),
-        description="replicas that already run, ours (ws://, ws+unix://) or vLLM's (http://); they are never restarted "
-        "from here; rollout services with one database may share them, and update them one at a time",
+        description="replicas that already run, of this kind or that which their scheme names: ours (ws://, "
+        "ws+unix://), vLLM's (http://); they are never restarted from here; rollout services with one database may "
+        "share them, and update them one at a time",
     )
-    model: str = Field(default="policy", min_length=1, description="what vLLM servers call the model")
-    vllm: VLLMConfig = VLLMConfig()
-    threads: int = Field(default=1, ge=1, description="torch threads of a replica")
-    max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
     request_timeout_s: float = Field(
         default=60.0, gt=0, description="a replica that takes longer over one request is dead"
     )
@@ -102,17 +92,39 @@ class EngineConfig(Section):
         "to some hundredths); None for no such check",
     )
 
+    @field_validator("options")
+    @classmethod
+    def _resolve(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        """All options of the kind, those that are left to their default included."""
+        if "kind" not in info.data:
+            return options
+        try:
+            return ENGINES.get(info.data["kind"]).parse(options).model_dump(mode="json")
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+
+    def servers(self) -> list[tuple[EngineKind, str]]:
+        """The kind and the URL of each replica; the URL is "" where the replica is to be started."""
+        kind = ENGINES.get(self.kind).parse(self.options)
+        if self.urls:
+            return [(kind_of_url(url, kind), url) for url in self.urls]
+        return [(kind, "")] * kind.count(self.replicas)
+
     @model_validator(mode="after")
-    def _limits_in_order(self) -> EngineConfig:
+    def _whole(self) -> EngineConfig:
         if self.least_requests > self.most_requests:
             raise ValueError(f"least_requests {self.least_requests} is above most_requests {self.most_requests}")
+        try:
+            self.servers()
+        except ConfigurationError as error:
+            raise ValueError(f"urls: {error}") from None
         return self
 
 
 class SyncConfig(Section):
     """How new weights get into the replicas."""
 
-    transfer: Literal["files", "lora", "nccl", "tcp"] = Field(
+    transfer: Transfer = Field(
         default="files",
         description="files: each replica reads the published directory itself. lora: versions are adapters, whole "
         "models are not taken. nccl, tcp (vLLM only): a sender beside the rollout service reads the directory and "
@@ -249,10 +261,11 @@ class RolloutConfig(Section):
 
     @model_validator(mode="after")
     def _transfer_has_a_server(self) -> RolloutConfig:
-        others = [url for url in self.engine.urls if url.partition("://")[0] not in ("http", "https")]
-        if self.sync.transfer != "files" and (others or (self.engine.kind != "vllm" and not self.engine.urls)):
-            what = others[0] if others else f"engine.kind {self.engine.kind}"
-            raise ValueError(f"sync.transfer {self.sync.transfer} is for vLLM servers, not for {what}: use files")
+        for kind, url in self.engine.servers():
+            if self.sync.transfer not in kind.transfers:
+                what = url or f"engine.kind {self.engine.kind}"
+                known = ", ".join(kind.transfers)
+                raise ValueError(f"sync.transfer {self.sync.transfer} is not for {what}, which takes {known}")
         return self
 
     @model_validator(mode="after")

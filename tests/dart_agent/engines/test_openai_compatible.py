@@ -16,7 +16,7 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
-from dart_agent.engines.engine_factory import connect_engine
+from dart_agent.engines.engine_kinds import connect_engine
 from dart_agent.engines.http.openai_compatible import OpenAICompatibleEngine
 from dart_agent.engines.remote.remote_engine import RemoteEngine
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine

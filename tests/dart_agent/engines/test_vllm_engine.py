@@ -23,8 +23,8 @@ from dart_agent.engines.base.engine import (
     Sampling,
 )
 from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.engines.http.http_server import RouteMissing
 from dart_agent.engines.vllm import vllm_wire as wire
-from dart_agent.engines.vllm.vllm_control import RouteMissing
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 
@@ -217,7 +217,7 @@ async def test_no_server_and_a_late_one(stub, tokens, vision, sampling, processi
 async def test_a_paused_server_is_waited_for(stub, engine, tokens, vision, sampling, processing_dir):
     prompt = history(tokens, vision, 1)
     await engine.control.pause("abort")
-    assert await engine.control.is_paused()
+    assert stub.paused
     waiting = asyncio.create_task(engine.generate(prompt, sampling))
     async with asyncio.timeout(5):
         while sum(path.endswith("generate") for path, _ in stub.requests) < 2:
@@ -333,8 +333,6 @@ async def test_control_routes(stub, engine):
     await control.finish_weight_update("12")
     await control.reset_image_caches()
     await control.shutdown_weight_transfer()
-    await control.abort_requests()
-    await control.health()
     await control.load_lora("policy-12", "/adapters/12")
     await control.unload_lora("policy-11")
     assert await control.weight_info() == "12"
@@ -347,7 +345,6 @@ async def test_control_routes(stub, engine):
         "/reset_mm_cache",
         "/reset_encoder_cache",
         "/shutdown_weight_transfer_engine",
-        "/abort_requests",
         "/v1/load_lora_adapter",
         "/v1/unload_lora_adapter",
         "/weight_info",

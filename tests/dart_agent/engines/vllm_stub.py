@@ -145,8 +145,6 @@ class VLLMStub:
         match path:
             case "/pause" | "/resume":
                 self.paused = path == "/pause"
-            case "/is_paused":
-                return web.json_response({"is_paused": self.paused})
             case "/weight_info":
                 return web.json_response({"weight_version": self.label})
             case "/update_weight_version":
@@ -156,7 +154,7 @@ class VLLMStub:
                 if self.loads is not None and path not in self.loads:
                     self.dead = self.mortal
                     return web.json_response({"error": {"message": f"no weights in {path}"}}, status=500)
-            case "/reset_prefix_cache" | "/reset_mm_cache" | "/reset_encoder_cache" | "/abort_requests":
+            case "/reset_prefix_cache" | "/reset_mm_cache" | "/reset_encoder_cache":
                 pass
             case _:
                 return web.json_response({"detail": "Not Found"}, status=404)

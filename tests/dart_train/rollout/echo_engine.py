@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
 from pathlib import Path
 
 from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
+from dart_agent.engines.kinds.transformers_server import TransformersServer
 from dart_agent.engines.remote.engine_server import run
+
+
+class EchoServer(TransformersServer):
+    """The kind of engine whose servers are this file, as somebody's own kind would be: named by module:Class."""
+
+    program = (sys.executable, "-m", "echo_engine")
 
 
 class EchoEngine:

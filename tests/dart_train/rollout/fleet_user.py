@@ -38,7 +38,7 @@ async def main(database: Path, urls: tuple[str, ...]) -> None:
                 ready = all(replica.state is ReplicaState.READY for replica in pool.replicas)
                 if ready and {replica.verified for replica in pool.replicas} == {newest().version} != {said}:
                     said = newest().version
-                    print(said, dict(pool.faults), flush=True)
+                    print(said, dict(pool.fleet.faults), flush=True)
                 await asyncio.sleep(0.02)
             update.cancel()
             await asyncio.gather(update, return_exceptions=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
-ECHO = (sys.executable, str(Path(__file__).with_name("echo_engine.py")))
+ECHO = "echo_engine:EchoServer"
 
 
 def make_weights(directory: Path) -> Path:
@@ -28,8 +27,8 @@ def model_pool(replicas: int, model: Path, sockets: Path, **settings: float) -> 
 
 
 def echo_pool(replicas: int, weights: Path, sockets: Path, **settings: float) -> EnginePool:
-    config = EngineConfig(replicas=replicas, **{"health_interval_s": 0.2, "max_backoff_s": 0.3, **settings})
-    return EnginePool(config, Weights(str(weights), 3), directory=sockets, log_dir=sockets, program=ECHO)
+    config = EngineConfig(kind=ECHO, replicas=replicas, **{"health_interval_s": 0.2, "max_backoff_s": 0.3, **settings})
+    return EnginePool(config, Weights(str(weights), 3), directory=sockets, log_dir=sockets)
 
 
 def pid_of(pool: EnginePool, index: int) -> int:

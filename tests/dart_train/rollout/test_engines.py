@@ -12,7 +12,7 @@ from pool_builders import all_ready, echo_pool, model_pool, pid_of, until
 from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
 from dart_train.rollout.fleet.engine_pool import EpisodeEngine
 from dart_train.rollout.fleet.replica import ReplicaState
-from dart_train.rollout.fleet.request_routing import Load, backoff, route
+from dart_train.rollout.fleet.request_routing import Load, route
 
 READY, UPDATING, DOWN = ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DOWN
 PROMPT = Prompt((1, 2, 3))
@@ -42,10 +42,6 @@ def test_route_stays_with_the_replica_of_the_episode():
     assert route([Load("r0", UPDATING, 0), Load("r1", READY, 3)], "r0") == 1
     assert route([Load("r0", UPDATING, 0)], None) == 0
     assert route([], None) is None
-
-
-def test_backoff_grows_up_to_its_cap():
-    assert [backoff(n, 2.0) for n in (1, 2, 3, 4, 5, 1000)] == [0.25, 0.5, 1.0, 2.0, 2.0, 2.0]
 
 
 @pytest.mark.train

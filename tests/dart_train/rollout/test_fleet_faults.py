@@ -64,7 +64,7 @@ async def test_a_replica_that_answers_with_errors_gets_nothing_until_it_is_mende
         bad.error = EngineError("500")
         replica = pool.replicas[1]
         await until(lambda: replica.failures >= 3)  # connected to again and again, and found wanting
-        assert pool.faults["failed"] == 1 and pool.faults["start"] >= 2
+        assert pool.fleet.faults["failed"] == 1 and pool.fleet.faults["start"] >= 2
         assert "500" in replica.why_down
         await until(more(answered, 20))
         bad.error = None
@@ -78,7 +78,7 @@ async def test_a_replica_whose_requests_hang_is_replaced(weights_dir, sockets):
     async with fleet(sockets, weights_dir, good, bad, request_timeout_s=1.0) as pool, load(pool) as answered:
         await until(more(answered, 10))
         bad.hangs = True
-        await until(lambda: pool.faults["late"] >= 1)
+        await until(lambda: pool.fleet.faults["late"] >= 1)
         bad.hangs = False
         await until(lambda: pool.replicas[1].state is READY)
         await until(more(answered, 10))
@@ -89,7 +89,7 @@ async def test_an_idle_replica_that_says_nothing_any_more_is_found_out(weights_d
     async with fleet(sockets, weights_dir, bad, FaultyEngine("good", 3), request_timeout_s=0.3) as pool:
         bad.deaf = True
         await until(lambda: pool.replicas[0].state is not READY)
-        assert pool.faults["silent"] == 1
+        assert pool.fleet.faults["silent"] == 1
         bad.deaf = False
         await until(all_ready(pool))
 
@@ -101,7 +101,7 @@ async def test_a_replica_that_was_restarted_with_old_weights_is_given_the_new_on
         bad.restarts_with(1)
         await until(lambda: bad.loads == [3])
         await until(all_ready(pool))
-        assert pool.faults["stale"] == 1 and bad.real_version == 3
+        assert pool.fleet.faults["stale"] == 1 and bad.real_version == 3
         await until(more(answered, 10))
     assert set(answered) == {(3, 3)}
 
@@ -114,7 +114,7 @@ async def test_a_response_of_another_version_is_thrown_away(weights_dir, sockets
         bad.claims = 3
         bad.restarts_with(2)
         await until(lambda: bad.loads == [3] and all_ready(pool)())
-        assert pool.faults["stale"] == 1 and pool.reissued >= 1
+        assert pool.fleet.faults["stale"] == 1 and pool.reissued >= 1
     assert set(answered) == {(3, 3)}
 
 
@@ -145,8 +145,8 @@ async def test_an_update_that_loads_nothing_is_found_out(weights_dir, sockets):
         replica = pool.replicas[1]
         with pytest.raises(EngineError, match="other weights, or another model"):
             await pool.update(replica, Weights(str(newer), 4))
-        assert replica.state is DOWN and replica.tainted and pool.faults["update"] == 1
-        assert pool.weights.version == 3
+        assert replica.state is DOWN and replica.tainted and pool.fleet.faults["update"] == 1
+        assert pool.fleet.weights.version == 3
         await until(all_ready(pool))
         assert bad.loads == [4, 3], "what is left of the failed update is loaded over"
         assert (replica.verified, replica.tainted) == (3, False)
@@ -159,16 +159,16 @@ async def test_what_another_service_loaded_is_taken_as_it_is_and_nothing_older_i
         await until(more(answered, 10))
         newer = make_weights(sockets / "v4")
         give_fingerprint(newer)
-        pool.published = Weights(str(newer), 4)
+        pool.fleet.published = Weights(str(newer), 4)
         await FaultyEngine.update_weights(engine, str(newer), 4)
         await until(lambda: (4, 4) in answered)
-        assert pool.replicas[0].verified == 4 and pool.weights == pool.published and not pool.faults
+        assert pool.replicas[0].verified == 4 and pool.fleet.weights == pool.fleet.published and not pool.fleet.faults
         engine.logprob = -9.0  # what is loaded next is not what was published
         newest = make_weights(sockets / "v5")
         give_fingerprint(newest)
-        pool.published = Weights(str(newest), 5)
+        pool.fleet.published = Weights(str(newest), 5)
         await FaultyEngine.update_weights(engine, str(newest), 5)
-        await until(lambda: pool.faults["stale"] >= 1)
+        await until(lambda: pool.fleet.faults["stale"] >= 1)
         engine.logprob = -1.0
         await until(lambda: pool.replicas[0].state is READY)
         await until(more(answered, 10))
@@ -203,7 +203,7 @@ async def test_a_request_that_no_replica_can_serve_harms_none(weights_dir, socke
         for _ in range(3):  # as often as would open the breaker
             with pytest.raises(EngineError, match="refused 3 times, at last by r.: negative token id"):
                 await pool.generate(Prompt((-1,)), Sampling())
-        assert all_ready(pool)() and not pool.faults and all(replica.restarts == 0 for replica in pool.replicas)
+        assert all_ready(pool)() and not pool.fleet.faults and all(replica.restarts == 0 for replica in pool.replicas)
 
 
 @pytest.mark.parametrize("error", [RequestRefused("too long"), BadResponse("a pad")])
@@ -213,7 +213,7 @@ async def test_what_no_replica_would_do_otherwise_fails_at_once(weights_dir, soc
     async with fleet(sockets, weights_dir, first, second) as pool:
         with pytest.raises(type(error), match=str(error)):
             await pool.generate(PROMPT, Sampling())
-        assert pool.reissued == 0 and not pool.faults
+        assert pool.reissued == 0 and not pool.fleet.faults
 
 
 async def test_a_busy_replica_is_given_less_and_is_not_to_blame(weights_dir, sockets):
@@ -222,7 +222,7 @@ async def test_a_busy_replica_is_given_less_and_is_not_to_blame(weights_dir, soc
     async with fleet(sockets, weights_dir, first, second) as pool:
         before = pool.replicas[0].concurrency.limit
         assert (await pool.generate(PROMPT, Sampling())).engine == "second"
-        assert pool.replicas[0].concurrency.limit < before and not pool.faults and pool.reissued == 1
+        assert pool.replicas[0].concurrency.limit < before and not pool.fleet.faults and pool.reissued == 1
 
 
 async def test_a_replica_gets_no_more_than_its_limit_and_less_when_its_cache_is_full(weights_dir, sockets):

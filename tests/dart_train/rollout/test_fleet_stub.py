@@ -13,16 +13,16 @@ import pytest
 from pool_builders import all_ready, until
 
 from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
+from dart_agent.engines.base.engine_kind import Launch
+from dart_agent.engines.kinds.vllm_server import VLLMServer
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState
-from dart_train.rollout.fleet.replica_specs import replica_specs
-from dart_train.rollout.fleet.server_programs import Program, command_of
 from dart_train.rollout.fleet.weight_files import Weights, different_shapes, why_unusable
 from dart_train.rollout.fleet.weight_sync import WeightSync
-from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig, VLLMConfig
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from tests.dart_agent.engines.stream_workers import Worker
 from tests.dart_agent.engines.vllm_stub import VLLMStub
 
@@ -107,7 +107,7 @@ async def test_a_server_is_drained_before_its_update_and_another_serves_meanwhil
             assert (await held)[0].version == (3, 3)
             await update
             assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
-            assert pool.reissued == 0 and not pool.faults
+            assert pool.reissued == 0 and not pool.fleet.faults
 
 
 async def test_a_server_of_another_name_or_that_cannot_be_updated_is_told_with_what_to_do(first, tmp_path):
@@ -182,11 +182,11 @@ async def test_adapters_are_synced_like_weights_and_lost_ones_found_out(first, r
             sync = WeightSync(lambda: newest[0], pool)
             while await sync.update_some():
                 pass
-            assert {replica.verified for replica in pool.replicas} == {4} and pool.weights == newest[0]
+            assert {replica.verified for replica in pool.replicas} == {4} and pool.fleet.weights == newest[0]
             servers[0].models, servers[0].label = ["policy"], "default"  # it was started again
             await until(lambda: "policy-v4" in servers[0].models)
             await until(all_ready(pool))
-            assert pool.faults["stale"] == 1
+            assert pool.fleet.faults["stale"] == 1
             assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
 
 
@@ -199,7 +199,7 @@ async def test_a_server_that_answers_500s_is_replaced_by_the_others(first, reque
             for _ in range(3):
                 generation, name = await pool.generate_near(*request_of, "r1")
                 assert (generation.version, name) == ((3, 3), "r0")
-            await until(lambda: pool.faults["failed"] == 1)
+            await until(lambda: pool.fleet.faults["failed"] == 1)
             assert "500" in pool.replicas[1].why_down and pool.reissued >= 1
             bad.broken = False
             await until(all_ready(pool))
@@ -230,7 +230,7 @@ async def test_weights_are_streamed_into_servers_that_somebody_else_started(firs
             newest[0] = real_checkpoint(tmp_path / "w6", 6)
             assert await sync.update_some() == 1 and await sync.update_some() == 1
             assert "cannot be sent" in sync.skipped[newest[0]] and sync.failed == 2
-            assert all_ready(pool)() and not pool.faults
+            assert all_ready(pool)() and not pool.fleet.faults
             assert (await pool.generate(*request_of)).version == (5, 5)
 
 
@@ -270,9 +270,8 @@ async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_
     ],
 )
 def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, options, path):
-    config = EngineConfig(kind="vllm", vllm=VLLMConfig(options=("--last",)))
-    (spec,) = replica_specs(config, tmp_path, None, (), SyncConfig(transfer=transfer, lora_rank=8))
-    command = command_of(spec.program, "r0", "", Weights("/weights/v1", 1))
+    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, tmp_path, transfer, lora_rank=8)
+    command = VLLMServer(options=("--last",)).command(launch)
     assert " ".join(command.argv).endswith(f" {options} --last".replace("  ", " "))
     assert Path(command.environment["PYTHONPATH"]).name == path
     directory = command.environment["PYTHONPATH"]
@@ -285,8 +284,8 @@ def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, option
 
 
 def test_the_command_of_a_vllm_server():
-    program = Program(kind="vllm", argv=("vllm",), gpus="2,3", options=("--enable-lora",), environment={"A": "b"})
-    command = command_of(program, "r0", "", Weights("/weights/v1", 1))
+    server = VLLMServer(gpus=("2,3",), options=("--enable-lora",), environment={"A": "b"})
+    command = server.command(Launch("r0", 0, "/weights/v1", "/weights/v1", 1, Path("/sockets")))
     line = " ".join(command.argv)
     assert line.startswith("vllm serve /weights/v1 --served-model-name policy --host 127.0.0.1 --port ")
     for option in ("--enable-scale-out", "--logprobs-mode processed_logprobs", "--generation-config vllm"):
@@ -298,11 +297,13 @@ def test_the_command_of_a_vllm_server():
 
 
 def test_one_server_for_each_entry_of_gpus(tmp_path):
-    config = EngineConfig(kind="vllm", replicas=7, vllm=VLLMConfig(gpus=("0,1", "2,3")))
-    specs = replica_specs(config, tmp_path, tmp_path, ())
-    assert [(spec.name, spec.program.gpus, spec.owned) for spec in specs] == [("r0", "0,1", True), ("r1", "2,3", True)]
-    assert specs[1].log == tmp_path / "engine-1.log"
-    assert specs[1].program.environment["TMPDIR"] == str(tmp_path), "what it leaves goes with the pool's sockets"
+    config = EngineConfig(kind="vllm", replicas=7, options={"gpus": ["0,1", "2,3"]})
+    pool = EnginePool(config, Weights("/weights/v1", 1), directory=tmp_path, log_dir=tmp_path)
+    assert [(replica.name, replica.spec.owned) for replica in pool.replicas] == [("r0", True), ("r1", True)]
+    assert pool.replicas[1].spec.log == tmp_path / "engine-1.log"
+    command = pool.replicas[1].spec.kind.command(Launch("r1", 1, "/weights/v1", "/weights/v1", 1, tmp_path))
+    assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert command.environment["TMPDIR"] == str(tmp_path), "what it leaves goes with the pool's sockets"
 
 
 def test_tensors_of_other_shapes_do_not_fit_and_other_names_may():

@@ -22,9 +22,9 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
-from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
-from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig, VLLMConfig
+from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from tests.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
 
@@ -65,8 +65,8 @@ def versions(vllm_model, tmp_path_factory) -> list[Version]:
 
 
 def settings(**changes) -> EngineConfig:
-    vllm = VLLMConfig(program=(str(program()),), options=OPTIONS, environment=ENVIRONMENT, max_length=2048)
-    values = {"kind": "vllm", "replicas": 2, "vllm": vllm, "start_timeout_s": START_S, "request_timeout_s": 300.0}
+    options = {"program": [str(program())], "options": OPTIONS, "environment": ENVIRONMENT, "max_length": 2048}
+    values = {"kind": "vllm", "replicas": 2, "options": options, "start_timeout_s": START_S, "request_timeout_s": 300.0}
     return EngineConfig(**{**values, "unavailable_timeout_s": START_S, "fingerprint_tolerance": EXACT, **changes})
 
 
@@ -145,13 +145,13 @@ class Service:
 
     def __init__(self, pool: EnginePool) -> None:
         self.least = len(pool.replicas)
-        original: Callable[[Replica, ReplicaState], None] = pool._set
+        original: Callable[[], None] = pool.fleet.changed.wake
 
-        def noted(replica: Replica, state: ReplicaState) -> None:
-            original(replica, state)
+        def noted() -> None:
+            original()
             self.least = min(self.least, sum(each.state is ReplicaState.READY for each in pool.replicas))
 
-        pool._set = noted
+        pool.fleet.changed.wake = noted
 
 
 async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vllm_model, tmp_path, capsys):
@@ -182,7 +182,7 @@ async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vll
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
         assert sync.updates == 2 * UPDATES and sync.failed == 0 and not sync.skipped
-        assert pool.reissued == 0 and not pool.faults
+        assert pool.reissued == 0 and not pool.fleet.faults
         assert service.least >= 1, "at every moment one replica was ready"
 
     worst, mixed = 0.0, 0
@@ -244,7 +244,7 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         await asyncio.gather(*playing)
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
-        assert pool.faults["died"] == 1 and sync.failed == 0
+        assert pool.fleet.faults["died"] == 1 and sync.failed == 0
         assert {step.replica for step in episodes.steps[-20:]} == {"r0", "r1"}
         assert {step.generation.version for step in episodes.steps[-20:]} == {(1, 1)}
 
@@ -274,9 +274,11 @@ async def test_adapters_as_versions(versions, vllm_model, tmp_path):
         path = tmp_path / f"a{number}"
         adapters[number] = write_adapter(base.runner, Path(base.weights.path), path, number)
     lora = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
-    vllm = settings().vllm.model_copy(update={"options": (*OPTIONS, *lora)})
+    options = {**settings().options, "options": (*OPTIONS, *lora)}
     newest = [base.weights]
-    async with EnginePool(settings(replicas=1, vllm=vllm), base.weights, directory=tmp_path, log_dir=tmp_path) as pool:
+    async with EnginePool(
+        settings(replicas=1, options=options), base.weights, directory=tmp_path, log_dir=tmp_path
+    ) as pool:
         episodes = Episodes(pool, vllm_model)
         sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
         update = asyncio.create_task(sync.run())
@@ -290,7 +292,7 @@ async def test_adapters_as_versions(versions, vllm_model, tmp_path):
         await asyncio.gather(*playing)
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
-        assert sync.failed == 0 and not pool.faults and pool.weights == newest[0]
+        assert sync.failed == 0 and not pool.fleet.faults and pool.fleet.weights == newest[0]
     seen = collections.Counter(step.generation.version for step in episodes.steps)
     assert set(seen) == {(0, 0), (1, 1), (2, 2)}
     for step in episodes.steps[::5]:
@@ -323,7 +325,7 @@ async def test_streamed_weights(versions, vllm_model, tmp_path, capsys):
         await asyncio.gather(*playing)
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
-        assert sync.updates == 3 and sync.failed == 0 and not pool.faults and pool.weights == newest[0]
+        assert sync.updates == 3 and sync.failed == 0 and not pool.fleet.faults and pool.fleet.weights == newest[0]
     assert "weight transfer engine: TCPWeightTransferEngine" in (tmp_path / "engine-0.log").read_text()
     by_version = collections.defaultdict(list)
     for step in episodes.steps:

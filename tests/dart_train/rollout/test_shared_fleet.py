@@ -13,6 +13,7 @@ from faulty_engine import FaultyEngine, served
 from pool_builders import make_weights
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError
+from dart_agent.engines.kinds.transformers_server import TransformersServer
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import DatabaseBusyError
@@ -20,7 +21,7 @@ from dart_train.rollout.fleet.replica import Replica, ReplicaSpec
 from dart_train.rollout.fleet.update_locks import UpdateLocks
 
 USER = str(Path(__file__).with_name("fleet_user.py"))
-THEIRS = Replica(ReplicaSpec("r0", "ws+unix:///shared.sock", owned=False), url="ws+unix:///shared.sock")
+THEIRS = Replica(ReplicaSpec(0, TransformersServer(), "ws+unix:///shared.sock"))
 
 
 class SlowLoading(FaultyEngine):
@@ -169,6 +170,6 @@ async def test_a_lock_is_held_while_it_lasts_and_also_while_the_database_is_away
     with pytest.raises(EngineBusy, match="cannot be taken: away"):
         async with locks.held(THEIRS):
             raise AssertionError("not ours")
-    ours = Replica(ReplicaSpec("r0", "ws+unix:///ours.sock", owned=True), url="ws+unix:///ours.sock")
+    ours = Replica(ReplicaSpec(0, TransformersServer()), url="ws+unix:///ours.sock")
     async with locks.held(ours):
         assert table.holder is None, "what we started is nobody else's"

@@ -12,6 +12,7 @@ import pytest
 from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
 
 from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.kinds.transformers_server import TransformersServer
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.core.train_errors import DataError
 from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, ReplicaState, Weights
@@ -20,13 +21,17 @@ from dart_train.rollout.fleet.weight_sync import WeightSync, next_stale
 
 
 def replica(name: str, state: ReplicaState, version: int) -> Replica:
-    made = Replica(ReplicaSpec(name, f"ws+unix:///{name}.sock", owned=False))
+    made = Replica(ReplicaSpec("abcdefg".index(name), TransformersServer(), f"ws+unix:///{name}.sock"))
     made.state, made.version = state, version
     return made
 
 
+class Mute(TransformersServer):
+    program = (sys.executable, "-c", "import signal; signal.pause()")
+
+
 def names(replicas: list[Replica]) -> list[str]:
-    return [replica.name for replica in replicas]
+    return ["abcdefg"[replica.spec.index] for replica in replicas]
 
 
 def test_the_ready_replicas_with_the_oldest_weights_are_updated_first():
@@ -45,9 +50,9 @@ def test_one_replica_always_goes_on_serving_while_another_may():
     ready = [replica(name, ReplicaState.READY, 1) for name in "abcd"]
     assert names(next_stale(ready, 2, at_once=3)) == ["a", "b", "c"]
     assert names(next_stale(ready, 2, at_once=9)) == ["a", "b", "c"]
-    assert names(next_stale(ready, 2, at_once=3, begun={"a"})) == ["b", "c"]
-    assert names(next_stale(ready, 2, at_once=1, begun={"a"})) == []
-    assert names(next_stale(ready[:2], 2, at_once=2, begun={"a"})) == [], "b is the last that serves"
+    assert names(next_stale(ready, 2, at_once=3, begun={"r0"})) == ["b", "c"]
+    assert names(next_stale(ready, 2, at_once=1, begun={"r0"})) == []
+    assert names(next_stale(ready[:2], 2, at_once=2, begun={"r0"})) == [], "b is the last that serves"
     assert names(next_stale(ready[:1], 2)) == ["a"], "nobody else is there"
     gone = replica("g", ReplicaState.DOWN, 1)
     assert names(next_stale([ready[0], gone], 2)) == [], "the other one comes back soon"
@@ -60,7 +65,7 @@ def test_one_replica_always_goes_on_serving_while_another_may():
 def test_a_version_is_tried_on_one_replica_first():
     ready = [replica(name, ReplicaState.READY, 1) for name in "abcd"]
     assert names(next_stale(ready, 2, at_once=3, proven=False)) == ["a"]
-    assert names(next_stale(ready, 2, at_once=3, proven=False, begun={"a"})) == []
+    assert names(next_stale(ready, 2, at_once=3, proven=False, begun={"r0"})) == []
 
 
 @pytest.mark.train
@@ -143,7 +148,7 @@ async def test_replicas_are_updated_one_at_a_time_while_requests_go_on(model_dir
         watching = False
         await asyncio.gather(*running)
         assert most_updating == 1
-        assert sync.updates == 4 and versions >= {(3, 3), (5, 5)} and pool.weights.version == 5
+        assert sync.updates == 4 and versions >= {(3, 3), (5, 5)} and pool.fleet.weights.version == 5
         assert all(old == new for old, new in versions)
 
 
@@ -154,8 +159,7 @@ async def test_a_replica_that_is_alone_for_long_is_updated_all_the_same(weights_
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "v4", 4)
         other = pool.replicas[1]
-        mute = (sys.executable, "-c", "import signal; signal.pause()")
-        other.spec = replace(other.spec, program=replace(other.spec.program, argv=mute))
+        other.spec = replace(other.spec, kind=Mute())
         os.kill(pid_of(pool, 1), signal.SIGKILL)
         await until(lambda: not other.usable)
         assert not await sync.update_some(), "the other one may be back in a moment"

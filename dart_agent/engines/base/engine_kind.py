@@ -1,0 +1,126 @@
+"""EngineKind: one kind of engine: how to connect to one, how to start a server of it, and its options.
+
+A kind is a section of a run's configuration: its fields are `rollout.engine.options`, checked like the rest. Kinds are
+named as `dart_agent.engines.engine_kinds` says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import ValidationError
+
+from dart_agent.engines.base.engine import Engine
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section, mistakes
+
+Transfer = Literal["files", "lora", "nccl", "tcp"]
+"""How new weights get into a server; see `SyncConfig` of the rollout service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a client is made of.
+
+    Attributes:
+        url: address of the server.
+        model_dir: directory of the model's tokenizer and processor files.
+        name: what results carry as `Generation.engine`; "" for the URL.
+        version: of the weights that the server was started with; -1 where nobody knows.
+        request_timeout_s: seconds for one response.
+        update_timeout_s: seconds for one update of the weights.
+        pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
+        loading: how weights are streamed into the server (`dart_agent.engines.vllm.vllm_loading.WeightLoading`); None
+            for a server that reads files.
+    """
+
+    url: str
+    model_dir: str | Path
+    name: str = ""
+    version: int = 0
+    request_timeout_s: float = 120.0
+    update_timeout_s: float = 600.0
+    pause: Literal["keep", "abort"] = "keep"
+    loading: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a server is started with.
+
+    Attributes:
+        name: of the replica, unique among those that are started together.
+        index: number of the replica, from 0.
+        path: directory of the weights to serve.
+        model_dir: directory of the whole model: `path`, or what an adapter at `path` was trained on.
+        version: of the weights.
+        directory: for sockets and temporary files; a short path, removed at the end.
+        transfer: how new weights will get into the server.
+        lora_rank: largest rank of adapters, where `transfer` is "lora".
+    """
+
+    name: str
+    index: int
+    path: str
+    model_dir: str
+    version: int
+    directory: Path
+    transfer: Transfer = "files"
+    lora_rank: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What starts a server, and where it then listens.
+
+    Attributes:
+        argv: program and arguments.
+        url: address of the server.
+        environment: variables besides those of the process that starts it.
+    """
+
+    argv: tuple[str, ...]
+    url: str
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+class EngineKind(Section, ABC):
+    """Base of the kinds; its fields are the options.
+
+    Attributes:
+        schemes: of the URLs of its servers.
+        transfers: how new weights can get into its servers.
+        drains: whether an update cuts off requests that still run, so that they are better let end before it.
+    """
+
+    schemes: ClassVar[tuple[str, ...]] = ()
+    transfers: ClassVar[tuple[Transfer, ...]] = ("files",)
+    drains: ClassVar[bool] = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any]) -> Self:
+        """The kind with these options.
+
+        Raises:
+            ConfigurationError: an unknown option (the message suggests a near one), or a wrong value.
+        """
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(f"options.{line}" for line in mistakes(error, cls))) from None
+
+    def count(self, replicas: int) -> int:
+        """How many servers are started where `replicas` are asked for."""
+        return replicas
+
+    @abstractmethod
+    def connect(self, connection: Connection) -> Engine:
+        """The client of a server; its first call connects."""
+
+    @abstractmethod
+    def command(self, launch: Launch) -> Command:
+        """What starts a server; nothing is started here."""

@@ -1,0 +1,68 @@
+"""Engines by name and by address. The built-in kinds are the files of `dart_agent.engines.kinds`.
+
+A name is a built-in kind ("transformers", "vllm"), an entry point of an installed package in the group
+"dart_gui.engines", or `module:Class` of an `EngineKind`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine_kind import Connection, EngineKind
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.plugins import Registry
+
+_SUFFIX = "_server"
+_FILES = Path(__file__).with_name("kinds").glob(f"*{_SUFFIX}.py")
+
+
+def _is_kind(found: Any) -> str | None:
+    return None if isinstance(found, type) and issubclass(found, EngineKind) else "is not a subclass of EngineKind"
+
+
+ENGINES: Registry[type[EngineKind]] = Registry(
+    "engine",
+    "dart_gui.engines",
+    {file.stem.removesuffix(_SUFFIX): f"dart_agent.engines.kinds.{file.stem}:KIND" for file in _FILES},
+    (_is_kind,),
+)
+
+
+def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
+    """The kind of engine that an address belongs to, by its scheme.
+
+    Args:
+        url: address of a server.
+        preferred: taken where the address may be one of its servers.
+
+    Raises:
+        ConfigurationError: no engine has such an address.
+    """
+    scheme = url.partition("://")[0]
+    if preferred is not None and scheme in preferred.schemes:
+        return preferred
+    for name in ENGINES.built_in:
+        kind = ENGINES.get(name)
+        if scheme in kind.schemes:
+            return kind()
+    raise ConfigurationError(
+        f"{url!r} is no address of an engine: use ws+unix:///path.sock or ws://host:port for our server, "
+        "http://host:port for vLLM"
+    )
+
+
+def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> Engine:
+    """The client of an engine that runs elsewhere; the first call connects.
+
+    Args:
+        url: `ws://`, `wss://` or `ws+unix://` of `dart_agent.engines.remote.engine_server`; `http://` or `https://`
+            of a vLLM server.
+        model_dir: directory of the model's tokenizer and processor files.
+        version: of the weights that a vLLM server was started with.
+
+    Raises:
+        ConfigurationError: no engine has such an address.
+    """
+    return kind_of_url(url).connect(Connection(url, model_dir, version=version))

@@ -1,0 +1,39 @@
+"""Our own engine: the model in a process of ours (`dart_agent.engines.remote.engine_server`), over a websocket."""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar
+
+from pydantic import Field
+
+from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
+
+
+class TransformersServer(EngineKind):
+    """Qwen-VL models by torch and transformers. It updates its weights between two batches."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("ws", "wss", "ws+unix")
+    program: ClassVar[tuple[str, ...]] = (sys.executable, "-m", "dart_agent.engines.remote.engine_server")
+
+    threads: int = Field(default=1, ge=1, description="torch threads of a replica")
+    max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
+
+    def connect(self, connection: Connection) -> Engine:
+        """See `EngineKind`."""
+        from dart_agent.engines.remote.remote_engine import RemoteEngine
+
+        return RemoteEngine(connection.url)
+
+    def command(self, launch: Launch) -> Command:
+        """A server on a Unix socket; it needs no port and no key."""
+        url = f"ws+unix://{launch.directory / f'engine-{launch.index}.sock'}"
+        argv = [*self.program, "--model", launch.path, "--listen", url, "--name", launch.name]
+        argv += ["--threads", str(self.threads), "--max-batch", str(self.max_batch), "--version", str(launch.version)]
+        environment = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        environment["TOKENIZERS_PARALLELISM"] = "false"
+        return Command(tuple(argv), url, environment)
+
+
+KIND = TransformersServer

@@ -1,0 +1,102 @@
+"""vLLM: a server over HTTP, in an environment of its own.
+
+Invariants:
+    - A server that is started here listens on loopback: its steering routes have no key.
+    - What training needs of it (token ids as they are, log-probabilities of what was sampled from, no settings out of
+      the model's own file, weight updates) is always asked for; `options` come last and win.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import ClassVar
+
+from pydantic import Field
+
+from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
+from dart_agent.engines.vllm.vllm_adapters import KEPT
+from dart_agent.engines.weight_stream import DIRECTORY, RECEIVER, TCP_BACKEND
+
+
+class VLLMServer(EngineKind):
+    """Any model that vLLM serves. An update pauses the server."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("http", "https")
+    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "lora", "nccl", "tcp")
+    drains: ClassVar[bool] = True
+
+    model: str = Field(default="policy", min_length=1, description="what the servers call the model")
+    program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
+    options: tuple[str, ...] = Field(default=(), description="more of its command line")
+    environment: dict[str, str] = Field(default={}, description="more environment variables")
+    gpus: tuple[str, ...] = Field(
+        default=(),
+        description='GPUs of each replica, such as ["0,1", "2,3"]: one server for each entry, with tensor parallelism '
+        "over the GPUs in it; empty for `replicas` servers that see them all",
+    )
+    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
+    max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
+
+    def count(self, replicas: int) -> int:
+        """One for each entry of `gpus`."""
+        return len(self.gpus) or replicas
+
+    def connect(self, connection: Connection) -> Engine:
+        """See `EngineKind`."""
+        from dart_agent.engines.vllm.vllm_engine import VLLMEngine
+
+        return VLLMEngine(
+            connection.url,
+            connection.model_dir,
+            model=self.model,
+            name=connection.name,
+            version=connection.version,
+            timeout_s=connection.request_timeout_s,
+            update_timeout_s=connection.update_timeout_s,
+            pause=connection.pause,
+            loading=connection.loading,
+        )
+
+    def command(self, launch: Launch) -> Command:
+        """A server on a free port of loopback; one that loses the port to somebody else ends and is started again."""
+        port = free_port()
+        argv = [*self.program, "serve", launch.model_dir, "--served-model-name", self.model]
+        argv += ["--host", "127.0.0.1", "--port", str(port)]
+        argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
+        limits = json.dumps({"image": self.images, "video": 0})
+        argv += ["--limit-mm-per-prompt", limits, "--max-model-len", str(self.max_length)]
+        environment = {
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+            "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": "",  # it has an environment of its own, and finds nothing of ours
+            "TMPDIR": str(launch.directory),  # else the sockets and files of a server that is killed stay in /tmp
+        }
+        if self.gpus:
+            gpus = self.gpus[launch.index]
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
+            argv += ["--tensor-parallel-size", str(len(gpus.split(",")))]
+        match launch.transfer:
+            case "lora":
+                argv += ["--enable-lora", "--max-lora-rank", str(launch.lora_rank), "--max-loras", str(KEPT + 1)]
+            case "nccl":
+                argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
+            case "tcp":
+                argv += ["--weight-transfer-config", json.dumps({"backend": TCP_BACKEND})]
+                argv += ["--worker-extension-cls", RECEIVER]
+                environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
+        return Command((*argv, *self.options), f"http://127.0.0.1:{port}", {**environment, **self.environment})
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody has at this moment."""
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return chosen.getsockname()[1]
+
+
+KIND = VLLMServer

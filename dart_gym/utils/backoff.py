@@ -1,0 +1,44 @@
+"""Pauses between attempts at something that fails: each twice as long as the one before, up to a longest one."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+
+def backoff(failures: int, first_s: float, longest_s: float = math.inf) -> float:
+    """Seconds to wait after a failure: `first_s`, twice that, four times that, ... up to `longest_s`. Pure.
+
+    Args:
+        failures: how many there were in a row; 0 counts as 1.
+        first_s: seconds after the first one.
+        longest_s: most seconds.
+    """
+    return min(longest_s, first_s * 2.0 ** min(max(failures - 1, 0), 30))
+
+
+class Pauses:
+    """The pauses between the attempts at one thing, which has to be done by a deadline.
+
+    Args:
+        deadline: on the monotonic clock; no pause goes beyond it.
+        first_s: seconds of the first pause.
+        longest_s: most seconds of any pause.
+    """
+
+    def __init__(self, deadline: float, first_s: float, longest_s: float) -> None:
+        self._deadline, self._first, self._longest = deadline, first_s, longest_s
+        self._failures = 0
+
+    async def wait(self, otherwise: Exception) -> None:
+        """Let some time pass before the next attempt.
+
+        Args:
+            otherwise: raised where the pause would go beyond the deadline.
+        """
+        self._failures += 1
+        pause = backoff(self._failures, self._first, self._longest)
+        if time.monotonic() + pause > self._deadline:
+            raise otherwise
+        await asyncio.sleep(pause)

@@ -1,0 +1,374 @@
+"""ReplicaLife: one replica from the pool's start to its end: started, admitted, asked, updated, started again.
+
+Invariants:
+    - A replica is READY only after it answered, serves the fleet's weights by its own word and, where they have a
+      fingerprint, by its log-probabilities, and can still answer a request that was answered before.
+    - `Replica.verified` is set only after such a proof.
+    - A replica that fails is looked at at once, taken out of service, and started or connected to again, each time
+      after a longer pause, with the newest weights that a replica is known to have loaded: a circuit breaker.
+    - A response whose versions are not those that its replica can have had is never handed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+
+from dart_agent.engines.base.engine import (
+    BadResponse,
+    EngineBusy,
+    EngineError,
+    EngineMismatch,
+    Generation,
+    Prompt,
+    Sampling,
+    UpdateNotBegun,
+)
+from dart_gym.core.errors import DartGymError
+from dart_gym.utils.backoff import backoff
+from dart_train.core.fingerprint import check_fingerprint
+from dart_train.core.train_errors import CheckpointError
+from dart_train.rollout.fleet.concurrency import shrink
+from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
+from dart_train.rollout.fleet.update_locks import UpdateLocks
+from dart_train.rollout.fleet.wakeup import Wakeup
+from dart_train.rollout.settings.rollout_config import EngineConfig
+
+_log = logging.getLogger(__name__)
+FIRST_RESTART_S = 0.25
+FAILED_LOOKS = 3
+FAILED_GRACE_S = 0.3
+LONGEST_LOOK_S = 15.0
+MAX_ERRORS = 3
+
+
+@dataclasses.dataclass(slots=True)
+class Fleet:
+    """What all replicas share.
+
+    Attributes:
+        config: time limits and how updates go.
+        locks: between services that share replicas.
+        weights: the newest that a replica is known to have loaded.
+        published: the newest that there are, known to be sound; another service may have loaded them already.
+        faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
+            (a request took too long), "failed" (errors), "stale" (another version than it was given), "update" and
+            "start" (it failed at one).
+        control: a request that was answered, cut to one token: what a sound replica answers as well.
+        changed: woken whenever a replica may take a request, or another request.
+    """
+
+    config: EngineConfig
+    locks: UpdateLocks
+    weights: Weights
+    published: Weights | None = None
+    faults: Counter[str] = dataclasses.field(default_factory=Counter)
+    control: tuple[Prompt, Sampling] | None = None
+    changed: Wakeup = dataclasses.field(default_factory=Wakeup)
+
+    def loaded(self, weights: Weights) -> None:
+        """A replica is known to have loaded them: others are started with them from now on."""
+        if weights.version >= self.weights.version or not Path(self.weights.path).is_dir():
+            self.weights = weights
+
+
+class ReplicaLife:
+    """What happens to one replica.
+
+    Args:
+        replica: the replica.
+        fleet: what it shares with the others.
+    """
+
+    def __init__(self, replica: Replica, fleet: Fleet) -> None:
+        self.replica, self._fleet, self._config = replica, fleet, fleet.config
+
+    async def keep(self) -> None:
+        """Start the replica, watch it, start it again when it fails; until cancelled."""
+        replica = self.replica
+        try:
+            while True:
+                replica.alarm.clear()
+                self._set(ReplicaState.STARTING)
+                try:
+                    replica.launch(self._fleet.weights)
+                    await self._admit()
+                    self._set(ReplicaState.READY)
+                    await self._watch()
+                except (EngineError, DartGymError, OSError) as error:
+                    if replica.state is not ReplicaState.DOWN:
+                        self._down("died" if replica.died and replica.usable else "start", str(error))
+                await replica.shut_down(FAILED_GRACE_S)
+                await asyncio.sleep(backoff(replica.failures, FIRST_RESTART_S, self._config.max_backoff_s))
+                replica.restarts += 1
+        finally:
+            self._set(ReplicaState.DOWN)
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> Generation:
+        """Send one request. Raises `EngineError`, also where the response is of a wrong version."""
+        replica, limit = self.replica, self._config.request_timeout_s
+        if replica.engine is None:
+            raise EngineError(f"{replica.name} is {replica.state}")
+        asked_at = replica.version
+        replica.in_flight += 1
+        try:
+            async with asyncio.timeout(limit):
+                generation = await replica.engine.generate(prompt, sampling)
+        except TimeoutError:
+            self.take_out(f"no response within {limit:.0f} s", "late")
+            raise EngineError(f"{replica.name} took too long") from None
+        finally:
+            replica.in_flight -= 1
+            self._fleet.changed.wake()
+        if not replica.explains(asked_at, *generation.version) and not (
+            await self._adopt() and replica.explains(asked_at, *generation.version)
+        ):
+            oldest, newest = generation.version
+            error = EngineMismatch(f"it answered with version {oldest} to {newest}, and serves {replica.version}")
+            self._wrong(str(error), error)
+            raise EngineMismatch(f"{replica.name}: {error}")
+        replica.requests += 1
+        replica.errors = replica.failures = 0
+        return generation
+
+    async def update(self, weights: Weights) -> None:
+        """Load weights and verify that the replica serves them.
+
+        Raises:
+            EngineBusy: it is not ready, or another service updates it; nothing was done.
+            UpdateNotBegun: the weights could not be sent; it goes on with those that it has.
+            EngineError: it does not; it is out of service then, and serves nothing before it was started or loaded
+                again with the weights before.
+        """
+        replica = self.replica
+        if replica.engine is None or replica.state is not ReplicaState.READY:
+            raise EngineBusy(f"{replica.name} is {replica.state}")
+        begun = False
+        try:
+            async with self._fleet.locks.held(replica):
+                begun = True
+                if self._config.update == "drain" or (self._config.update is None and replica.spec.kind.drains):
+                    await self._drain()
+                self._set(ReplicaState.UPDATING)
+                await self._load(weights)
+        except UpdateNotBegun:
+            if replica.usable:
+                self._set(ReplicaState.READY)
+            raise
+        except EngineError as error:
+            if begun:
+                replica.tainted = True
+                self.take_out(f"update to version {weights.version} failed: {error}", "update")
+            raise
+        if replica.state is not ReplicaState.UPDATING:  # taken out of service meanwhile
+            raise EngineError(f"{replica.name} is {replica.state}: {replica.why_down}")
+        self._set(ReplicaState.READY)
+        self._fleet.loaded(weights)
+
+    def take_out(self, reason: str, kind: str = "failed") -> None:
+        """Take the replica out of service; `keep` starts it again or connects to it again.
+
+        Args:
+            reason: what was wrong, for people.
+            kind: what was wrong, as `Fleet.faults` counts it.
+        """
+        if self.replica.usable:
+            self._down("died" if self.replica.died else kind, reason)
+            self.replica.alarm.set()
+
+    def give_less(self) -> None:
+        """The replica said that it is too busy: send it fewer requests at the same time."""
+        self.replica.concurrency = shrink(self.replica.concurrency)
+
+    async def is_to_blame(self, error: EngineError, *, late: bool = False) -> bool:
+        """After a failed request: whether the replica is what is wrong. It is out of service then.
+
+        The experiment is another request, one that was answered before: a replica that fails at it, too, is to blame.
+
+        Args:
+            error: of the request.
+            late: the replica did not answer in time, which needs no experiment.
+        """
+        replica, control = self.replica, self._fleet.control
+        async with replica.examining:
+            if not replica.usable:
+                return True
+            if late:
+                self.take_out(str(error), "late")
+                return True
+            try:
+                await replica.look(min(5.0, self._config.request_timeout_s))
+            except EngineError as silence:
+                self._wrong(f"{error}; then {silence}", silence)
+                return True
+            if control is None:
+                replica.errors += 1
+                if replica.errors >= MAX_ERRORS:
+                    self.take_out(f"{replica.errors} errors in a row, at last: {error}")
+                return False
+            try:
+                await self.ask(*control)
+            except (EngineBusy, BadResponse):
+                return False
+            except EngineError as second:
+                self.take_out(f"{error}; then to another request {second}")
+                return True
+        return False
+
+    # --- starting and watching ----------------------------------------------------------------------------------
+
+    async def _admit(self) -> None:
+        """Wait until the replica answers and serves the fleet's weights, which are loaded where it does not.
+
+        Newer ones that another service gave it are left as they are.
+
+        Raises:
+            EngineError: it does not get there.
+        """
+        replica, fleet = self.replica, self._fleet
+        info = await replica.until_ready(self._config.start_timeout_s)
+        async with fleet.locks.held(replica, self._config.start_timeout_s):
+            if not replica.spec.owned:  # somebody else may have updated it while we waited
+                info = await replica.look(self._config.request_timeout_s)
+            weights = fleet.weights
+            if info.version == weights.version and not replica.tainted:
+                replica.verified = info.version
+                await self._check(weights)
+            elif not await self._adopt():
+                await self._load(weights)
+        if fleet.control is not None:
+            await self.ask(*fleet.control)
+        _log.info("engine %s serves version %d of %s", replica.name, replica.version, info.model)
+
+    async def _watch(self) -> None:
+        """Return when the replica is out of service; raise `EngineError` when its process has ended."""
+        replica = self.replica
+        silent, since = 0, time.monotonic()
+        while replica.usable:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.health_interval_s):
+                    await replica.alarm.wait()
+            if not replica.usable:
+                return
+            if replica.died:
+                raise EngineError("its process has ended")
+            if replica.state is not ReplicaState.READY:
+                continue  # an update has its own time limit, and the server may not answer meanwhile
+            try:
+                await replica.look(min(LONGEST_LOOK_S, self._config.request_timeout_s))
+            except EngineMismatch as error:
+                if not await self._adopt():
+                    self._wrong(str(error), error)
+            except EngineError as error:
+                silent += 1
+                if silent >= FAILED_LOOKS and replica.state is ReplicaState.READY:
+                    self._wrong(str(error), error)
+            else:
+                silent = 0
+                if time.monotonic() - since > self._config.max_backoff_s:
+                    replica.failures = 0
+                self._fleet.changed.wake()  # its limit may have grown
+
+    def _wrong(self, reason: str, error: EngineError) -> None:
+        """Take the replica out of service over what it said, or did not say."""
+        stale = isinstance(error, EngineMismatch)
+        self.replica.tainted = self.replica.tainted or stale
+        self.take_out(reason, "stale" if stale else "silent")
+
+    def _down(self, kind: str, reason: str) -> None:
+        self._fleet.faults[kind] += 1
+        self.replica.failures += 1
+        self.replica.why_down = reason
+        self._set(ReplicaState.DOWN)
+        _log.warning("engine %s is out of service (%s): %s", self.replica.name, kind, reason)
+
+    def _set(self, state: ReplicaState) -> None:
+        self.replica.state = state
+        self._fleet.changed.wake()
+
+    # --- weights ------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Wait until the replica has ended its requests, at most `drain_s`: what is left then is cut off."""
+        self._set(ReplicaState.DRAINING)
+        deadline = time.monotonic() + self._config.drain_s
+        while self.replica.in_flight and self.replica.usable and time.monotonic() < deadline:
+            await self._fleet.changed.wait(deadline)
+
+    async def _load(self, weights: Weights) -> None:
+        """Have the replica load weights, and find out whether it did.
+
+        One that serves this version already is only compared with it: another service was faster.
+
+        Raises:
+            EngineError: it did not; it may hold a mixture of old and new ones.
+        """
+        replica = self.replica
+        if replica.engine is None:
+            raise EngineError(f"{replica.name} is {replica.state}")
+        replica.updating_to = weights.version
+        try:
+            async with asyncio.timeout(self._config.start_timeout_s):
+                if replica.tainted or (await replica.engine.info()).version != weights.version:
+                    await replica.engine.update_weights(weights.path, weights.version)
+            info = await replica.look(self._config.request_timeout_s)
+            if info.version != weights.version:
+                raise EngineMismatch(f"it says version {info.version} after an update to {weights.version}")
+            await self._check(weights)
+            replica.verified, replica.tainted = weights.version, False
+        except TimeoutError:
+            raise EngineError(f"{replica.name} did not load {weights.path} in time") from None
+        finally:
+            replica.updating_to = None
+
+    async def _check(self, weights: Weights) -> bool:
+        """Compare the replica's answers with those of the published weights, where these have a fingerprint.
+
+        Returns:
+            Whether they have one, and it is to be compared.
+
+        Raises:
+            EngineMismatch: it serves other weights.
+            EngineError: it did not answer, or the fingerprint cannot be read.
+        """
+        engine, tolerance = self.replica.engine, self._config.fingerprint_tolerance
+        if tolerance is None or not weights.path or engine is None:
+            return False
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                return await check_fingerprint(engine, weights.path, tolerance) is not None
+        except CheckpointError as error:
+            raise EngineError(str(error)) from error
+        except TimeoutError:
+            raise EngineError(f"{self.replica.name} did not answer the fingerprint's prompts in time") from None
+
+    async def _adopt(self) -> bool:
+        """Whether the replica serves newer weights than we gave it, and they are the newest published, by fingerprint.
+
+        Another service that uses the replica has updated it then. Anything else is for the caller to judge.
+        """
+        replica, fleet = self.replica, self._fleet
+        newest, engine = fleet.published, replica.engine
+        if newest is None or engine is None or replica.updating_to is not None or replica.spec.owned:
+            return False
+        ours = fleet.weights.version if replica.verified is None else replica.verified
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                serves = (await engine.info()).version
+            if serves != newest.version or serves <= ours or not await self._check(newest):
+                return False
+        except (EngineError, TimeoutError) as error:
+            _log.info("engine %s serves other weights than it was given: %s", replica.name, error)
+            return False
+        if replica.engine is not engine:
+            return False  # it was connected to anew meanwhile
+        replica.version = replica.verified = serves
+        replica.tainted = False
+        fleet.loaded(newest)
+        _log.info("engine %s serves version %d, which another service gave it", replica.name, serves)
+        return True
