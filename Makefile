@@ -75,7 +75,7 @@ test-slow: setup-test  ## the tests that take many minutes: learning on three se
 	@$(BIN)/python -m pytest -m "slow and not vllm and not deepspeed" --timeout 7200
 
 docs: setup-docs  ## the documentation as a site: build/site/index.html
-	@$(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock: setup-test  ## compile requirements/*.txt anew; UPGRADE=1 looks for newer versions
 	@scripts/lock.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Unit tests on every Python that the packages promise, with the locked packages, and with the oldest ones that
-# pyproject.toml allows. Without torch, the tests of dart_gym and dart_agent; with the oldest packages, all unit tests.
+# pyproject.toml allows. Those of dart_gym and dart_agent need no torch, which has no wheel for every Python everywhere.
 #   pythons.sh MARKERS     the marker expression of the unit tests
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,13 +9,14 @@ cd "$(dirname "$0")/.."
 run() {  # run PYTHON LOCK TESTS... : in an environment of its own
   local version=$1 lock=$2 venv=.venv-$1-$2 python stamp
   shift 2
-  stamp=$(stamp "$venv" pyproject.toml "requirements/$lock.txt" requirements/pytest.txt scripts/pythons.sh)
+  stamp=$(stamp "$venv" pyproject.toml requirements/test.txt "requirements/$lock.txt" scripts/pythons.sh)
   if [ ! -e "$stamp" ]; then
     python=$(find_python "$version")
     [ -n "$python" ] || die "there is no Python $version here" "install it with its module venv, by pyenv for example"
     make_venv "$venv" "$python"
     [ "$lock" = test ] || install_torch "$venv"
-    install "$venv" requirements/pytest.txt "requirements/$lock.txt"
+    install "$venv" requirements/test.txt
+    [ "$lock" = test ] || install "$venv" "requirements/$lock.txt"   # over those
     install_project "$venv"
     touch "$stamp"
   fi

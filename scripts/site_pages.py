@@ -1,0 +1,104 @@
+"""Pages of the documentation site that are made from other files, and its navigation; mkdocs calls the functions here.
+
+The README is the start page. Every room of the packages is a page of the reference: its public names, as documented in
+the code. A link to a file that is no page stays as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("dart_gym", "dart_agent", "dart_train")
+START = {"README.md": "index.md"}
+PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
+NAVIGATION = {
+    "Start": ["index.md", "quickstart.md", "glossary.md"],
+    "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "protocol.md"],
+    "Agents": ["policies.md", "own_policy.md", "formats.md", "engines.md"],
+    "Training": ["training.md", "rollouts.md", "data.md", "curation.md", "losses.md", "efficiency.md"],
+    "Reference": ["configuration.md", "plugins.md", "design.md"],
+    "Project": ["contributing.md", "testing.md", "performance.md", "capacity.md", "security.md", "changelog.md"],
+}
+"""Pages by part of the site; one that does not exist is left out, one that is not named comes last."""
+
+LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^)\s#]+)(#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> Any:
+    """Make the navigation."""
+    there = {path.name for path in (ROOT / "docs").glob("*.md")}
+    there |= {page for name, page in {**START, **PROJECT}.items() if (ROOT / name).exists()}
+    named = [page for pages in NAVIGATION.values() for page in pages]
+    parts = {part: [page for page in pages if page in there] for part, pages in NAVIGATION.items()}
+    parts["Project"] += sorted(there - set(named))
+    parts["Reference"] += [{package: sorted(_reference(package))} for package in PACKAGES]
+    config["nav"] = [{part: pages} for part, pages in parts.items()]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made."""
+    for name, page in {**START, **PROJECT}.items():
+        if (ROOT / name).exists():
+            files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
+    for package in PACKAGES:
+        for page, content in _reference(package).items():
+            files.append(File.generated(config, page, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Let links lead to pages of the site."""
+    source = {made: name for name, made in {**START, **PROJECT}.items()}.get(page.file.src_uri)
+    folder = "" if source else posixpath.join("docs", posixpath.dirname(page.file.src_uri))
+
+    def led(match: re.Match[str]) -> str:
+        picture, label, target, anchor = match[1], match[2], match[3], match[4] or ""
+        path = posixpath.normpath(posixpath.join(folder, target))
+        made = {**START, **PROJECT}.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+        if made is None or files.get_file_from_path(made) is None:
+            return label
+        return f"{picture}[{label}]({posixpath.relpath(made, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
+
+    return LINK.sub(led, markdown)
+
+
+def _reference(package: str) -> dict[str, str]:
+    """The pages of a package's rooms: path and content."""
+    pages = {}
+    for init in sorted((ROOT / package).rglob("__init__.py")):
+        room = ".".join(init.parent.relative_to(ROOT).parts)
+        modules = [path for path in sorted(init.parent.glob("*.py")) if not path.stem.startswith("__") and _public(path)]
+        exported = "__all__" in init.read_text(encoding="utf-8")
+        if not modules and not exported:
+            continue
+        name = "index" if room == package else room.removeprefix(f"{package}.")
+        content = f"---\ntitle: {room.removeprefix(package + '.')}\n---\n# `{room}`\n\n"
+        if not exported:
+            content += f"{_docstring(init)}\n\n"
+        else:
+            content += f"::: {room}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
+            content += "      heading_level: 2\n      members_order: __all__\n\n"
+        for path in modules:
+            content += f"## {path.stem}\n\n::: {room}.{path.stem}\n    options:\n      show_root_heading: false\n"
+            content += "      show_root_toc_entry: false\n\n"
+        pages[f"reference/{package}/{name}.md"] = content
+    return pages
+
+
+def _public(path: Path) -> bool:
+    """Whether a module has a class or function that is documented for others."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) and not node.name.startswith("_") and ast.get_docstring(node) for node in nodes)
+
+
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
