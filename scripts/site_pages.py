@@ -75,7 +75,9 @@ def _reference(package: str) -> dict[str, str]:
     pages = {}
     for init in sorted((ROOT / package).rglob("__init__.py")):
         room = ".".join(init.parent.relative_to(ROOT).parts)
-        modules = [path for path in sorted(init.parent.glob("*.py")) if not path.stem.startswith("__") and _public(path)]
+        modules = [
+            path for path in sorted(init.parent.glob("*.py")) if not path.stem.startswith("__") and _public(path)
+        ]
         exported = "__all__" in init.read_text(encoding="utf-8")
         if not modules and not exported:
             continue
