@@ -104,7 +104,7 @@ async def serve(url: str, desktops: int, picture: NDArray[np.uint8] | None) -> N
     """Serve until SIGTERM."""
     ending = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ending.set)
-    async with ClusterServer(ServerSettings(url, desktops=desktops), DesktopMaker(picture)):
+    async with ClusterServer(ServerSettings(listen=url, desktops=desktops), DesktopMaker(picture)):
         print("listening", flush=True)
         await ending.wait()
 

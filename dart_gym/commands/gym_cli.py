@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -14,17 +13,18 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from dart_gym.cluster.pool.boot_admission import MIB, Limits
-from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
+from dart_gym.cluster.server.cluster_server import ClusterServer
 from dart_gym.cluster.server.orphans import clean_up
+from dart_gym.cluster.server.server_settings import DesktopSettings, ServerSettings, token_of
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.evaluator_commands import app as evaluator_app
+from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
 from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.providers.provider import Provider, opened
-from dart_gym.providers.provider_registry import PROVIDERS, make_provider
+from dart_gym.providers.provider_registry import make_provider
 from dart_gym.tasks.catalog.registry import SUITES
 from dart_gym.utils.processes import exit_status, follow_parent
 
@@ -56,38 +56,9 @@ app.add_typer(evaluator_app, name="evaluator")
 
 
 @app.command()
+@takes(ServerSettings, of_run="cluster", run_fields=DesktopSettings.model_fields, leave_out=["osworld_api"])
 def serve(
-    listen: Annotated[
-        str, typer.Option(help="ws+unix:///path.sock (this machine), or ws://host:port.")
-    ] = "ws://127.0.0.1:8765",
-    desktops: Annotated[int, typer.Option(help="How many desktops may be lent at once.")] = 4,
-    token_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the token that clients must show.")
-    ] = None,
-    tokens: Annotated[
-        Path | None, typer.Option(help="File of several tokens with names and quotas. Read again when it changes.")
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM) for --listen wss://host:port.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
-    sandbox: Annotated[
-        str | None, typer.Option(help="bwrap, or none where there are no user namespaces; by default as tasks say.")
-    ] = None,
-    grace: Annotated[float, typer.Option(help="Seconds that a session outlives its connection.")] = 30.0,
-    idle_timeout: Annotated[float, typer.Option(help="Seconds without a request after which a session ends.")] = 900.0,
-    lifetime: Annotated[
-        float | None,
-        typer.Option(help="Seconds with a desktop after which a session ends; never by default."),
-    ] = None,
-    drain: Annotated[float, typer.Option(help="Seconds for which episodes go on after a SIGTERM.")] = 5.0,
-    idle_desktop: Annotated[float, typer.Option(help="A free desktop is stopped after so many seconds.")] = 300.0,
-    heartbeat: Annotated[float, typer.Option(help="Seconds between websocket pings.")] = 20.0,
-    osworld_url: Annotated[
-        list[str] | None, typer.Option(help="A machine with OSWorld's server that clients may use. May be repeated.")
-    ] = None,
-    suite: Annotated[
-        list[str] | None,
-        typer.Option(help="A suite of your own, module:Class, that clients may name. May be repeated."),
-    ] = None,
+    settings: ServerSettings,
     osworld_api: Annotated[
         Path | None,
         typer.Option(help="Give each desktop the OSWorld API on a Unix socket in this directory (see reset's info)."),
@@ -101,28 +72,9 @@ def serve(
             "--osworld-api-open", help="The same without a token, for stock clients: any local user can use it."
         ),
     ] = False,
-    provider: Annotated[
-        str, typer.Option(help="Who makes the desktops: " + ", ".join(PROVIDERS.built_in) + ", or your own.")
-    ] = "xvfb",
-    provider_option: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE, an option of the provider. May be repeated.")
-    ] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", help="End when the parent does.")] = False,
     parent: Annotated[
         int | None, typer.Option(help="With --die-with-parent: its pid, to notice that it is dead already.")
-    ] = None,
-    warm: Annotated[
-        int | None,
-        typer.Option(
-            help="Warm desktops to hold booted, beside --desktops, for the specs asked for last. "
-            "By default 1, or 0 where a provider has none to hold ready."
-        ),
-    ] = None,
-    reserve_mb: Annotated[
-        int | None, typer.Option(help="Memory that desktops leave to others; by default a twentieth, at most 512.")
-    ] = None,
-    max_load: Annotated[
-        float | None, typer.Option(help="Delay boots at more runnable threads per core than this; by default never.")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="At the end remove the socket's directory.")] = False,
 ) -> None:
@@ -135,37 +87,26 @@ def serve(
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if die_with_parent:
         follow_parent(parent)
-    for name in suite or ():
-        SUITES.get(name)
-    maker = make_provider(provider, provider_option or ())
-    reserve = None if reserve_mb is None else reserve_mb * MIB
-    settings = ServerSettings(
-        listen=listen,
-        desktops=_desktops(desktops, maker),
-        warm=maker.warm if warm is None else warm,
-        limits=Limits(reserve=reserve, max_load=max_load, memory=maker.local),
-        token=_token(token_env),
-        tokens=tokens,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        sandbox=sandbox,
-        grace_s=grace,
-        idle_timeout_s=idle_timeout,
-        lifetime_s=lifetime,
-        drain_s=drain,
-        idle_desktop_s=idle_desktop,
-        heartbeat_s=heartbeat,
-        osworld_api=_api_policy(osworld_api, osworld_api_tcp, osworld_api_open),
-        osworld_urls=("*",) if private else tuple(osworld_url or ()),
-        suites=("*",) if private else tuple(suite or ()),
+    for name in settings.suites:
+        if name != "*":
+            SUITES.get(name)
+    maker = make_provider(settings.provider, [f"{key}={value}" for key, value in settings.provider_options.items()])
+    settings = settings.model_copy(
+        update={
+            "desktops": _desktops(settings.desktops, maker),
+            "warm": maker.warm if settings.warm is None else settings.warm,
+            "osworld_api": _api_policy(osworld_api, osworld_api_tcp, osworld_api_open) or settings.osworld_api,
+            **({"osworld_urls": ("*",), "suites": ("*",)} if private else {}),
+        }
     )
-    for found in clean_up([osworld_api] if osworld_api else []):
+    sockets = settings.osworld_api and settings.osworld_api.directory
+    for found in clean_up([sockets] if sockets else []):
         log.info("removed %s, left behind by a process that is dead", found)
     try:
         asyncio.run(_serve(settings, maker, patient=not private))
     finally:
-        if private and parse_address(listen).is_unix:
-            shutil.rmtree(Path(parse_address(listen).path).parent, ignore_errors=True)
+        if private and parse_address(settings.listen).is_unix:
+            shutil.rmtree(Path(parse_address(settings.listen).path).parent, ignore_errors=True)
 
 
 def _desktops(asked: int, provider: Provider) -> int:
@@ -180,15 +121,6 @@ def _api_policy(directory: Path | None, tcp: bool, open_to_all: bool) -> APIPoli
     if chosen > 1:
         raise ConfigurationError("choose one of --osworld-api, --osworld-api-tcp and --osworld-api-open")
     return APIPolicy(directory, open_to_all) if chosen else None
-
-
-def _token(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    token = os.environ.get(variable, "")
-    if not token:
-        raise ConfigurationError(f"the environment variable {variable} named by --token-env is not set: export a token")
-    return token
 
 
 async def _serve(settings: ServerSettings, provider: Provider, patient: bool) -> None:
@@ -207,7 +139,7 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    async with opened(provider), ClusterServer(settings, provider.desktop) as server:
+    async with opened(provider), ClusterServer(settings, provider.desktop, local=provider.local) as server:
         if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
             loop.add_signal_handler(signal.SIGHUP, server.reload)
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line
@@ -239,14 +171,14 @@ def token(
 
 @app.command()
 def status(
-    url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
+    url: Annotated[str, typer.Option(help="Address of the cluster.")] = "ws://127.0.0.1:8765",
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
 ) -> None:
     """Show what each desktop of a running cluster does."""
     from dart_gym.cluster.client.cluster_client import ClusterClient
     from dart_gym.cluster.client.cluster_servers import ClientSettings
 
-    client = ClusterClient(url, _token(token_env), ClientSettings(reconnect_s=0.0))
+    client = ClusterClient(url, token_of(token_env), ClientSettings(reconnect_s=0.0))
     found = asyncio.run(client.status())
     for desktop in found["desktops"]:
         busy = sum(desktop["busy_s"].values())
@@ -263,7 +195,7 @@ def status(
 
 @app.command()
 def watch(
-    url: Annotated[str, typer.Argument(help="Of the cluster.")] = "ws://127.0.0.1:8765",
+    url: Annotated[str, typer.Option(help="Address of the cluster.")] = "ws://127.0.0.1:8765",
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
     port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
     browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
@@ -282,7 +214,7 @@ def watch(
         ending = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, ending.set)
-        await serve_page(url, _token(token_env), port, announce, ending)
+        await serve_page(url, token_of(token_env), port, announce, ending)
 
     asyncio.run(run())
 

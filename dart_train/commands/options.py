@@ -23,7 +23,7 @@ Overrides = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(help="name of the run; its directory is RUNS_DIR/NAME")]
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
-ClusterUrl = Annotated[str | None, typer.Option("--cluster", help="URL of the environment cluster")]
+Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 
 DEFAULT_RUNS_DIR = Path("runs")
 
@@ -35,7 +35,7 @@ def load(config: Path, overrides: list[str] | None, name: str | None) -> RunConf
 
 @contextlib.contextmanager
 def module_context(
-    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, cluster: str | None = None
+    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, url: str | None = None
 ) -> Iterator[ModuleContext]:
     """What a module needs; what the file system does to it meanwhile is explained."""
     from dart_train.launch.pipeline import open_run
@@ -45,4 +45,7 @@ def module_context(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     loaded = load(config, overrides, name)
     with explained_file_errors(runs_dir / loaded.name):
-        yield ModuleContext(loaded, open_run(loaded, runs_dir), cluster)
+        run = open_run(loaded, runs_dir)
+        if url is not None:
+            loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
+        yield ModuleContext(loaded, run)

@@ -17,11 +17,11 @@ from dart_gym.utils.processes import exit_status
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.options import (
     DEFAULT_RUNS_DIR,
-    ClusterUrl,
     ConfigPath,
     Name,
     Overrides,
     RunsDir,
+    Url,
     load,
     module_context,
 )
@@ -91,12 +91,12 @@ def demonstrate(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    cluster: ClusterUrl = None,
+    url: Url = None,
 ) -> None:
     """Record demonstrations by the scripted oracles."""
     from dart_train.modules import demonstrate as command
 
-    with module_context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, url) as context:
         command.main(context)
 
 
@@ -123,7 +123,7 @@ def evaluate(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    cluster: ClusterUrl = None,
+    url: Url = None,
     version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
     model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
     trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
@@ -133,7 +133,7 @@ def evaluate(
     from dart_train.modules import evaluate_version as command
 
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
-    with module_context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, url) as context:
         command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
@@ -143,12 +143,12 @@ def constant_click(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    cluster: ClusterUrl = None,
+    url: Url = None,
 ) -> None:
     """Measure the best constant click of every trained task."""
     from dart_train.modules import constant_click as command
 
-    with module_context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, url) as context:
         command.main(context)
 
 
@@ -158,13 +158,13 @@ def rollout(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    cluster: ClusterUrl = None,
+    url: Url = None,
     plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.modules import rollout as command
 
-    with module_context(config, overrides, name, runs_dir, cluster) as context:
+    with module_context(config, overrides, name, runs_dir, url) as context:
         command.main(context, plain=plain)
 
 

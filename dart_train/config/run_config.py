@@ -16,6 +16,8 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.formats.ui_tars_prompts import Style
+from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
+from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section, mistakes
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
@@ -41,28 +43,28 @@ class ModelConfig(Section):
     )
 
 
-class ClusterConfig(Section):
-    """Where the desktops are."""
+class ClusterConfig(DesktopSettings):
+    """The desktops: a cluster that runs already at `url`, or else a server that is started for the run.
 
-    url: str | None = Field(None, description="a running `dart-gym serve`; None starts one for the run")
+    The other settings are those of that server, as of `dart-gym serve`.
+    """
+
+    url: str | None = Field(
+        None,
+        description="Address of a running `dart-gym serve`; null starts a server for the run. Commands: `--url`.",
+    )
     token_env: str | None = Field(
-        None, description="environment variable that holds the token of a cluster given by url"
+        None, description="Environment variable that holds the token of the cluster at `url`."
     )
-    desktops: int | None = Field(
-        None, ge=1, description="Desktops of the server that is started for the run; null: `rollout.workers`."
-    )
-    sandbox: Literal["bwrap", "none"] = "bwrap"
 
     def token(self) -> str | None:
         """Token of the cluster at `url`; None where none is needed. Raises `ConfigError` if the variable is not set."""
-        if self.url is None or self.token_env is None:
+        if self.url is None:
             return None
-        token = os.environ.get(self.token_env)
-        if not token:
-            raise ConfigError(
-                f"cluster.token_env: the environment variable {self.token_env} is not set: export the token"
-            )
-        return token
+        try:
+            return token_of(self.token_env)
+        except ConfigurationError as error:
+            raise ConfigError(f"cluster.token_env: {error}") from None
 
 
 class AgentConfig(Section):
@@ -162,11 +164,7 @@ class EvaluationConfig(Section):
     first_seed: int = Field(
         0, ge=0, description="seeds first_seed, first_seed + 1, ...; below 10 000: never trained on"
     )
-    temperature: float | None = Field(
-        None,
-        ge=0,
-        description="Of the sampling: 0 is greedy, null the temperature of the rollouts.",
-    )
+    temperature: float = Field(1.0, ge=0, description="Of the sampling; 0 is greedy.")
     greedy: bool = Field(False, description="evaluate greedily as well")
     samples: int = Field(2, ge=0, description="trajectories per task that the report shows as pictures")
 
@@ -202,6 +200,11 @@ class RunConfig(Section):
         """Copy what is set in one section into those that need it too."""
         if self.rollout.sampling.temperature <= 0:
             raise ValueError("rollout.sampling.temperature must be above 0: what is trained on is sampled")
+        images = self.rollout.engine.options.get("images", self.agent.screenshots)
+        if images < self.agent.screenshots:
+            raise ValueError(
+                f"rollout.engine.options.images {images} is below agent.screenshots {self.agent.screenshots}"
+            )
         for target, source, why in SAME:
             value, parent = _get(self, source), _get(self, target.rpartition(".")[0])
             found = _get(self, target)
@@ -209,8 +212,11 @@ class RunConfig(Section):
                 raise ValueError(f"{target} is {found!r} and {source} is {value!r}: {why}; set {source} only")
             _set(self, target, value)
         for target, source in DEFAULTS:
-            if _get(self, target) is None:
+            if target.rpartition(".")[2] not in _get(self, target.rpartition(".")[0]).model_fields_set:
                 _set(self, target, _get(self, source))
+        if "suites" not in self.cluster.model_fields_set:
+            named = [*self.train_tasks, *(self.demonstrations.tasks or ()), *self.evaluation.beside]
+            _set(self, "cluster.suites", tuple(dict.fromkeys(name.partition("/")[0] for name in named if ":" in name)))
         return self
 
     @property
@@ -225,7 +231,6 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("data.curation.group_size", "rollout.group_size", "groups are as large as they are rolled out"),
     ("data.curation.batch_groups", "trainer.groups_per_step", "a batch is what one step trains on"),
     ("rollout.seed", "seed", "the run has one seed"),
-    ("rollout.engine.vllm.images", "agent.screenshots", "prompts hold so many screenshots"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 

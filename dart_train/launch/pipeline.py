@@ -136,7 +136,7 @@ class Pipeline:
     def _train(self) -> None:
         """The four modules of DART beside one another."""
         self._start_cluster()
-        cluster = ("--cluster", str(self._cluster_url))
+        cluster = ("--url", str(self._cluster_url))
         self._start("data", service=True)
         self._start("rollout", *cluster)
         self._start("learn")
@@ -178,7 +178,7 @@ class Pipeline:
     ) -> None:
         if desktops:
             self._start_cluster()
-            arguments += ("--cluster", str(self._cluster_url))
+            arguments += ("--url", str(self._cluster_url))
         self._start(command, *arguments, threads=threads)
         self._until_finished(phase or command, command)
 
@@ -199,7 +199,7 @@ class Pipeline:
             self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
             path = self._sockets / "cluster.sock"
         self._cluster_url = f"ws+unix://{path}"
-        self.supervisor.start(cluster_server(self._cluster_url, self.config))
+        self.supervisor.start(cluster_server(self._cluster_url, self.run.config))
 
     def _until_finished(self, phase: str, *names: str) -> None:
         """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
@@ -220,12 +220,10 @@ class Pipeline:
         self.state.touch(phase if phase in known else next(reversed(known)))
 
 
-def cluster_server(url: str, config: RunConfig) -> ModuleSpec:
-    """The environment cluster of the run as a module."""
-    arguments = ("serve", "--listen", url, "--desktops", str(config.cluster.desktops))
-    return python_module(
-        "cluster", "dart_gym.commands.gym_cli", *arguments, "--sandbox", config.cluster.sandbox, service=True
-    )
+def cluster_server(url: str, config: Path) -> ModuleSpec:
+    """The environment cluster of a run as a module, as the section `cluster` of its configuration file describes it."""
+    arguments = ("serve", "--config", str(config), "--listen", url)
+    return python_module("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
 
 
 def reach_cluster(url: str, token: str | None = None) -> None:

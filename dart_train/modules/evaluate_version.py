@@ -98,7 +98,7 @@ async def _play_all(
     context: ModuleContext,
     weights: Weights,
     assignments: list[Assignment],
-    temperature: float | None,
+    temperature: float,
     told: Callable[[int, PlayedEpisode], None],
 ) -> list[PlayedEpisode]:
     """All episodes, in the order of `assignments`."""

@@ -51,13 +51,11 @@ class ModuleContext:
     Attributes:
         config: of the run, with every task named.
         run: its directory.
-        cluster_url: of the environment cluster, instead of the configured one.
         stop: set once the module is told to end.
     """
 
     config: RunConfig
     run: RunDirectory
-    cluster_url: str | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -82,10 +80,10 @@ class ModuleContext:
         Raises:
             ConfigurationError: none was given.
         """
-        url = self.cluster_url or self.config.cluster.url
+        url = self.config.cluster.url
         if url is None:
             raise ConfigurationError(
-                "this module needs desktops: start `dart-gym serve --listen URL` and pass --cluster URL, "
+                "this module needs desktops: start `dart-gym serve --listen URL` and pass --url URL, "
                 "or use `dart-train run`, which starts them"
             )
         return url

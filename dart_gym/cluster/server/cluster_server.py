@@ -64,21 +64,26 @@ class ClusterServer:
     Args:
         settings: see `ServerSettings`.
         desktop_factory: makes desktops that are not started yet.
+        local: whether they take memory of this machine.
     """
 
     def __init__(
-        self, settings: ServerSettings, desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop
+        self,
+        settings: ServerSettings,
+        desktop_factory: Callable[[DesktopSpec], Desktop] = make_desktop,
+        *,
+        local: bool = True,
     ) -> None:
         self.settings = settings
         self._token_file = TokenFile(settings.tokens) if settings.tokens else None
-        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.token)
+        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.single_token)
         self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
         self.pool = Pool(
             settings.desktops,
             self._make,
             settings.osworld_api,
-            warm=settings.warm,
-            admission=Admission(settings.limits),
+            warm=settings.warm or 0,
+            admission=Admission(settings.limits(local=local)),
             quota=lambda name: self._tokens.quota(name),
         )
         self._desktop_factory = desktop_factory

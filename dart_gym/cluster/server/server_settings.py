@@ -1,70 +1,103 @@
-"""How a cluster's server behaves: typed, and refused at once where it cannot be meant."""
+"""What a cluster's server can be told: in a file, on the command line of `dart-gym serve`, or in a run's `cluster`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from pathlib import Path
+from typing import Any, Literal
 
-from dart_gym.cluster.pool.boot_admission import Limits
+from pydantic import Field, model_validator
+
+from dart_gym.cluster.pool.boot_admission import MIB, Limits
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """How a server behaves.
+class DesktopSettings(Section):
+    """The desktops of a server, and how long sessions may hold them."""
 
-    Attributes:
-        listen: URL to listen on.
-        desktops: how many desktops may be lent at once.
-        warm: how many desktops to hold booted in the warm pool, beside those that are lent.
-        limits: what the machine must have left for a desktop to boot.
-        token: bearer token that clients must show; None only where nobody else can connect.
-        tokens: file of several tokens with names and quotas (see `cluster.tokens`), instead of `token`.
-        tls_cert, tls_key: PEM files for `wss://`.
-        grace_s: how long a session outlives its connection.
-        idle_timeout_s: a session ends after so long without a request.
-        lifetime_s: a session that holds a slot ends after so long, whatever it does; None for no limit.
-        idle_desktop_s: a free desktop is stopped after so long.
-        heartbeat_s: interval of websocket pings.
-        drain_s: how long `drain` lets episodes go on.
-        sandbox: replaces the tasks' choice ("bwrap" or "none") if given.
-        osworld_urls: machines with OSWorld's server that clients may use; ("*",) for any.
-        osworld_api: how each desktop offers the OSWorld API on this machine; None for not at all.
-        suites: suites that clients may name as "module:Class", which the server imports; ("*",) for any.
-    """
+    desktops: int = Field(4, ge=1, description="How many desktops may be in use at once.")
+    provider: str = Field(
+        "xvfb",
+        description="Who makes the desktops: xvfb, docker, osworld-vm, gui-docker-env, url, the name of an installed "
+        "package's provider, or module:Class.",
+    )
+    provider_options: dict[str, Any] = Field(default_factory=dict, description="Options of the provider, by name.")
+    sandbox: Literal["bwrap", "none"] | None = Field(
+        None, description="bwrap, or none where there are no user namespaces; by default what the task asks for."
+    )
+    warm: int | None = Field(
+        None,
+        ge=0,
+        description="Warm desktops to hold booted, beside `desktops`, for the kinds asked for last. By default 1, or 0 "
+        "where a provider has none to hold ready.",
+    )
+    reserve_mb: int | None = Field(
+        None,
+        ge=0,
+        description="Memory in MiB that desktops leave to others; by default a twentieth of it, at most 512.",
+    )
+    max_load: float | None = Field(
+        None, gt=0, description="Delay boots at more runnable threads per core than this; by default never."
+    )
+    grace_s: float = Field(30.0, ge=0, description="Seconds that a session outlives its connection.")
+    idle_timeout_s: float = Field(900.0, gt=0, description="Seconds without a request after which a session ends.")
+    lifetime_s: float | None = Field(
+        None, gt=0, description="Seconds with a desktop after which a session ends; by default never."
+    )
+    drain_s: float = Field(5.0, ge=0, description="Seconds for which episodes go on after a SIGTERM.")
+    idle_desktop_s: float = Field(300.0, gt=0, description="Seconds after which a free desktop is stopped.")
+    heartbeat_s: float = Field(20.0, gt=0, description="Seconds between the server's websocket pings.")
+    osworld_urls: tuple[str, ...] = Field(
+        (), description="Machines with OSWorld's server that clients may name; * stands for any."
+    )
+    suites: tuple[str, ...] = Field(
+        (), description="Suites that clients may name as module:Class, which the server imports; * stands for any."
+    )
+    osworld_api: APIPolicy | None = Field(
+        None,
+        description="Gives each desktop the OSWorld API: on Unix sockets in `directory`, or without one on loopback "
+        "ports, with a token unless `open_to_all`.",
+    )
 
-    listen: str
-    desktops: int = 4
-    warm: int = 0
-    limits: Limits = Limits()
-    token: str | None = None
-    tokens: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    grace_s: float = 30.0
-    idle_timeout_s: float = 900.0
-    lifetime_s: float | None = None
-    idle_desktop_s: float = 300.0
-    heartbeat_s: float = 20.0
-    drain_s: float = 5.0
-    sandbox: str | None = None
-    osworld_urls: tuple[str, ...] = ()
-    osworld_api: APIPolicy | None = None
-    suites: tuple[str, ...] = ()
+    def limits(self, *, local: bool) -> Limits:
+        """What the machine must have left for a desktop to boot; `local`: desktops take memory of this machine."""
+        reserve = None if self.reserve_mb is None else self.reserve_mb * MIB
+        return Limits(reserve=reserve, max_load=self.max_load, memory=local)
 
-    def __post_init__(self) -> None:
-        if self.desktops < 1:
-            raise ConfigurationError(f"desktops must be at least 1, got {self.desktops}")
-        if self.warm < 0:
-            raise ConfigurationError(f"warm must not be negative, got {self.warm}")
-        if self.sandbox not in (None, "bwrap", "none"):
-            raise ConfigurationError(f"sandbox must be 'bwrap' or 'none', got {self.sandbox!r}")
-        if self.token and self.tokens:
+
+class ServerSettings(DesktopSettings):
+    """How a server behaves. What cannot be meant is refused with `ConfigurationError`."""
+
+    listen: str = Field(
+        "ws://127.0.0.1:8765", description="Where to listen: ws+unix:///path.sock (this machine), or ws://host:port."
+    )
+    token_env: str | None = Field(None, description="Environment variable with the token that clients must show.")
+    token: str | None = Field(None, exclude=True, repr=False, description="The token itself, where code has it.")
+    tokens: Path | None = Field(
+        None, description="File of several tokens with names and quotas. It is read again when it changes."
+    )
+    tls_cert: Path | None = Field(None, description="Certificate (PEM) for --listen wss://host:port.")
+    tls_key: Path | None = Field(None, description="Key (PEM) of the certificate.")
+
+    @property
+    def single_token(self) -> str | None:
+        """The one token that clients must show; None where there is none, or several.
+
+        Raises:
+            ConfigurationError: the environment variable is not set.
+        """
+        return self.token or token_of(self.token_env)
+
+    @model_validator(mode="after")
+    def _can_be_meant(self) -> ServerSettings:
+        single = self.token or self.token_env
+        if single and self.tokens:
             raise ConfigurationError("choose one of --token-env (a single token) and --tokens (a file of tokens)")
         address = parse_address(self.listen)
-        if not self.token and not self.tokens and not address.is_local:
+        if not single and not self.tokens and not address.is_local:
             raise ConfigurationError(
                 f"{self.listen} can be reached from other machines, which needs a token: put a long random one into "
                 "an environment variable and name it with --token-env, or give --tokens"
@@ -74,3 +107,18 @@ class ServerSettings:
                 "TLS needs three things: --listen wss://host:port, --tls-cert and --tls-key; "
                 f"given are --listen {self.listen}, --tls-cert {self.tls_cert} and --tls-key {self.tls_key}"
             )
+        return self
+
+
+def token_of(variable: str | None) -> str | None:
+    """The token in an environment variable; None without one.
+
+    Raises:
+        ConfigurationError: the variable is not set.
+    """
+    if variable is None:
+        return None
+    token = os.environ.get(variable, "")
+    if not token:
+        raise ConfigurationError(f"the environment variable {variable} is not set: export the token (--token-env)")
+    return token

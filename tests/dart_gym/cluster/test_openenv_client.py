@@ -69,7 +69,7 @@ def server_thread(tmp_path):
     from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
     from dart_gym.utils.background_loop import background_loop
 
-    server = ClusterServer(ServerSettings("ws://127.0.0.1:0", desktops=1), FakeDesktop)
+    server = ClusterServer(ServerSettings(listen="ws://127.0.0.1:0", desktops=1), FakeDesktop)
     background_loop().run(server.start)
     yield server
     background_loop().run(server.stop)

@@ -139,8 +139,8 @@ async def test_a_tokens_file_that_is_wrong_changes_nothing(start_server, tokens_
 
 def test_settings_of_tokens_that_contradict(tokens_file):
     with pytest.raises(ConfigurationError, match="choose one of --token-env .* and --tokens"):
-        ServerSettings(TCP, token="x", tokens=tokens_file())
-    ServerSettings("ws://0.0.0.0:1", tokens=tokens_file())
+        ServerSettings(listen=TCP, token="x", tokens=tokens_file())
+    ServerSettings(listen="ws://0.0.0.0:1", tokens=tokens_file())
 
 
 # --- a second client
@@ -406,11 +406,11 @@ def test_tls_needs_all_its_parts(certificate, tmp_path):
     cert, key = certificate
     for fields in ({"tls_cert": cert, "tls_key": key}, {}, {"tls_cert": cert}, {"tls_key": key}):
         with pytest.raises(ConfigurationError, match="--tls-cert"):
-            ServerSettings("ws://127.0.0.1:0" if len(fields) == 2 else "wss://127.0.0.1:0", **fields)
+            ServerSettings(listen="ws://127.0.0.1:0" if len(fields) == 2 else "wss://127.0.0.1:0", **fields)
     with pytest.raises(ConfigurationError, match="no PEM certificate"):
-        ClusterServer(ServerSettings("wss://127.0.0.1:0", tls_cert=key, tls_key=cert))
+        ClusterServer(ServerSettings(listen="wss://127.0.0.1:0", tls_cert=key, tls_key=cert))
     with pytest.raises(ConfigurationError, match="cannot read .*none.pem"):
-        ClusterServer(ServerSettings("wss://127.0.0.1:0", tls_cert=tmp_path / "none.pem", tls_key=key))
+        ClusterServer(ServerSettings(listen="wss://127.0.0.1:0", tls_cert=tmp_path / "none.pem", tls_key=key))
 
 
 # --- codecs and sizes

@@ -411,10 +411,10 @@ async def test_the_right_token_opens(start_server):
 def test_other_machines_need_a_token():
     for listen in ("ws://0.0.0.0:1", "ws://192.168.0.5:1", "ws://[::]:1", "ws://example.org:1"):
         with pytest.raises(ConfigurationError, match="--token-env"):
-            ServerSettings(listen)
-    ServerSettings("ws://0.0.0.0:1", token="x")
+            ServerSettings(listen=listen)
+    ServerSettings(listen="ws://0.0.0.0:1", token="x")
     for listen in ("ws://127.0.0.1:1", "ws://[::1]:1", "ws://localhost:1", "ws+unix:///s"):
-        ServerSettings(listen)
+        ServerSettings(listen=listen)
 
 
 async def test_pages_in_a_browser_cannot_connect(start_server):
@@ -434,12 +434,12 @@ async def test_a_port_in_use_is_named(start_server):
     server = await start_server(listen="ws://127.0.0.1:0")
     port = server.url.rpartition(":")[2]
     with pytest.raises(ConfigurationError, match=f"port {port} .* in use.*--listen"):
-        await ClusterServer(ServerSettings(server.url)).start()
+        await ClusterServer(ServerSettings(listen=server.url)).start()
 
 
 async def test_a_living_socket_is_refused_and_a_dead_one_replaced(server, start_server, tmp_path):
     with pytest.raises(ConfigurationError, match="in use"):
-        await ClusterServer(ServerSettings(server.url)).start()
+        await ClusterServer(ServerSettings(listen=server.url)).start()
     path = tmp_path / "dead"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))

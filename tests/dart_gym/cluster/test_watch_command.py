@@ -80,7 +80,7 @@ async def test_what_is_wrong_is_said_at_once(start_server, tmp_path):
 async def test_the_command_prints_where_the_page_is(start_server, unix):
     server = await start_server() if unix else await start_server(listen="ws://127.0.0.1:0")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dart_gym.commands.gym_cli", "watch", server.url, stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "dart_gym.commands.gym_cli", "watch", "--url", server.url, stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(60):
         address, _ = parts((await process.stdout.readline()).decode().strip())

@@ -39,7 +39,7 @@ def texts(selector: str) -> str:
 
 
 async def test_the_grid_and_one_desktop_big(page):
-    settings = ServerSettings("ws://127.0.0.1:0", desktops=3)
+    settings = ServerSettings(listen="ws://127.0.0.1:0", desktops=3)
     async with ClusterServer(settings) as server:
         client = ClusterClient(server.url)
         async with client.session() as drawn, client.session() as real:
@@ -79,7 +79,7 @@ async def test_the_grid_and_one_desktop_big(page):
 
 
 async def test_the_token_comes_from_the_fragment_or_is_asked_for(page):
-    async with ClusterServer(ServerSettings("ws://127.0.0.1:0", desktops=1, token=TOKEN)) as server:
+    async with ClusterServer(ServerSettings(listen="ws://127.0.0.1:0", desktops=1, token=TOKEN)) as server:
         async with ClusterClient(server.url, TOKEN).session() as session:
             await session.reset("fake/two-steps", seed=0)
             await page.navigate(f"{server.url.replace('ws://', 'http://')}/watch")

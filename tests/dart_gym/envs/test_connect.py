@@ -36,7 +36,7 @@ async def test_a_private_cluster_serves_one_coroutine_per_desktop():
 
 async def test_a_cluster_by_url_token_and_codec(tmp_path, monkeypatch):
     monkeypatch.setenv("DART_GYM_TEST_TOKEN", "s3cret")
-    settings = ServerSettings("ws://127.0.0.1:0", desktops=2, token="s3cret")
+    settings = ServerSettings(listen="ws://127.0.0.1:0", desktops=2, token="s3cret")
     async with ClusterServer(settings, FakeDesktop) as server:
         async with dart_gym.connect(server.url, token_env="DART_GYM_TEST_TOKEN", codec="png") as cluster:
             assert await play(cluster, 3) == 1.0

@@ -52,7 +52,7 @@ def make_envs(tmp_path, resets):
 
     def make(num_envs: int, *, desktops: int = 8, **arguments) -> DesktopVectorEnv:
         url = f"ws+unix://{tmp_path}/s{len(servers)}"
-        servers.append(ClusterServer(ServerSettings(url, desktops=desktops), FakeDesktop))
+        servers.append(ClusterServer(ServerSettings(listen=url, desktops=desktops), FakeDesktop))
         background_loop().run(servers[-1].start)
         options = {"suite": "fake", "autoreset_mode": "SAME_STEP", "max_steps": 9, **arguments}
         made.append(DesktopVectorEnv(num_envs, url=url, **options))

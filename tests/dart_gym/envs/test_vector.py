@@ -31,7 +31,7 @@ class Cluster:
 
     def __init__(self, path: str) -> None:
         self.desktops: list[FakeDesktop] = []
-        self.server = ClusterServer(ServerSettings(f"ws+unix://{path}", desktops=8), self._make)
+        self.server = ClusterServer(ServerSettings(listen=f"ws+unix://{path}", desktops=8), self._make)
 
     def _make(self, spec):
         self.desktops.append(FakeDesktop(spec))

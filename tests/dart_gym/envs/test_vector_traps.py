@@ -34,7 +34,7 @@ def make_envs(tmp_path, desktops):
         desktops.append(FakeDesktop(spec))
         return desktops[-1]
 
-    server = ClusterServer(ServerSettings(f"ws+unix://{tmp_path}/s", desktops=8), make_desktop)
+    server = ClusterServer(ServerSettings(listen=f"ws+unix://{tmp_path}/s", desktops=8), make_desktop)
     background_loop().run(server.start)
 
     def make(num_envs: int, **arguments) -> DesktopVectorEnv:

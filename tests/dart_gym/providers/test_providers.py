@@ -171,7 +171,7 @@ async def test_a_server_uses_the_desktops_of_its_provider(start_desktop, tmp_pat
         "evaluator": {"func": "infeasible"},
     }
     async with opened(make_provider("url", [f"urls={api.address.url}"])) as provider:
-        settings = ServerSettings(f"ws+unix://{tmp_path}/s", desktops=1)
+        settings = ServerSettings(listen=f"ws+unix://{tmp_path}/s", desktops=1)
         async with ClusterServer(settings, provider.desktop) as server:
             client = ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))
             async with client.session() as session:

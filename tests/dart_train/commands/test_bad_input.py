@@ -119,7 +119,7 @@ def test_a_read_only_directory(config, runs):
 
 
 def test_a_checkpoint_without_its_files(config, runs, tmp_path):
-    arguments = ("--runs-dir", str(runs), "--label", "x", "--model", str(tmp_path), "--cluster", "ws+unix:///x.sock")
+    arguments = ("--runs-dir", str(runs), "--label", "x", "--model", str(tmp_path), "--url", "ws+unix:///x.sock")
     assert_said(call("dart_train", "evaluate", str(config), *arguments), "has no config.json", "restore it")
 
 

@@ -53,7 +53,7 @@ def open_data(run: RunDirectory) -> DataManager:
 
 def start(run: RunDirectory, cluster_url: str, temporary: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "dart_train", "rollout", str(run.root.parent / "config.yaml")]
-    command += ["--runs-dir", str(run.root.parent), "--cluster", cluster_url]
+    command += ["--runs-dir", str(run.root.parent), "--url", cluster_url]
     with (run.root / "log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(temporary)})
 
