@@ -30,8 +30,8 @@ import sqlalchemy as sa
 
 from benchmarks.reporting.report import Aim, Report, median, percentile
 from benchmarks.train.data_rows import GROUP, RUN, STEPS, TASKS, VERSIONS, fill
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.groups import lease_rows, trajectory_rows
 from dart_train.data.store.sql_store import Store
@@ -203,7 +203,7 @@ def _trajectory(run_id: str, writer: int, number: int, steps: int) -> Trajectory
         seed=1,
         group_key=f"w{writer}-g{number // GROUP}",
         terminal=TerminalState.DONE,
-        reward=float(number % 2),
+        score=float(number % 2),
         steps=(step,) * steps,
         timings={"reset": 1.0, "step": 6.0, "evaluate": 1.0, "generate": 20.0},
     )

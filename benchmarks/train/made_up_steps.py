@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dart_agent.episodes.trajectory import Step
 from dart_agent.models.model_tokens import ModelTokens
-from dart_train.core.trajectory import Step
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dart_agent.commands import record_commands
-from dart_agent.episodes.play import PlayedEpisode, PlayedStep, play_episode
-from dart_agent.episodes.records import EpisodeWriter, make_record
+from dart_agent.episodes.play import OutcomeOnly, Recording, play
+from dart_agent.episodes.recordings import EpisodeWriter, write_json
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
-from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, write_json
+from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
 from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
-from dart_agent.evaluation.scores import Outcome, TaskScore, score_groups, total_score
+from dart_agent.evaluation.scores import TaskScore, score_groups, total_score
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.tasks.catalog import registry
 
@@ -95,30 +97,28 @@ def run(
         policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
     )
 
-    async def play() -> PlayedEpisode:
+    async def play_one() -> Trajectory:
         async with (
             open_policies(options) as make_policy,
             _cluster(url, token_env, 1) as client,
             client.session() as session,
         ):
-            with _recording(out, chosen, seed, options) as writer:
-
-                def told(step: PlayedStep) -> None:
-                    _print_step(step)
-                    if writer is not None:
-                        writer.step(step)
-
-                episode = await play_episode(
-                    session, make_policy(session), chosen, seed=seed, max_steps=max_steps, pacing=pacing, on_step=told
+            with _writer(out, chosen, seed, options) as writer:
+                episode = await play(
+                    make_policy(session),
+                    session,
+                    chosen,
+                    seed=seed,
+                    max_steps=max_steps,
+                    pacing=pacing,
+                    recording=_Printed(writer or OutcomeOnly()),
                 )
-                if writer is not None:
-                    writer.finish(make_record(episode, app=app_of(chosen), policy=policy))
-                return episode
+                return writer.finish(episode) if writer is not None else episode
 
-    episode = asyncio.run(play())
+    episode = asyncio.run(play_one())
     score = "none" if episode.score is None else f"{episode.score:g}"
     console.print(f"instruction: {episode.instruction}", markup=False, highlight=False)
-    console.print(f"{episode.terminal} after {episode.steps} steps, score {score} {episode.evaluation.detail}")
+    console.print(f"{episode.terminal} after {episode.num_actions} steps, score {score} {episode.detail}")
 
 
 @app.command("eval")
@@ -160,7 +160,7 @@ def evaluate_command(
     )
     seeds = range(first_seed, first_seed + episodes)
 
-    async def play() -> list[TaskScore]:
+    async def play_all() -> list[TaskScore]:
         async with contextlib.AsyncExitStack() as stack:
             make_policy = await stack.enter_async_context(open_policies(options))
             directory = None
@@ -181,7 +181,7 @@ def evaluate_command(
                 on_episode=stack.enter_context(_progress(done, len(chosen) * episodes)),
             )
 
-    scores = asyncio.run(play())
+    scores = asyncio.run(play_all())
     groups = score_groups(scores, {task: app_of(task) for task in chosen}, k or episodes)
     console.print(score_table(scores))
     console.print(group_table(groups))
@@ -230,34 +230,43 @@ def expand_tasks(names: list[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _print_step(step: PlayedStep) -> None:
-    decision = step.decision
-    if decision.thought:
-        console.print(f"thought: {decision.thought}", style="dim", markup=False, highlight=False)
-    for action in decision.actions:
-        console.print(repr(action), markup=False)
-    for problem in (decision.error, step.result.observation.action_error):
-        if problem:
-            console.print(problem, style="red", markup=False)
+class _Printed:
+    """A recording that prints every step, and hands it on."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def begin(self, trajectory: Trajectory) -> Trajectory:
+        return self._recording.begin(trajectory)
+
+    def step(self, step: Step) -> Step | None:
+        if step.thought:
+            console.print(f"thought: {step.thought}", style="dim", markup=False, highlight=False)
+        for action in step.actions:
+            console.print(repr(action_from_dict(action)), markup=False)
+        for problem in (step.error, step.action_error):
+            if problem:
+                console.print(problem, style="red", markup=False)
+        return self._recording.step(step)
 
 
-def _recording(
+def _writer(
     out: Path | None, task: str, seed: int, options: PolicyOptions
 ) -> contextlib.AbstractContextManager[EpisodeWriter | None]:
     if out is None:
         return contextlib.nullcontext()
-    return EpisodeWriter(out, task, seed, options.decoder())
+    return EpisodeWriter(out, task, seed, policy=options.spec, app=app_of(task), decode=options.decoder())
 
 
 @contextlib.contextmanager
-def _progress(done: int, total: int) -> Iterator[Callable[[Outcome], None]]:
+def _progress(done: int, total: int) -> Iterator[Callable[[Trajectory], None]]:
     """A progress bar; yields what is to be told about each episode."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=console, transient=True) as progress:
         bar = progress.add_task("", total=total, completed=done)
         succeeded = lost = 0
 
-        def told(episode: Outcome) -> None:
+        def told(episode: Trajectory) -> None:
             nonlocal succeeded, lost
             succeeded, lost = succeeded + episode.success, lost + bool(episode.lost_by)
             said = f"{succeeded} succeeded" + (f", {lost} lost" if lost else "") + f", last: {episode.task_id}"

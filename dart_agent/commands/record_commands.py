@@ -11,15 +11,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dart_agent.episodes.records import RecordError, find_episodes, read_episode
+from dart_agent.episodes.recordings import RecordError, decoded, find_episodes, read_episode
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines
 from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld
 from dart_agent.models.model_directory import token_decoder
-from dart_agent.viewer.recorded_episodes import read_recorded
-from dart_agent.viewer.trajectory_page import render_page
+from dart_agent.viewer.trajectory_page import find_one, render_page
 
 console = Console()
 
@@ -51,9 +50,12 @@ def view(
     open_page: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
 ) -> None:
     """Make one HTML page of a trajectory, with everything in it."""
-    record = read_recorded(directory, token_decoder(model) if model else None)
-    page = (output or record.directory / "view.html").absolute()
-    html = render_page(record)
+    episode = find_one(directory)
+    trajectory = read_episode(episode)
+    if model is not None:
+        trajectory = decoded(trajectory, token_decoder(model))
+    page = (output or directory / "view.html").absolute()
+    html = render_page(trajectory, episode)
     try:
         page.write_text(html, encoding="utf-8")
     except OSError as error:
@@ -75,7 +77,7 @@ def export(
     if not episodes:
         raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")
     if kind is ExportKind.OSWORLD:
-        exported = export_osworld(map(read_episode, episodes), out)
+        exported = export_osworld(episodes, out)
         lost = f", {exported.lost} lost ones without result.txt" if exported.lost else ""
         console.print(f"{out}: {exported.episodes} results{lost}", markup=False, highlight=False)
         return

@@ -3,7 +3,7 @@
 Invariants:
     - Nothing that a policy's model or a desktop does wrong raises here: it is the episode's terminal state. What raises
       is the loss of the cluster's connection, an unknown task, or a mistake in the policy's own code.
-    - An episode that the environment, its evaluator or an engine lost has no score that counts (`PlayedEpisode.lost`).
+    - An episode that the environment, its evaluator or an engine lost has no score that counts (`lost_by`).
     - A policy that does not decide within its time ends the episode as MODEL_ERROR; it must let itself be cancelled.
     - `timings` holds seconds by phase. "reset", "step", "evaluate" and "queue" are the server's, "wire" is what lies
       between it and us, "generate" is the policy's, "engine" the part of it in which a model computed.
@@ -14,105 +14,58 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
+from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy
+from dart_gym.core.actions import action_to_dict
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 CLUSTER_EVALUATOR = "cluster"
 """Stands for the evaluator in the result of an episode whose connection was lost."""
 
-
-@dataclass(frozen=True, slots=True)
-class PlayedStep:
-    """One decision and what became of it.
-
-    Attributes:
-        observation: what was seen.
-        decision: what was decided.
-        result: of the last action that was carried out.
-        timings: seconds by phase, environment, policy and engine ("engine_queue": waited in the engine).
-    """
-
-    observation: Observation
-    decision: Decision
-    result: StepResult
-    timings: dict[str, float]
-
-
-StepHook = Callable[[PlayedStep], None]
-"""Told after each decision."""
-
 PhaseHook = Callable[[str], None]
 """Told which phase begins: "reset", "generate" or "step"."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlayedEpisode:
-    """How an episode went.
+class Recording(Protocol):
+    """Takes an episode while it is played."""
 
-    Attributes:
-        task_id: what was played.
-        seed: of the task's initial state.
-        instruction: as the policy saw it.
-        terminal: how it ended.
-        evaluation: the score, or why there is none.
-        steps: actions carried out.
-        error: what the policy could not parse or answer; "" if nothing.
-        timings: seconds by phase, summed over the episode.
-        task_hash: content hash of the task's definition: equal hashes mean comparable scores.
-        ended_at: Unix time.
-    """
+    def begin(self, trajectory: Trajectory) -> Trajectory:
+        """Take what is played, once its first screen is there; return it with what the recording adds (an id)."""
 
-    task_id: str
-    seed: int
-    instruction: str
-    terminal: TerminalState
-    evaluation: Evaluation
-    steps: int
-    error: str
-    timings: dict[str, float]
-    task_hash: str = ""
-    ended_at: float = 0.0
+    def step(self, step: Step) -> Step | None:
+        """Take a decision; return what of it stays in the trajectory, or None for nothing."""
 
-    @property
-    def score(self) -> float | None:
-        """Score in [0, 1]; None where there is none."""
-        return self.evaluation.score
 
-    @property
-    def success(self) -> bool:
-        """Whether the task was accomplished."""
-        return self.score is not None and self.score >= 1.0
+class InMemory:
+    """A `Recording` that keeps everything, pixels too."""
 
-    @property
-    def lost(self) -> bool:
-        """Whether environment, evaluator or engine failed, so that it says nothing about the policy."""
-        return self.score is None or not self.terminal.trainable
+    def begin(self, trajectory: Trajectory) -> Trajectory:
+        """Add nothing."""
+        return trajectory
 
-    @property
-    def lost_by(self) -> str:
-        """What lost it: "engine", "environment", "evaluation" or "cluster" (the connection); "" where it counts."""
-        if not self.lost:
-            return ""
-        if self.terminal is TerminalState.MODEL_ERROR:
-            return "engine"
-        if self.evaluation.evaluator == CLUSTER_EVALUATOR:
-            return "cluster"
-        return "evaluation" if self.evaluation.status is EvaluationStatus.EVALUATION_ERROR else "environment"
+    def step(self, step: Step) -> Step | None:
+        """Keep it."""
+        return step
+
+
+class OutcomeOnly(InMemory):
+    """A `Recording` that keeps no steps."""
+
+    def step(self, step: Step) -> Step | None:
+        """Keep nothing."""
+        return None
 
 
 def ignore_phase(phase: str) -> None:
     """Take no note."""
 
 
-def _ignore_step(step: PlayedStep) -> None:
-    """Take no note."""
-
-
-async def play_episode(
-    session: PlayableSession,
+async def play(
     policy: Policy,
+    session: PlayableSession,
     task_id: str,
     *,
     seed: int = 0,
@@ -121,36 +74,43 @@ async def play_episode(
     time_limit_s: float | None = None,
     turn_limit_s: float | None = None,
     pacing: str | None = None,
-    on_step: StepHook = _ignore_step,
+    recording: Recording | None = None,
     on_phase: PhaseHook = ignore_phase,
-) -> PlayedEpisode:
+) -> Trajectory:
     """Play one episode to its end.
 
     Args:
-        session: a desktop.
         policy: who decides; `reset` is called here, unless the environment is lost before there is anything to see.
+        session: the desktop.
         task_id: what to play.
         seed: of the task's initial state.
         policy_seed: of the policy's own choices; `seed` where None.
-        max_steps: step limit; None for the task's own.
-        time_limit_s: of the whole episode, looked at after each step, which then ends as TIME_LIMIT; None for none.
-        turn_limit_s: of one decision; a policy that takes longer ends the episode as MODEL_ERROR. None for none.
+        max_steps: most actions; None for the task's own limit.
+        time_limit_s: seconds that the episode may take, looked at after each step, which then ends as TIME_LIMIT; None
+            for no limit.
+        turn_limit_s: seconds that one decision may take; a policy that takes longer ends the episode as MODEL_ERROR.
+            None for no limit.
         pacing: how long the desktop waits for its screen, a name of `dart_gym.sessions.pacing`; None for the default.
-        on_step: told after each decision.
+        recording: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
         on_phase: told which phase begins.
+
+    Returns:
+        The record of the episode, with the steps that the recording keeps.
 
     Raises:
         dart_gym.core.errors.DartGymError: the task is unknown, or the cluster cannot be reached.
         ValueError: the policy decided on nothing at all.
     """
+    recording = recording or InMemory()
     timings = _Timings()
     on_phase("reset")
     started = time.perf_counter()
-    result = first = await session.reset(
-        task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing
-    )
+    result = await session.reset(task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing)
     timings.add_operation("reset", time.perf_counter() - started, result)
-    instruction, error = first.observation.instruction, ""
+    instruction, task_hash = result.observation.instruction, str(result.info.get("task_hash", ""))
+    trajectory = recording.begin(Trajectory(task_id, seed, instruction, task_hash))
+    steps: list[Step] = []
+    error = ""
     if result.terminal is None:
         policy.reset(Episode(task_id, instruction, seed if policy_seed is None else policy_seed))
     while result.terminal is None:
@@ -161,19 +121,73 @@ async def play_episode(
         error = decision.error
         on_phase("step")
         result = await _carry_out(session, decision, timings, own)
-        on_step(PlayedStep(observation, decision, result, own))
+        kept = recording.step(make_step(observation, decision, result, own))
+        if kept is not None:
+            steps.append(kept)
     if result.evaluation is None:  # StepResult guarantees it
         raise RuntimeError(f"{task_id} ended as {result.terminal} without an evaluation")
-    return PlayedEpisode(
-        task_id=task_id,
-        seed=seed,
-        instruction=instruction,
-        terminal=result.terminal,
-        evaluation=result.evaluation,
-        steps=result.step_index,
-        error=error,
-        timings=timings.seconds,
-        task_hash=str(first.info.get("task_hash", "")),
+    ended = replace(trajectory, error=error, num_actions=result.step_index, timings=timings.seconds, steps=tuple(steps))
+    return _judged(ended, result.terminal, result.evaluation)
+
+
+def make_step(observation: Observation, decision: Decision, result: StepResult, timings: dict[str, float]) -> Step:
+    """The record of one decision, with its pixels. Pure.
+
+    Args:
+        observation: what was seen.
+        decision: what was decided.
+        result: of the last action that was carried out.
+        timings: seconds by phase.
+    """
+    prompt, generation = decision.prompt, decision.generation
+    height, width = observation.screenshot.shape[:2]
+    after = result.observation.screenshot if result.terminal is not None else None
+    step = Step(
+        prompt_ids=prompt.token_ids if prompt is not None else (),
+        text=decision.text,
+        thought=decision.thought,
+        actions=tuple(action_to_dict(action) for action in decision.actions),
+        action_error=result.observation.action_error,
+        timings=timings,
+        screen=(width, height),
+        error=decision.error,
+        terminal=str(decision.terminal or ""),
+        actor=decision.actor,
+        pixels=Pixels(observation.screenshot, prompt.images if prompt is not None else (), after),
+    )
+    if generation is None:
+        return step
+    return replace(
+        step,
+        response_ids=generation.response_ids,
+        logprobs=generation.logprobs,
+        version=generation.version,
+        engine=generation.engine,
+        finish_reason=generation.finish_reason,
+    )
+
+
+def lost_by(terminal: TerminalState, evaluation: Evaluation) -> str:
+    """What lost an episode: "engine", "environment", "evaluation" or "cluster"; "" where it counts."""
+    if evaluation.score is not None and terminal.trainable:
+        return ""
+    if terminal is TerminalState.MODEL_ERROR:
+        return "engine"
+    if evaluation.evaluator == CLUSTER_EVALUATOR:
+        return "cluster"
+    return "evaluation" if evaluation.status is EvaluationStatus.EVALUATION_ERROR else "environment"
+
+
+def _judged(trajectory: Trajectory, terminal: TerminalState, evaluation: Evaluation) -> Trajectory:
+    lost = lost_by(terminal, evaluation)
+    return replace(
+        trajectory,
+        terminal=terminal,
+        score=evaluation.score if not lost else None,
+        status=str(evaluation.status),
+        evaluator=evaluation.evaluator,
+        detail=(trajectory.error if lost == "engine" else "") or evaluation.detail,
+        lost_by=lost,
         ended_at=time.time(),
     )
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from dart_agent.episodes.records import EpisodeRecord
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.scores import bootstrap_interval, mean
 from dart_gym.core.errors import ConfigurationError
 
@@ -36,8 +36,8 @@ class Comparison:
         pairs: how many.
         tasks: tasks with episodes of both that count.
         left_out: episodes that one of them has and the other has not, or lost.
-        rate_a: mean success over the pairs.
-        rate_b: likewise.
+        rate_a: mean success of policy A over the pairs.
+        rate_b: mean success of policy B over the pairs.
         difference: rate_b - rate_a.
         interval: of the difference, bootstrap over the pairs, 95 %.
         p_value: of the paired sign test of the means, two-sided.
@@ -65,12 +65,12 @@ class Comparison:
         return "B is better" if self.difference > 0 else "A is better"
 
 
-def compare(a: Sequence[EpisodeRecord], b: Sequence[EpisodeRecord]) -> Comparison:
+def compare(a: Sequence[Trajectory], b: Sequence[Trajectory]) -> Comparison:
     """Compare the episodes of two policies, pairing equal tasks and seeds.
 
     Args:
         a: episodes of the first policy.
-        b: of the second.
+        b: episodes of the second.
 
     Raises:
         ConfigurationError: nothing is common, or a task has two definitions.

@@ -1,7 +1,7 @@
 """The directory of an evaluation: what was asked for and which episodes are done. A killed run goes on with it.
 
     evaluation.json         the plan: policy, settings, tasks, seeds
-    episodes/<suite>/<task>/s<seed>/      one recorded episode (`dart_agent.episodes.records`)
+    trajectories/, images/  the recorded episodes (`dart_agent.episodes.trajectory_format`)
     scores.json             written when all episodes are done
 
 Invariants:
@@ -17,21 +17,21 @@ import fcntl
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.records import (
-    PARTIAL,
-    EpisodeRecord,
+from dart_agent.episodes.play_list import EpisodeKey
+from dart_agent.episodes.recordings import (
     EpisodeWriter,
     RecordError,
     episode_directory,
-    explained,
     find_episodes,
-    read_outcome,
-    replace_json,
+    read_episode,
+    write_json,
 )
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.episodes.trajectory_format import FORMAT, PARTIAL
 from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog import registry
@@ -45,9 +45,9 @@ class Plan:
 
     Attributes:
         policy: as it is named on the command line.
-        tasks: ids.
+        tasks: task ids.
         seeds: of the initial states.
-        max_steps: step limit; None for the tasks' own.
+        max_steps: most actions of an episode; None for the tasks' own limits.
         settings: whatever else changes what the policy does, such as model, prompt and sampling. Plain JSON.
     """
 
@@ -64,7 +64,7 @@ class EvaluationDirectory:
     Args:
         root: the directory; made if it is not there.
         plan: what is evaluated.
-        decode: of the model's tokenizer, so that recorded tokens can be shown.
+        decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
     """
 
     def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
@@ -102,47 +102,47 @@ class EvaluationDirectory:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def known(self) -> dict[tuple[str, int], EpisodeRecord]:
-        """The episodes of the plan that are done and count, by task and seed."""
-        found: dict[tuple[str, int], EpisodeRecord] = {}
+    def known(self) -> dict[EpisodeKey, Trajectory]:
+        """The episodes of the plan that are done and count, without steps."""
+        found: dict[EpisodeKey, Trajectory] = {}
         for task in self.plan.tasks:
             for seed in self.plan.seeds:
-                path = episode_directory(self.root / "episodes", task, seed)
+                path = episode_directory(self.root, task, seed)
                 if not path.is_dir():
                     continue
-                record = read_outcome(path)
-                self._check_hash(record)
-                if not record.lost_by:
-                    found[task, seed] = record
+                outcome = replace(read_episode(path), steps=())
+                self._check_hash(outcome)
+                if not outcome.lost_by:
+                    found[task, seed] = outcome
         return found
 
-    def writer(self, task_id: str, seed: int) -> EpisodeWriter:
+    def recording(self, key: EpisodeKey) -> EpisodeWriter:
         """The writer of one episode."""
-        return EpisodeWriter(episode_directory(self.root / "episodes", task_id, seed), task_id, seed, self._decode)
+        return EpisodeWriter(self.root, *key, policy=self.plan.policy, app=app_of(key[0]), decode=self._decode)
 
-    def finish(self, writer: EpisodeWriter, record: EpisodeRecord) -> EpisodeRecord:
+    def finish(self, recording: EpisodeWriter, trajectory: Trajectory) -> None:
         """Complete an episode.
 
         Raises:
             ConfigurationError: the task is no longer what it was in the episodes before.
         """
-        self._check_hash(record)
-        return writer.finish(record)
+        self._check_hash(trajectory)
+        recording.finish(trajectory)
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
         """Write `scores.json`, whole or not at all."""
         write_json(self.root / "scores.json", scores)
 
-    def _check_hash(self, record: EpisodeRecord) -> None:
-        known = self._hashes.setdefault(record.task_id, record.task_hash)
-        if known != record.task_hash:
+    def _check_hash(self, outcome: Trajectory) -> None:
+        known = self._hashes.setdefault(outcome.task_id, outcome.task_hash)
+        if known != outcome.task_hash:
             raise ConfigurationError(
-                f"the task {record.task_id} has changed since episodes of {self.root} were played "
-                f"({known} then, {record.task_hash} now): their scores cannot be compared; choose another --out"
+                f"the task {outcome.task_id} has changed since episodes of {self.root} were played "
+                f"({known} then, {outcome.task_hash} now): their scores cannot be compared; choose another --out"
             )
 
     def _check_plan(self) -> None:
-        asked = json.loads(json.dumps(asdict(self.plan)))
+        asked = json.loads(json.dumps({"format": FORMAT, **asdict(self.plan)}))
         path = self.root / MANIFEST
         if path.exists():
             begun = read_manifest(self.root)
@@ -170,17 +170,22 @@ def read_manifest(root: Path) -> dict[str, Any]:
         raise RecordError(f"cannot read {path}: {error}") from error
     if not isinstance(manifest, dict):
         raise RecordError(f"{path} is damaged: it holds no JSON object")
+    if manifest.get("format") != FORMAT:
+        raise RecordError(
+            f"{root} was written by another version of this package (its format is {manifest.get('format', 1)!r}, this "
+            f"version reads {FORMAT}): evaluate again, into another directory"
+        )
     return manifest
 
 
-def read_outcomes(root: Path) -> list[EpisodeRecord]:
+def read_outcomes(root: Path) -> list[Trajectory]:
     """Every complete episode of an evaluation, without steps.
 
     Raises:
         RecordError: it is no evaluation, or an episode is damaged.
     """
     read_manifest(root)
-    return [read_outcome(path) for path in find_episodes(root / "episodes")]
+    return [replace(read_episode(path), steps=()) for path in find_episodes(root)]
 
 
 def app_of(task_id: str) -> str:
@@ -188,12 +193,6 @@ def app_of(task_id: str) -> str:
     task = registry.get_task(task_id)
     apps: Sequence[str] = task.raw.get("related_apps") or ()
     return "multi_apps" if len(apps) > 1 else apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write a JSON file whole or not at all."""
-    with explained(path):
-        replace_json(path, value)
 
 
 def _difference(name: str, begun: Any, asked: Any) -> str:

@@ -12,44 +12,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from dart_agent.episodes.trajectory import Trajectory
+
 RESAMPLES = 10_000
 _Z95 = 1.959964
-
-
-class Outcome(Protocol):
-    """What of an episode is counted: `dart_agent.episodes.play.PlayedEpisode` and a recorded one both have it."""
-
-    @property
-    def task_id(self) -> str:
-        """What was played."""
-
-    @property
-    def seed(self) -> int:
-        """Of the initial state."""
-
-    @property
-    def terminal(self) -> str:
-        """How it ended (`dart_gym.core.outcomes.TerminalState`)."""
-
-    @property
-    def score(self) -> float | None:
-        """In [0, 1]."""
-
-    @property
-    def success(self) -> bool:
-        """Whether the task was accomplished."""
-
-    @property
-    def lost_by(self) -> str:
-        """What lost it; "" where it counts."""
-
-    @property
-    def steps(self) -> int:
-        """Actions carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +146,7 @@ def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, s
     return float(low), float(high)
 
 
-def score_task(task_id: str, episodes: Sequence[Outcome]) -> TaskScore:
+def score_task(task_id: str, episodes: Sequence[Trajectory]) -> TaskScore:
     """Count the episodes of one task (or of several, under a common name)."""
     scored = [episode for episode in episodes if not episode.lost_by]
     successes = sum(episode.success for episode in scored)
@@ -190,7 +159,7 @@ def score_task(task_id: str, episodes: Sequence[Outcome]) -> TaskScore:
         mean_score=mean([episode.score or 0.0 for episode in scored]),
         low=low,
         high=high,
-        mean_steps=mean([episode.steps for episode in scored]),
+        mean_steps=mean([episode.num_actions for episode in scored]),
         terminals=_counts(str(episode.terminal) for episode in episodes),
         lost_by=_counts(episode.lost_by for episode in episodes if episode.lost_by),
     )

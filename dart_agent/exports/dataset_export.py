@@ -9,11 +9,13 @@ Invariants:
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.records import EpisodeRecord, RecordError, read_episode
+from dart_agent.episodes.recordings import RecordError, image_file, read_episode
+from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import MissingDependencyError
 
 ROWS_PER_FILE = 500
@@ -23,7 +25,7 @@ def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
     """A `datasets.Dataset` of recorded episodes.
 
     Args:
-        directories: of episodes, as `dart_agent.episodes.records.find_episodes` finds them.
+        directories: of episodes, as `dart_agent.episodes.recordings.find_episodes` finds them.
         cache: where `datasets` keeps what it makes on the way.
 
     Raises:
@@ -36,7 +38,7 @@ def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
 
     def rows() -> Iterator[dict[str, Any]]:
         for directory in directories:
-            yield from episode_rows(read_episode(directory))
+            yield from episode_rows(read_episode(directory), directory)
 
     return datasets.Dataset.from_generator(rows, features=_features(datasets), cache_dir=str(cache))
 
@@ -60,23 +62,28 @@ def write_parquet(dataset: Any, out: Path) -> list[Path]:
     return written
 
 
-def episode_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
-    """One row per decision of an episode."""
-    episode = f"{record.task_id}/s{record.seed}"
-    for index, step in enumerate(record.decisions):
-        path = record.directory / step.screenshot
+def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, Any]]:
+    """One row per decision of an episode.
+
+    Args:
+        trajectory: the episode, with its steps.
+        directory: where it lies.
+    """
+    episode = f"{trajectory.task_id}/s{trajectory.seed}"
+    for index, step in enumerate(trajectory.steps):
+        path = image_file(directory, step.screenshot)
         yield {
             "episode": episode,
             "step": index,
-            "steps": len(record.decisions),
-            "task_id": record.task_id,
-            "task_hash": record.task_hash,
-            "app": record.app,
-            "seed": record.seed,
-            "instruction": record.instruction,
-            "policy": record.policy,
+            "steps": len(trajectory.steps),
+            "task_id": trajectory.task_id,
+            "task_hash": trajectory.task_hash,
+            "app": trajectory.app,
+            "seed": trajectory.seed,
+            "instruction": trajectory.instruction,
+            "policy": trajectory.policy,
             "actor": step.actor,
-            "screenshot": {"path": None, "bytes": path.read_bytes()} if step.screenshot and path.exists() else None,
+            "screenshot": {"path": None, "bytes": path.read_bytes()} if path else None,
             "width": step.screen[0],
             "height": step.screen[1],
             "thought": _plain(step.thought),
@@ -84,11 +91,11 @@ def episode_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "actions": json.dumps(step.actions),
             "error": _plain(step.error or step.action_error),
             "response_ids": list(step.response_ids),
-            "logprobs": list(step.logprobs),
+            "logprobs": [value if math.isfinite(value) else None for value in step.logprobs],
             "timings": json.dumps(step.timings),
-            "terminal": record.terminal,
-            "score": record.score,
-            "lost_by": record.lost_by,
+            "terminal": trajectory.terminal,
+            "score": trajectory.score,
+            "lost_by": trajectory.lost_by,
         }
 
 

@@ -23,7 +23,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.records import EpisodeRecord, RecordError, StepRecord
+from dart_agent.episodes.recordings import RecordError, image_file, read_episode
+from dart_agent.episodes.screenshots import decode_image, encode_png
+from dart_agent.episodes.trajectory import Step, Trajectory
 
 ACTION_SPACE = "dart"
 OBSERVATION_TYPE = "screenshot"
@@ -44,40 +46,42 @@ class Exported:
     lost: int
 
 
-def export_osworld(records: Iterable[EpisodeRecord], out: Path) -> Exported:
-    """Write episodes (with their steps) in OSWorld's layout.
+def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
+    """Write recorded episodes in OSWorld's layout.
 
     Args:
-        records: as `dart_agent.episodes.records.read_episode` gives them.
+        directories: of episodes, as `dart_agent.episodes.recordings.find_episodes` finds them.
         out: OSWorld's `result_dir`; episodes that lie there already are written anew.
 
     Raises:
-        RecordError: it cannot be written, or a screenshot is missing.
+        RecordError: it cannot be written, or an episode is damaged.
     """
     first: dict[str, int] = {}
     written = lost = 0
-    for record in sorted(records, key=lambda record: (record.task_id, record.seed)):
+    found = [(outcome.task_id, outcome.seed, path) for path in directories for outcome in [read_episode(path)]]
+    for _, _, path in sorted(found):
+        record = read_episode(path)
         first.setdefault(record.task_id, record.seed)
         directory = out / ACTION_SPACE / OBSERVATION_TYPE / example_path(record, first[record.task_id])
         try:
-            _write(record, directory)
+            _write(record, path, directory)
         except OSError as error:
             raise RecordError(f"cannot write {directory} ({error}): check space, owner and rights") from error
         lost, written = lost + bool(record.lost_by), written + (not record.lost_by)
     return Exported(out, written, lost)
 
 
-def example_path(record: EpisodeRecord, first_seed: int) -> Path:
+def example_path(record: Trajectory, first_seed: int) -> Path:
     """`<model>/<domain>/<example id>` of an episode. Pure."""
     model = (record.policy or "policy").replace("/", "_").replace(":", ".")
     extra = record.seed - first_seed
     return Path(model + (f"-s{extra}" if extra else ""), record.app or "none", Path(record.task_id).stem)
 
 
-def trajectory_lines(record: EpisodeRecord) -> list[dict[str, Any]]:
+def trajectory_lines(record: Trajectory) -> list[dict[str, Any]]:
     """The lines of `traj.jsonl`: one for every action that was decided on. Pure."""
     lines: list[dict[str, Any]] = []
-    for stamp, step in zip(_timestamps(record), record.decisions, strict=True):
+    for stamp, step in zip(_timestamps(record), record.steps, strict=True):
         for action in step.actions or ({"kind": step.terminal or "none"},):
             number = len(lines) + 1
             lines.append({
@@ -95,36 +99,48 @@ def trajectory_lines(record: EpisodeRecord) -> list[dict[str, Any]]:
     return lines
 
 
-def _timestamps(record: EpisodeRecord) -> list[str]:
+def _timestamps(record: Trajectory) -> list[str]:
     """When each decision was made, counted back from the end of the episode."""
     moment, found = record.ended_at, []
-    for step in reversed(record.decisions):
+    for step in reversed(record.steps):
         moment -= _duration(step)
         found.append(datetime.fromtimestamp(moment, UTC).strftime("%Y%m%d@%H%M%S%f"))
     return found[::-1]
 
 
-def _duration(step: StepRecord) -> float:
+def _duration(step: Step) -> float:
     return max(1e-6, step.timings.get("generate", 0.0) + step.timings.get("total", 0.0))
 
 
-def _write(record: EpisodeRecord, directory: Path) -> None:
+def _write(record: Trajectory, source: Path, directory: Path) -> None:
     if directory.exists():
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
     lines = trajectory_lines(record)
-    shots = [step.screenshot for step in record.decisions]
+    shots = [step.screenshot for step in record.steps]
     if shots:
-        shutil.copyfile(record.directory / shots[0], directory / f"step_0_{lines[0]['action_timestamp']}.png")
+        _copy(source, shots[0], directory / f"step_0_{lines[0]['action_timestamp']}.png")
     number = 0
-    for index, step in enumerate(record.decisions):
+    for index, step in enumerate(record.steps):
         # Nothing was captured between the actions of one decision: each shows what came of all of them.
-        after = shots[index + 1] if index + 1 < len(shots) else record.final_screenshot
+        after = shots[index + 1] if index + 1 < len(shots) else step.screenshot_after
         for _ in step.actions or (None,):
-            if after:
-                shutil.copyfile(record.directory / after, directory / lines[number]["screenshot_file"])
+            _copy(source, after, directory / lines[number]["screenshot_file"])
             number += 1
     with (directory / "traj.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     if not record.lost_by:
         (directory / "result.txt").write_text(f"{record.score}\n", encoding="utf-8")
+
+
+def _copy(source: Path, image_id: str, target: Path) -> None:
+    """Copy a screenshot of an episode, as PNG."""
+    if not image_id:
+        return
+    path = image_file(source, image_id)
+    if path is None:
+        raise RecordError(f"{source} shows the screenshot {image_id}, which is missing")
+    if path.suffix == ".png":
+        shutil.copyfile(path, target)
+    else:
+        target.write_bytes(encode_png(decode_image(path.read_bytes())))

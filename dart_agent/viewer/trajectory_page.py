@@ -11,31 +11,59 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from dart_agent.episodes.records import EpisodeRecord, RecordError, StepRecord
+from dart_agent.episodes.recordings import RecordError, find_episodes, image_file
+from dart_agent.episodes.trajectory import Step, Trajectory
 
 MAX_WIDTH = 1600
 QUALITY = 88
+NAMED = 5
+"""So many episodes are named where one is to be chosen."""
+
 _EPISODE = (
-    "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "steps", "error",
-    "timings", "task_hash", "app", "policy", "attempts", "ended_at",
+    "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
+    "error", "timings", "task_hash", "app", "attempts", "ended_at",
+)  # fmt: skip
+_STEP = (
+    "text", "thought", "actions", "error", "action_error", "actor", "timings", "tokens", "version", "engine",
+    "finish_reason",
 )  # fmt: skip
 
 
-def render_page(record: EpisodeRecord) -> str:
+def find_one(directory: Path) -> Path:
+    """The one episode that lies in a directory, or alone below it.
+
+    Raises:
+        RecordError: there is none, or there are several.
+    """
+    found = list(find_episodes(directory, partial=True))
+    if not found:
+        raise RecordError(f"{directory} holds no recorded episode: play one with dart-agent run --out, or eval --out")
+    if len(found) > 1:
+        names = "\n".join(f"  {path}" for path in found[:NAMED])
+        more = f"\n  ... and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        raise RecordError(f"{directory} holds {len(found)} episodes, name one of them:\n{names}{more}")
+    return found[0]
+
+
+def render_page(trajectory: Trajectory, directory: Path) -> str:
     """The HTML of an episode.
+
+    Args:
+        trajectory: the record of the episode.
+        directory: where it lies, with its images in the directory above `trajectories`.
 
     Raises:
         RecordError: a screenshot is damaged.
     """
-    data = page_data(record)
+    data = page_data(trajectory, directory)
     html = files("dart_agent").joinpath("assets/trajectory.html").read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     policy = f'<meta http-equiv="Content-Security-Policy" content="{content_policy(html)}">'
@@ -43,12 +71,24 @@ def render_page(record: EpisodeRecord) -> str:
     return html.replace("<!--DATA-->", f'<script type="application/json" id="data">{text}</script>')
 
 
-def page_data(record: EpisodeRecord) -> dict[str, Any]:
+def page_data(trajectory: Trajectory, directory: Path) -> dict[str, Any]:
     """What the page shows, as JSON values; screenshots as data URLs."""
-    shown = {name: getattr(record, name) for name in _EPISODE}
-    steps = [{**asdict(step), **_image(record.directory, step.screenshot, step)} for step in record.decisions]
-    final = _image(record.directory, record.final_screenshot, record.decisions[-1] if record.decisions else None)
-    return {"episode": shown, "steps": steps, "final": final if record.final_screenshot else None}
+    shown = {name: getattr(trajectory, name) for name in _EPISODE}
+    steps = [_step_data(step, directory) for step in trajectory.steps]
+    last = trajectory.steps[-1] if trajectory.steps else Step()
+    final = _image(directory, last.screenshot_after, last) if last.screenshot_after else None
+    return {"episode": {**shown, "policy": trajectory.policy or trajectory.source}, "steps": steps, "final": final}
+
+
+def _step_data(step: Step, directory: Path) -> dict[str, Any]:
+    return {
+        **{name: getattr(step, name) for name in _STEP},
+        "prompt_tokens": len(step.prompt_ids),
+        "prompt_images": len(step.image_hashes),
+        "response_ids": step.response_ids,
+        "logprobs": [value if math.isfinite(value) else None for value in step.logprobs],
+        **_image(directory, step.screenshot, step),
+    }
 
 
 def content_policy(html: str) -> str:
@@ -64,11 +104,11 @@ def _hashes(html: str, element: str) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
-def _image(directory: Path, name: str, step: StepRecord | None) -> dict[str, Any]:
+def _image(directory: Path, image_id: str, step: Step) -> dict[str, Any]:
     """The data URL of a screenshot, and the size of the screen that it shows; no URL where its file is missing."""
-    width, height = step.screen if step else (0, 0)
-    path = directory / name
-    if not name or not path.exists():
+    width, height = step.screen
+    path = image_file(directory, image_id)
+    if path is None:
         return {"image": "", "screen": [width, height]}
     try:
         with Image.open(path) as picture:

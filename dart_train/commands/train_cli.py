@@ -119,7 +119,7 @@ def warmup(
 @app.command()
 def evaluate(
     config: ConfigPath,
-    label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL.json")],
+    label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL/scores.json")],
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,

@@ -83,7 +83,7 @@ class CorruptDataError(DataError):
 
 
 class InvalidTrajectoryError(DataError):
-    """A trajectory that breaks an invariant of `dart_train.core.trajectory` was offered for recording."""
+    """A trajectory that breaks an invariant of `dart_agent.episodes.trajectory` was offered for recording."""
 
 
 class DuplicateTrajectoryError(InvalidTrajectoryError):

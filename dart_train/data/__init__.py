@@ -1,7 +1,7 @@
 """The data manager: every trajectory and checkpoint of a run, in SQL and files."""
 
+from dart_agent.episodes.screenshots import image_hash
 from dart_train.data.curation.rules import Census, CurationConfig
-from dart_train.data.files.trajectory_files import image_hash
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.groups.resuming import Resumed
 from dart_train.data.insight.statistics import TaskStats

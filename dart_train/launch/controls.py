@@ -37,7 +37,8 @@ def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirect
     if not run.figures.exists():
         raise DartTrainError(f"{run.root} has no report yet; finish the run first: dart-train run CONFIG")
     control = pipeline.execute(shuffled(config), runs_dir, plain=plain)
-    outcome = read_json(control.evaluation("after"), f"remove {control.root} and run the controls again")
-    write_json(run.evaluation("shuffled"), {**outcome, "label": "shuffled"})
+    outcome = read_json(control.scores("after"), f"remove {control.root} and run the controls again")
+    run.scores("shuffled").parent.mkdir(parents=True, exist_ok=True)
+    write_json(run.scores("shuffled"), {**outcome, "label": "shuffled"})
     write_report.main(ModuleContext(config, run))
     return run

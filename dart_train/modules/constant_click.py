@@ -7,17 +7,16 @@ step, and the best one counts: chosen on the very seeds that it is scored on, wh
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dart_agent.policies.policy import Decision, Episode
+from dart_agent.episodes.play_list import play_list
+from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_gym.core.actions import Click
 from dart_gym.core.outcomes import Observation
-from dart_train.config.run_config import RunConfig
+from dart_train.modules.evaluate_version import ATTEMPTS, check_counted, task_steps
 from dart_train.modules.module_context import ModuleContext
-from dart_train.rollout.play.episode_batch import play_all
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
-from dart_train.rollout.schedule.scheduler import Assignment
 from dart_train.run.run_directory import write_json
 
 CANDIDATES = 4
@@ -25,6 +24,8 @@ RADIUS = 8
 """Clicks within so many pixels count as one place."""
 
 Point = tuple[int, int]
+Candidate = tuple[str, int]
+"""(task id, number of the place) of a place that is tried."""
 
 
 def densest(points: Sequence[Point], count: int = CANDIDATES, radius: float = RADIUS) -> list[Point]:
@@ -38,15 +39,20 @@ def densest(points: Sequence[Point], count: int = CANDIDATES, radius: float = RA
 
 
 class ConstantClicker:
-    """Clicks where the episode's seed table says, whatever it sees."""
+    """Clicks at one place of each task, whatever it sees."""
 
-    def __init__(self, places: dict[tuple[str, int], Point]) -> None:
+    def __init__(self, places: Mapping[str, Point]) -> None:
         self._places = places
         self._place: Point = (0, 0)
 
+    @classmethod
+    def of_session(cls, places: Mapping[str, Point], session: PlayableSession) -> ConstantClicker:
+        """The policy of one session, which it does not look at."""
+        return cls(places)
+
     def reset(self, episode: Episode) -> None:
-        """Look up the place: the sampling seed carries the candidate's number."""
-        self._place = self._places[episode.task_id, episode.seed]
+        """Look up the place."""
+        self._place = self._places[episode.task_id]
 
     async def act(self, observation: Observation) -> Decision:
         """Click there."""
@@ -55,38 +61,39 @@ class ConstantClicker:
 
 
 def main(context: ModuleContext) -> None:
-    """Write `eval/constant.json`. Does nothing when that exists."""
-    target = context.run.evaluation("constant")
+    """Write the scores of `eval/constant`. Does nothing when they exist."""
+    target = context.run.scores("constant")
     if target.exists():
         return
-    config = context.config
     clicks = _oracle_clicks(context)
     places = {(task, number): place for task, points in clicks.items() for number, place in enumerate(densest(points))}
-    assignments = [
-        Assignment(task, config.evaluation.first_seed + index, "", 0, 0, number, _limit(config, task))
-        for task, number in places
-        for index in range(config.controls.constant_click_seeds)
-    ]
-    progress = context.progress()
+    results = asyncio.run(_play(context, places))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_json(target, {"label": "constant", "tasks": best_by_task(results, places)})
 
-    def told(done: int, episode: PlayedEpisode) -> None:
-        progress.say(done, len(assignments), episode.assignment.task_id)
 
-    played = asyncio.run(
-        play_all(
-            context.client(),
-            assignments,
-            lambda _: ConstantClicker(places),
-            workers=config.rollout.workers,
-            told=told,
+async def _play(context: ModuleContext, places: Mapping[Candidate, Point]) -> list[tuple[Candidate, float]]:
+    """The scores of all candidates: first those of every task's first place, then those of the second ones, ..."""
+    config, client = context.config, context.client()
+    first, count = config.evaluation.first_seed, config.controls.constant_click_seeds
+    told = context.progress().counter(count * len(places))
+    results = []
+    for number in range(CANDIDATES):
+        chosen = {task: place for (task, n), place in places.items() if n == number}
+        outcomes = await play_list(
+            client,
+            functools.partial(ConstantClicker.of_session, chosen),
+            [(task, first + index) for task in chosen for index in range(count)],
+            concurrency=config.rollout.workers,
+            attempts=ATTEMPTS,
+            max_steps=config.rollout.max_steps,
+            task_steps=task_steps(config),
+            pacing=config.rollout.pacing,
+            on_episode=lambda episode: told(episode.task_id),
         )
-    )
-    write_json(target, {"label": "constant", "tasks": best_by_task(played, places)})
-
-
-def _limit(config: RunConfig, task: str) -> int | None:
-    limits = {entry.id: entry.max_steps for entry in config.rollout.tasks}
-    return limits.get(task) or config.rollout.max_steps
+        check_counted(outcomes)
+        results += [((one.task_id, number), one.score or 0.0) for one in outcomes]
+    return results
 
 
 def _oracle_clicks(context: ModuleContext) -> dict[str, list[Point]]:
@@ -101,12 +108,18 @@ def _oracle_clicks(context: ModuleContext) -> dict[str, list[Point]]:
     return clicks
 
 
-def best_by_task(played: Sequence[PlayedEpisode], places: dict[tuple[str, int], Point]) -> dict[str, dict[str, object]]:
-    """Success of the best place of every task."""
-    scores: dict[tuple[str, int], list[float]] = {}
-    for episode in played:
-        key = (episode.assignment.task_id, episode.assignment.sampling_seed)
-        scores.setdefault(key, []).append(float((episode.reward or 0.0) > 0.5))
+def best_by_task(
+    results: Iterable[tuple[Candidate, float]], places: Mapping[Candidate, Point]
+) -> dict[str, dict[str, object]]:
+    """The best place of every task, its success and in how many episodes it was clicked.
+
+    Args:
+        results: the candidate and the score of each episode.
+        places: of the candidates.
+    """
+    scores: dict[Candidate, list[float]] = {}
+    for candidate, score in results:
+        scores.setdefault(candidate, []).append(float(score > 0.5))
     result: dict[str, dict[str, object]] = {}
     for (task, number), values in scores.items():
         rate = sum(values) / len(values)

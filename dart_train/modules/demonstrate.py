@@ -7,17 +7,17 @@ import asyncio
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_gym.cluster.client.client_session import ClientSession
+from dart_agent.policies.policy import PlayableSession
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext
 from dart_train.modules.run_policy import conversation_config
 from dart_train.rollout.play.oracle_demonstrations import (
+    SOURCE,
     DemonstratingPolicy,
     collect_demonstrations,
     plan_demonstrations,
 )
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
 from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 SEEDS_PER_RUN = 100_000
@@ -38,7 +38,7 @@ def main(context: ModuleContext) -> None:
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     progress = context.progress()
 
-    def new_policy(session: ClientSession) -> DemonstratingPolicy:
+    def new_policy(session: PlayableSession) -> DemonstratingPolicy:
         return DemonstratingPolicy(
             session,
             tokens=tokens,
@@ -49,17 +49,19 @@ def main(context: ModuleContext) -> None:
         )
 
     with context.open_data() as data:
-        known = {(item.task_id, item.seed) for item in data.trajectories(source="oracle")}
+        known = {(item.task_id, item.seed) for item in data.trajectories(source=SOURCE)}
         missing = [item for item in assignments if (item.task_id, item.seed) not in known]
-
-        def told(done: int, episode: PlayedEpisode) -> None:
-            progress.say(len(assignments) - len(missing) + done, len(assignments), episode.assignment.task_id)
-
-        recorder = Recorder(data, source="oracle")
+        told = progress.counter(len(assignments), done=len(assignments) - len(missing))
+        recorder = Recorder(data)
         try:
             kept = asyncio.run(
                 collect_demonstrations(
-                    context.client(), missing, recorder, new_policy, workers=config.rollout.workers, told=told
+                    context.client(),
+                    missing,
+                    recorder,
+                    new_policy,
+                    concurrency=config.rollout.workers,
+                    on_episode=lambda episode: told(episode.task_id),
                 )
             )
         finally:

@@ -1,27 +1,36 @@
-"""Plays held-out seeds with fixed weights and writes every episode down: what "before" and "after" are made of."""
+"""Evaluates a version of a run on held-out seeds, as `dart-agent eval` does: what "before" and "after" are made of.
+
+The directory `eval/<label>` is that of an evaluation (`dart_agent.evaluation.evaluation_directory`): every episode is
+recorded there, a killed evaluation goes on with it, and `dart-agent compare`, `view` and `export` read it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from PIL import Image
-
-from dart_gym.core.actions import action_to_dict
+from dart_agent.episodes.play_list import EpisodeKey, play_list
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan
+from dart_agent.evaluation.score_tables import score_row
+from dart_agent.evaluation.scores import score_task
 from dart_train.config.run_config import RunConfig
+from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext, check_model, published
 from dart_train.modules.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
-from dart_train.rollout.play.episode_batch import play_all
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
-from dart_train.rollout.schedule.scheduler import Assignment
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
-from dart_train.run.run_directory import RunDirectory, write_json
+from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, SamplingConfig
+
+ATTEMPTS = 4
+"""How often an episode that the environment loses is played."""
+
+
+class EpisodeLost(DartTrainError):
+    """An episode could not be played to a score."""
 
 
 def main(
@@ -33,33 +42,76 @@ def main(
     trained_only: bool = False,
     temperature: float | None = None,
 ) -> None:
-    """Evaluate one set of weights and write `eval/<label>.json`. Does nothing when that exists.
+    """Evaluate one set of weights into `eval/<label>`. Does nothing when its scores exist.
 
     Args:
         context: of the module.
         label: name of the evaluation.
-        version: of the published weights; None for the newest.
-        model: a directory, instead of a version.
-        trained_only: leave out the tasks beside.
-        temperature: None for the configured one.
+        version: number of the published weights; None for the newest.
+        model: directory of a model, instead of a version.
+        trained_only: leave out the tasks that are evaluated beside the trained ones.
+        temperature: of sampling; None for the configured one.
     """
-    target = context.run.evaluation(label)
+    target = context.run.scores(label)
     if target.exists():
         return
     weights = _weights(context, version, model)
-    config = context.config
-    chosen = config.evaluation.temperature if temperature is None else temperature
-    assignments = plan(config, trained_only=trained_only)
-    progress = context.progress()
+    evaluation, rollout = context.config.evaluation, context.config.rollout
+    sampling = rollout.sampling
+    chosen = evaluation.temperature if temperature is None else temperature
+    sampling = sampling.model_copy(update={"temperature": chosen})
+    keys = planned(context.config, trained_only=trained_only)
+    plan = Plan(
+        policy=f"version {weights.version}" if model is None else str(model),
+        tasks=tuple(dict.fromkeys(task for task, _ in keys)),
+        seeds=tuple(dict.fromkeys(seed for _, seed in keys)),
+        max_steps=rollout.max_steps,
+        settings={"agent": context.config.agent.model_dump(), "sampling": sampling.model_dump()},
+    )
     started = time.time()
+    with EvaluationDirectory(target.parent, plan) as directory:
+        known = len(directory.known().keys() & set(keys))
+        told = context.progress().counter(len(keys), done=known)
+        outcomes = asyncio.run(
+            _play(context, weights, sampling, keys, directory, lambda one: told(f"{one.task_id}: {one.terminal}"))
+        )
+        check_counted(outcomes)
+        scores = [score_task(task, [one for one in outcomes if one.task_id == task]) for task in plan.tasks]
+        facts = {"label": label, "version": weights.version, "temperature": chosen, "seconds": time.time() - started}
+        rows = [{"task_id": one.task_id, "seed": one.seed, "score": one.score} for one in outcomes]
+        directory.write_scores({**facts, "scores": [score_row(score) for score in scores], "episodes": rows})
 
-    def told(done: int, episode: PlayedEpisode) -> None:
-        progress.say(done, len(assignments), f"{episode.assignment.task_id}: {episode.terminal}")
 
-    played = asyncio.run(_play_all(context, weights, assignments, chosen, told))
-    rows = [_row(episode, context.run, label, config) for episode in played]
-    facts = {"label": label, "version": weights.version, "temperature": chosen, "seconds": time.time() - started}
-    write_json(target, {**facts, "episodes": rows})
+def planned(config: RunConfig, *, trained_only: bool = False) -> list[EpisodeKey]:
+    """What is played, task by task: equal for every evaluation of a run, so that they compare."""
+    evaluation = config.evaluation
+    counts = [(task, evaluation.episodes) for task in config.train_tasks]
+    counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]
+    return [(task, evaluation.first_seed + index) for task, count in counts for index in range(count)]
+
+
+def task_steps(config: RunConfig) -> dict[str, int | None]:
+    """Most actions by task id, of tasks that have a limit of their own in the run."""
+    return {entry.id: entry.max_steps for entry in config.rollout.tasks}
+
+
+def policy_seeds(config: RunConfig) -> int:
+    """Added to an episode's seed, this is the seed of the policy's own choices: other runs choose otherwise."""
+    return config.seed * FIRST_TRAINING_SEED - config.evaluation.first_seed
+
+
+def check_counted(outcomes: Sequence[Trajectory]) -> None:
+    """See that every episode has a score.
+
+    Raises:
+        EpisodeLost: one was lost in every attempt.
+    """
+    for one in outcomes:
+        if one.lost_by:
+            raise EpisodeLost(
+                f"{one.task_id} seed {one.seed} was lost {one.attempts} times: {one.terminal}, "
+                f"{one.detail or 'no detail'}; the cluster's log may say why, and the same command goes on here"
+            )
 
 
 def _weights(context: ModuleContext, version: int | None, model: Path | None) -> Weights:
@@ -73,75 +125,32 @@ def _weights(context: ModuleContext, version: int | None, model: Path | None) ->
     return Weights(row.path, row.version)
 
 
-def plan(config: RunConfig, *, trained_only: bool = False) -> list[Assignment]:
-    """What is played, task by task: equal for every evaluation of a run, so that they compare."""
-    evaluation = config.evaluation
-    limits = {entry.id: entry.max_steps for entry in config.rollout.tasks}
-    counts = [(task, evaluation.episodes) for task in config.train_tasks]
-    counts += [] if trained_only else [(task, evaluation.beside_episodes) for task in evaluation.beside]
-    return [
-        Assignment(
-            task_id=task,
-            seed=evaluation.first_seed + index,
-            group_key="",
-            n=0,
-            attempt=0,
-            sampling_seed=config.seed * FIRST_TRAINING_SEED + index,
-            max_steps=limits.get(task) or config.rollout.max_steps,
-        )
-        for task, count in counts
-        for index in range(count)
-    ]
-
-
-async def _play_all(
+async def _play(
     context: ModuleContext,
     weights: Weights,
-    assignments: list[Assignment],
-    temperature: float,
-    told: Callable[[int, PlayedEpisode], None],
-) -> list[PlayedEpisode]:
-    """All episodes, in the order of `assignments`."""
-    rollout = context.config.rollout
-    sampling = rollout.sampling.model_copy(update={"temperature": temperature})
-    factory = make_policy(weights.path, context.config.agent, sampling)
-    with socket_directory() as directory:
+    sampling: SamplingConfig,
+    keys: Sequence[EpisodeKey],
+    directory: EvaluationDirectory,
+    on_episode: Callable[[Trajectory], None],
+) -> list[Trajectory]:
+    """The outcomes of all episodes, in the order of `keys`."""
+    config = context.config
+    rollout = config.rollout
+    factory = make_policy(weights.path, config.agent, sampling)
+    with socket_directory() as sockets:
         async with EnginePool(
-            rollout.engine, weights, directory=directory, log_dir=context.run.logs, sync=rollout.sync
+            rollout.engine, weights, directory=sockets, log_dir=context.run.logs, sync=rollout.sync
         ) as pool:
-            client = context.client()
-            return await play_all(
-                client, assignments, lambda _: factory(EpisodeEngine(pool)), workers=rollout.workers, told=told
+            return await play_list(
+                context.client(),
+                lambda session: factory(EpisodeEngine(pool)),
+                keys,
+                concurrency=rollout.workers,
+                attempts=ATTEMPTS,
+                max_steps=rollout.max_steps,
+                task_steps=task_steps(config),
+                policy_seeds=policy_seeds(config),
+                pacing=rollout.pacing,
+                store=directory,
+                on_episode=on_episode,
             )
-
-
-def _row(episode: PlayedEpisode, run: RunDirectory, label: str, config: RunConfig) -> dict[str, Any]:
-    assignment = episode.assignment
-    row: dict[str, Any] = {
-        "task_id": assignment.task_id,
-        "seed": assignment.seed,
-        "instruction": episode.instruction,
-        "reward": episode.reward,
-        "terminal": str(episode.terminal),
-        "steps": len(episode.steps),
-    }
-    if assignment.seed < config.evaluation.first_seed + config.evaluation.samples:
-        row["frames"] = _frames(episode, run, label)
-    return row
-
-
-def _frames(episode: PlayedEpisode, run: RunDirectory, label: str) -> list[dict[str, Any]]:
-    """Write the screenshots of a sample beside the evaluation; paths are relative to the run's directory."""
-    folder = run.root / "eval" / label
-    folder.mkdir(parents=True, exist_ok=True)
-    frames = []
-    for number, step in enumerate(episode.steps):
-        if step.decision.prompt is None:
-            continue
-        slug = episode.assignment.task_id.replace("/", "-")
-        path = folder / f"{slug}.{episode.assignment.seed}.{number}.png"
-        Image.fromarray(step.decision.prompt.images[-1]).save(path)
-        actions = [action_to_dict(action) for action in step.decision.actions]
-        relative = str(path.relative_to(run.root))
-        frames.append({"png": relative, "actions": actions, "text": step.decision.text})
-    return frames

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -42,6 +44,11 @@ class Progress:
         if done >= total or now - self._said > PROGRESS_INTERVAL_S:
             self._said = now
             self._log.write(done=done, total=total, detail=detail, phase=self._phase)
+
+    def counter(self, total: int, done: int = 0) -> Callable[[str], None]:
+        """A function that says that one more of `total` is done, and tells a detail; `done` are done already."""
+        counted = itertools.count(done + 1)
+        return lambda detail: self.say(next(counted), total, detail)
 
 
 @dataclass(slots=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from dart_agent.episodes.recordings import RecordError, episode_directory, image_file, read_episode
+from dart_agent.episodes.screenshots import decode_image
+from dart_agent.episodes.trajectory import Step
 from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
@@ -80,8 +82,8 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     """Everything that the report of a run says."""
     state = RunState(run.root / "state.json")
     evaluations = {
-        path.stem: read_json(path, "remove it, and the report leaves this evaluation out")
-        for path in sorted((run.root / "eval").glob("*.json"))
+        path.parent.name: read_json(path, "remove it, and the report leaves this evaluation out")
+        for path in sorted((run.root / "eval").glob("*/scores.json"))
     }
     tasks = _tasks(config, evaluations)
     span = _rl_span(state)
@@ -114,8 +116,8 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         curves=_curves(config, data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        samples_before=_samples(run, evaluations.get("before")),
-        samples_after=_samples(run, evaluations.get("after")),
+        samples_before=_samples(config, run, "before", evaluations),
+        samples_after=_samples(config, run, "after", evaluations),
         notes=notes(config, evaluations),
         config_yaml=run.config.read_text(),
     )
@@ -147,8 +149,8 @@ def scores_by_task(evaluation: dict[str, Any] | None) -> dict[str, list[float]]:
     """Scores of an evaluation's episodes that have one, by task."""
     scores: dict[str, list[float]] = {}
     for episode in (evaluation or {}).get("episodes", []):
-        if episode["reward"] is not None:
-            scores.setdefault(episode["task_id"], []).append(float(episode["reward"]))
+        if episode["score"] is not None:
+            scores.setdefault(episode["task_id"], []).append(float(episode["score"]))
     return scores
 
 
@@ -242,33 +244,35 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
 
 
-def _samples(run: RunDirectory, evaluation: dict[str, Any] | None) -> list[Sample]:
+def _samples(config: RunConfig, run: RunDirectory, label: str, evaluations: dict[str, Any]) -> list[Sample]:
+    """The first episodes of each task, as they were recorded."""
     samples = []
-    for episode in (evaluation or {}).get("episodes", []):
-        if not episode.get("frames"):
+    for row in evaluations.get(label, {}).get("episodes", []):
+        if row["seed"] >= config.evaluation.first_seed + config.evaluation.samples:
             continue
-        frames = tuple(frame for saved in episode["frames"] if (frame := _frame(run, saved)) is not None)
+        directory = episode_directory(run.scores(label).parent, row["task_id"], row["seed"])
+        try:
+            episode = read_episode(directory)
+        except RecordError as error:
+            _log.warning("an episode is left out of the report: %s", error)
+            continue
+        frames = tuple(frame for step in episode.steps if (frame := _frame(directory, step)) is not None)
         samples.append(
-            Sample(
-                episode["task_id"],
-                episode["seed"],
-                episode["instruction"],
-                episode["reward"],
-                episode["terminal"],
-                frames,
-            )
+            Sample(episode.task_id, episode.seed, episode.instruction, episode.score, episode.terminal, frames)
         )
     return samples
 
 
-def _frame(run: RunDirectory, saved: dict[str, Any]) -> Frame | None:
+def _frame(directory: Path, step: Step) -> Frame | None:
+    path = image_file(directory, step.screenshot)
     try:
-        with Image.open(run.root / saved["png"]) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
+        if path is None:
+            raise FileNotFoundError(f"{directory} has no screenshot {step.screenshot}")
+        pixels = decode_image(path.read_bytes())
     except OSError as error:  # missing, or no picture
         _log.warning("a picture of the report is left out: %s", error)
         return None
-    return Frame(pixels, tuple(saved["actions"]), saved["text"])
+    return Frame(pixels, step.actions, step.text)
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:

@@ -107,9 +107,9 @@ class RunDirectory:
         """JSON lines of one module."""
         return self.root / "metrics" / f"{module}.jsonl"
 
-    def evaluation(self, label: str) -> Path:
-        """Result of one evaluation."""
-        return self.root / "eval" / f"{label}.json"
+    def scores(self, label: str) -> Path:
+        """Result of one evaluation, in the directory with its episodes."""
+        return self.root / "eval" / label / "scores.json"
 
     @property
     def report(self) -> Path:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dart_train.core.trajectory import Trajectory
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.data.curation.rules import PoolSampling
 from dart_train.data.store.schema import Provenance, experience_pool, rollout_meta, rollout_run
 
@@ -79,7 +79,7 @@ def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Su
 def belongs(trajectory: Trajectory) -> bool:
     """Whether a trajectory may be kept in the pool: a success that can be trained on."""
     usable = trajectory.terminal.trainable and any(step.response_ids for step in trajectory.steps)
-    return usable and trajectory.reward is not None and trajectory.reward > 0.0
+    return usable and trajectory.score is not None and trajectory.score > 0.0
 
 
 def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Trajectory, now: float) -> bool:
@@ -106,7 +106,7 @@ def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Tra
             provenance=provenance.value,
             origin="",
             has_logprobs=all(len(step.logprobs) == len(step.response_ids) for step in trajectory.steps),
-            reward=trajectory.reward,
+            reward=trajectory.score,
             uses=0,
             added_at=now,
         )

@@ -20,8 +20,8 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.section import Section
-from dart_train.core.trajectory import Trajectory
 from dart_train.data.store.schema import GroupState, Provenance, Reason
 
 
@@ -126,7 +126,7 @@ def untrainable(trajectory: Trajectory) -> str:
     """
     if not trajectory.terminal.trainable:
         return f"ended in {trajectory.terminal}"
-    if trajectory.reward is None:
+    if trajectory.score is None:
         return "has no reward"
     if not trajectory.steps:
         return "has no steps"

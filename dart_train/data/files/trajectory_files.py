@@ -1,8 +1,6 @@
-"""Trajectories and screenshots in a directory or an object store (`data.storage`).
+"""Trajectories and screenshots in a directory or an object store (`object_storage`).
 
-Layout below the root:
-    trajectories/<trajectory_id>/trajectory.msgpack     appears whole or not at all
-    images/<first two digits>/<hash>.png or .webp       each screenshot once, by the hash of its pixels
+The layout below the root and the bytes of a trajectory are those of `dart_agent.episodes.trajectory_format`.
 
 Invariants:
     - What has its final name is complete; nothing is written in place.
@@ -13,14 +11,10 @@ Invariants:
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import io
 import math
 import re
-import struct
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,43 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_gym.core.outcomes import TerminalState
+from dart_agent.episodes import trajectory_format
+from dart_agent.episodes.screenshots import decode_image, encode_png, image_hash
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.episodes.trajectory_format import PARTIAL, TRAJECTORY_FILE, pack_trajectory, unpack_trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.files.object_storage import Directory, Entry, open_storage
 
 KNOWN_IMAGES = 200_000  # hashes remembered so that a screenshot seen before costs no look at the disk
 FRESH_S = 1800.0  # an image is written or touched again after so long, when a trajectory needs it
 IMAGE_GRACE_S = 7200.0  # age from which an image without a trajectory is garbage; FRESH_S and the longest recording fit
 REQUESTS = 16  # at the same time, to an object store
-_TRAJECTORY_FILE = "trajectory.msgpack"
 _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,190}")
 _IMAGE_HASH = re.compile(r"[0-9a-f]{32}")
-_TRAJECTORY_FIELDS = tuple(field.name for field in dataclasses.fields(Trajectory))
-_STEP_FIELDS = tuple(field.name for field in dataclasses.fields(Step))
-_STEP_TUPLES = ("prompt_ids", "image_hashes", "response_ids", "logprobs", "version", "actions")
-
-
-def image_hash(image: NDArray[np.uint8]) -> str:
-    """Return the content hash of an (H, W, 3) uint8 image: 32 hex digits, of its shape and pixels."""
-    digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(image).data)
-    return digest.hexdigest()
-
-
-def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """Return an (H, W, 3) uint8 image as PNG.
-
-    Rows are not filtered: on drawn screens that is as small as with filters, and five times as fast as finding them.
-    """
-    height, width = image.shape[:2]
-    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row begins with its filter type, 0: none
-    rows[:, 1:] = image.reshape(height, width * 3)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.data, 1)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
 
 
 def encode_webp(image: NDArray[np.uint8]) -> bytes:
@@ -75,12 +45,6 @@ def encode_webp(image: NDArray[np.uint8]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "WEBP", lossless=True, quality=50, method=4)
     return buffer.getvalue()
-
-
-def decode_image(data: bytes) -> NDArray[np.uint8]:
-    """Return a PNG or WebP as (H, W, 3) uint8. Raises what Pillow does for damaged files."""
-    with Image.open(io.BytesIO(data)) as picture:
-        return np.array(picture.convert("RGB"))
 
 
 ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": encode_png, "webp": encode_webp}
@@ -97,14 +61,18 @@ def trajectory_key(trajectory_id: str) -> str:
             f"trajectory id {trajectory_id!r} is no safe directory name: use 1 to 191 of letters, digits and ._=+-"
             ", beginning with a letter, digit or _"
         )
-    return f"trajectories/{trajectory_id}/{_TRAJECTORY_FILE}"
+    return f"trajectories/{trajectory_id}/{TRAJECTORY_FILE}"
 
 
 def image_key(image_id: str, image_format: str = "png") -> str:
-    """Return where an image lies below the root, by its hash."""
+    """Return where an image lies below the root, by its hash.
+
+    Raises:
+        InvalidTrajectoryError: that is no hash.
+    """
     if not _IMAGE_HASH.fullmatch(image_id):
         raise InvalidTrajectoryError(f"{image_id!r} is no image hash: take it from data.image_hash(image)")
-    return f"images/{image_id[:2]}/{image_id}.{image_format}"
+    return trajectory_format.image_key(image_id, image_format)
 
 
 class TrajectoryFiles:
@@ -254,7 +222,7 @@ class TrajectoryFiles:
         """Yield (trajectory id, entry) of everything published, in no order."""
         for entry in self.storage.entries("trajectories"):
             parts = entry.key.split("/")
-            if len(parts) == 3 and parts[2] == _TRAJECTORY_FILE:
+            if len(parts) == 3 and parts[2] == TRAJECTORY_FILE and not parts[1].endswith(PARTIAL):
                 yield parts[1], entry
 
     def stored_images(self) -> Iterator[tuple[str, Entry]]:
@@ -298,29 +266,3 @@ class TrajectoryFiles:
         if len(self._fresh_images) >= KNOWN_IMAGES:
             self._fresh_images.clear()
         self._fresh_images[image_id] = time.monotonic()
-
-
-def pack_trajectory(trajectory: Trajectory) -> bytes:
-    """Return a trajectory as msgpack: a map of its fields, steps as maps of theirs."""
-    fields = {name: getattr(trajectory, name) for name in _TRAJECTORY_FIELDS}
-    fields["terminal"] = trajectory.terminal.value
-    fields["steps"] = [{name: getattr(step, name) for name in _STEP_FIELDS} for step in trajectory.steps]
-    return msgpack.packb(fields)
-
-
-def unpack_trajectory(data: bytes) -> Trajectory:
-    """Return the trajectory of `pack_trajectory`.
-
-    Raises:
-        ValueError, TypeError, KeyError, msgpack.UnpackException: the data is not one.
-    """
-    fields = msgpack.unpackb(data)
-    fields["terminal"] = TerminalState(fields["terminal"])
-    fields["steps"] = tuple(_unpack_step(step) for step in fields["steps"])
-    return Trajectory(**fields)
-
-
-def _unpack_step(fields: dict[str, Any]) -> Step:
-    for name in _STEP_TUPLES:
-        fields[name] = tuple(fields[name])
-    return Step(**fields)

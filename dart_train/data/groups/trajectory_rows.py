@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import DuplicateTrajectoryError
-from dart_train.core.trajectory import Trajectory
 from dart_train.data.curation import experience_pool, grouping
 from dart_train.data.curation.rules import CurationConfig, judge_group, untrainable
 from dart_train.data.store.prepared_statements import Prepared
@@ -165,7 +165,7 @@ def insert_trajectory(
         "task_id": trajectory.task_id,
         "trace_id": trajectory.trajectory_id,
         "split_dir": split_dir,
-        "reward": trajectory.reward,
+        "reward": trajectory.score,
         "num_chunks": len(trajectory.steps),
         "model_version": f"v{trajectory.oldest_version}",
         "instruction": trajectory.instruction[:INSTRUCTION_LENGTH],
@@ -217,7 +217,7 @@ def _place(
         return _Place(RolloutState.POOLED)
     if untrainable(trajectory):
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
-    reward, version = trajectory.reward or 0.0, trajectory.oldest_version
+    reward, version = trajectory.score or 0.0, trajectory.oldest_version
     if group.group_id is None:
         members, low, high, oldest = 1, reward, reward, version
     elif group.group_state != GroupState.OPEN:
@@ -253,7 +253,7 @@ def _place(
 def _meta_row(
     trajectory: Trajectory, run_id: str, rollout_id: int, digest: str, place: _Place, expected: int, moment: float
 ) -> dict[str, Any]:
-    ahead = trajectory.created_at - moment
+    ahead = trajectory.ended_at - moment
     skewed = ahead > CLOCK_TOLERANCE_S
     return {
         "rollout_id": rollout_id,
@@ -269,14 +269,14 @@ def _meta_row(
         "reason": place.reason,
         "source": trajectory.source,
         "terminal": trajectory.terminal.value,
-        "reward": trajectory.reward,
+        "reward": trajectory.score,
         "num_steps": len(trajectory.steps),
         "num_actions": sum(len(step.actions) for step in trajectory.steps),
         "oldest_version": trajectory.oldest_version,
         "newest_version": trajectory.newest_version,
         "env_seconds": sum(trajectory.timings.get(phase, 0.0) for phase in ENVIRONMENT_PHASES),
         "timings": json.dumps(trajectory.timings),
-        "created_at": moment if skewed else trajectory.created_at or moment,
+        "created_at": moment if skewed else trajectory.ended_at or moment,
         "digest": digest,
         "recorded_at": moment,
         "clock_skew_s": ahead if skewed else None,

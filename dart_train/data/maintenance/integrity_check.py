@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import (
     CorruptDataError,
     DatabaseBusyError,
@@ -30,8 +32,7 @@ from dart_train.core.train_errors import (
     SchemaError,
     StorageGoneError,
 )
-from dart_train.core.trajectory import Trajectory
-from dart_train.data.files.trajectory_files import IMAGE_GRACE_S, image_key, pack_trajectory
+from dart_train.data.files.trajectory_files import IMAGE_GRACE_S, image_key
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.maintenance import retention
 from dart_train.data.maintenance.retention import ORPHAN_GRACE_S
@@ -273,7 +274,7 @@ def _check_trajectory(data: DataManager, report: CheckReport, row: sa.Row, *, ha
     for label, stored, said in (
         ("id", trajectory.trajectory_id, name),
         ("task", trajectory.task_id, row.task_id),
-        ("reward", trajectory.reward, row.reward),
+        ("reward", trajectory.score, row.reward),
         ("number of steps", len(trajectory.steps), row.num_steps),
     ):
         if stored != said:
@@ -293,7 +294,7 @@ def _check_images(
     *,
     pixels: bool,
 ) -> None:
-    names = dict.fromkeys(name for step in trajectory.steps for name in step.image_hashes)
+    names = sorted(trajectory.shown_images)
     for name in names:
         if name not in shown:
             shown.add(name)

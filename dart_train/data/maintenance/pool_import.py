@@ -23,10 +23,11 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.curation import experience_pool
-from dart_train.data.files.trajectory_files import TrajectoryFiles, pack_trajectory
+from dart_train.data.files.trajectory_files import TrajectoryFiles
 from dart_train.data.store.schema import Provenance
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Foun
     for name, _ in sorted(files.stored_trajectories()):
         trajectory = files.read_trajectory(name)
         if experience_pool.belongs(trajectory) and (not tasks or trajectory.task_id in tasks):
-            hashes = {image for step in trajectory.steps for image in step.image_hashes}
-            yield trajectory, {image: files.read_image(image) for image in sorted(hashes)}
+            yield trajectory, {image: files.read_image(image) for image in sorted(trajectory.shown_images)}
 
 
 def import_successes(
@@ -217,7 +217,7 @@ def as_pooled(trajectory: Trajectory, run_id: str, provenance: Provenance) -> Tr
     if not experience_pool.belongs(trajectory):
         raise InvalidTrajectoryError(
             f"trajectory {trajectory.trajectory_id} is no success to learn from (ended in {trajectory.terminal}, "
-            f"reward {trajectory.reward}, {len(trajectory.steps)} steps)"
+            f"reward {trajectory.score}, {len(trajectory.steps)} steps)"
         )
     new = dataclasses.replace(
         trajectory,

@@ -241,7 +241,7 @@ def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajector
         except CorruptDataError as error:
             result.problems.append(str(error))
             continue
-        images = frozenset(name for step in trajectory.steps for name in step.image_hashes)
+        images = trajectory.shown_images
         removable = bool(row.done) and not row.pooled
         found.append(StoredTrajectory(row.trajectory_id, row.created_at, sizes[row.trajectory_id], images, removable))
     return found, known

@@ -26,8 +26,9 @@ import numpy as np
 import sqlalchemy as sa
 from PIL import Image
 
+from dart_agent.episodes.screenshots import encode_png
+from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError
-from dart_train.data.files.trajectory_files import encode_png, pack_trajectory, unpack_trajectory
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.manager.run_data import RunData
@@ -77,7 +78,7 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
         for name in names:
             trajectory = data.files.read_trajectory(name)
             _add(archive, f"trajectories/{name}.msgpack", pack_trajectory(trajectory))
-            for image_id in {image for step in trajectory.steps for image in step.image_hashes} - images:
+            for image_id in trajectory.shown_images - images:
                 _add(archive, f"images/{image_id}.png", encode_png(data.files.read_image(image_id)))
                 images.add(image_id)
         counts = {"rows": rows, "trajectories": len(names), "images": len(images)}

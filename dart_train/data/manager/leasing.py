@@ -32,8 +32,8 @@ from typing import Self
 
 import sqlalchemy as sa
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, LeaseError
-from dart_train.core.trajectory import Trajectory
 from dart_train.data.groups import checkpoint_rows, lease_rows, resuming
 from dart_train.data.groups.lease_rows import Taken, TakenGroup
 from dart_train.data.groups.resuming import Resumed
@@ -66,7 +66,7 @@ class Group:
     @property
     def rewards(self) -> tuple[float, ...]:
         """The score of each trajectory."""
-        return tuple(trajectory.reward or 0.0 for trajectory in self.trajectories)
+        return tuple(trajectory.score or 0.0 for trajectory in self.trajectories)
 
 
 class LeasedGroups:

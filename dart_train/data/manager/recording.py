@@ -13,13 +13,13 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import InvalidTrajectoryError
-from dart_train.core.trajectory import Trajectory
 from dart_train.data.curation import rules
 from dart_train.data.curation.rollout_admission import Admission, Backlog, admission, crowded
 from dart_train.data.curation.rules import Plan, TaskSampling
 from dart_train.data.curation.task_sampling import task_shares
-from dart_train.data.files.trajectory_files import pack_trajectory
 from dart_train.data.groups import lease_rows, trajectory_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
@@ -169,7 +169,7 @@ class Recording(Insight):
                     f"step {index} of trajectory {name} has {len(step.response_ids)} sampled ids but "
                     f"{len(step.logprobs)} log-probabilities: the engine must return one for each"
                 )
-            for image_id in step.image_hashes:
+            for image_id in step.shown_images:
                 if image_id not in images and not self.files.has_image(image_id):
                     raise InvalidTrajectoryError(
                         f"step {index} of trajectory {name} shows image {image_id}, which is neither given nor stored"

@@ -16,7 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from dart_train.core.trajectory import Trajectory
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.data.curation.rules import CurationConfig, oldest_allowed
 from dart_train.data.files.lru_cache import LRUCache
 from dart_train.data.files.trajectory_files import TrajectoryFiles

@@ -7,8 +7,9 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.rollout.fleet.replica import Replica
-from dart_train.rollout.play.rollout_episode import PHASES, PlayedEpisode
+from dart_train.rollout.play.rollouts import PHASES
 
 BUSY_PHASES = frozenset({"reset", "step"})
 """Phases in which the desktop itself works; during the others it waits for a policy or for a rollout."""
@@ -71,14 +72,14 @@ class Totals:
         self.sums: defaultdict[str, float] = defaultdict(float)
         self.terminals: Counter[str] = Counter()
 
-    def add(self, played: PlayedEpisode) -> None:
+    def add(self, trajectory: Trajectory) -> None:
         """An episode ended."""
         self.sums["episodes"] += 1
-        self.sums["actions"] += played.actions
-        self.sums["steps"] += len(played.steps)
-        for phase, seconds in played.timings.items():
+        self.sums["actions"] += trajectory.num_actions
+        self.sums["steps"] += len(trajectory.steps)
+        for phase, seconds in trajectory.timings.items():
             self.sums[f"{phase}_s"] += seconds
-        self.terminals[str(played.terminal)] += 1
+        self.terminals[str(trajectory.terminal)] += 1
 
     def rates(self, **more: float) -> tuple[float, dict[str, float]]:
         """How much the sums, and the given ever-growing numbers, grew over the window.
@@ -119,13 +120,12 @@ class Gauges:
         self.staleness: deque[int] = deque(maxlen=window)
         self._newest_version = newest_version
 
-    def add(self, played: PlayedEpisode) -> None:
+    def add(self, trajectory: Trajectory) -> None:
         """An episode ended."""
-        self.totals.add(played)
-        if played.trainable and played.reward is not None:
-            self.success.add(played.assignment.task_id, played.reward)
-            versions = [step.decision.generation.version[0] for step in played.steps if step.decision.generation]
-            self.staleness.append(max(0, self._newest_version() - min(versions)))
+        self.totals.add(trajectory)
+        if trajectory.trainable and trajectory.score is not None:
+            self.success.add(trajectory.task_id, trajectory.score)
+            self.staleness.append(max(0, self._newest_version() - trajectory.oldest_version))
 
     def figures(self, **growing: float) -> dict[str, Any]:
         """The gauges' part of a metrics line.

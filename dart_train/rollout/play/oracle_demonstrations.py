@@ -7,23 +7,27 @@ exactly what a rollout would have seen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from dart_agent.engines.base.engine import Generation
+from dart_agent.episodes.play_list import EpisodeKey, play_list
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.formats.grammar.action_format import ActionFormat
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.policies.policy import Decision, Episode
+from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_gym.cluster.client.client_session import ClientSession
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Action, Click
 from dart_gym.core.outcomes import Observation
-from dart_train.rollout.play.episode_batch import play_all
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
+from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
 from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
+
+SOURCE = "oracle"
+"""Of the trajectories."""
 
 
 def snapped(action: Action, grid: int) -> Action:
@@ -38,7 +42,7 @@ class DemonstratingPolicy:
 
     def __init__(
         self,
-        session: ClientSession,
+        session: PlayableSession,
         *,
         tokens: ModelTokens,
         vision: VisionSpec,
@@ -76,36 +80,61 @@ def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED
     ]
 
 
+class DemonstrationStore:
+    """An `EpisodeStore` that has successful demonstrations recorded; the others are left out.
+
+    Args:
+        assignments: what is played.
+        recorder: takes the successful ones.
+
+    Attributes:
+        kept: how many were recorded.
+    """
+
+    def __init__(self, assignments: Iterable[Assignment], recorder: Recorder) -> None:
+        self.kept = 0
+        self._assignments = {(item.task_id, item.seed): item for item in assignments}
+        self._recorder = recorder
+
+    def known(self) -> Mapping[EpisodeKey, Trajectory]:
+        """All are to be played."""
+        return {}
+
+    def recording(self, key: EpisodeKey) -> AbstractContextManager[Rollout]:
+        """An episode of the oracle."""
+        return nullcontext(Rollout(self._assignments[key], SOURCE))
+
+    def finish(self, recording: Rollout, trajectory: Trajectory) -> None:
+        """Have a success recorded."""
+        if (trajectory.score or 0.0) > 0.5:
+            recording.trajectory = trajectory
+            self._recorder.put(recording)
+            self.kept += 1
+
+
 async def collect_demonstrations(
     client: ClusterClient,
-    assignments: list[Assignment],
+    assignments: Sequence[Assignment],
     recorder: Recorder,
-    new_policy: Callable[[ClientSession], DemonstratingPolicy],
+    new_policy: Callable[[PlayableSession], DemonstratingPolicy],
     *,
-    workers: int,
-    told: Callable[[int, PlayedEpisode], None],
+    concurrency: int,
+    on_episode: Callable[[Trajectory], None],
 ) -> int:
     """Play and record demonstrations; those that did not succeed are left out.
 
     Args:
         client: of the cluster.
         assignments: what to play.
-        recorder: with the source "oracle".
+        recorder: takes the successful ones.
         new_policy: makes the policy of a session.
-        workers: sessions at the same time.
-        told: called after each episode with the number of those done.
+        concurrency: sessions at the same time.
+        on_episode: told about each episode as it ends.
 
     Returns:
-        how many were recorded.
+        How many were recorded.
     """
-    kept = 0
-
-    def take(done: int, episode: PlayedEpisode) -> None:
-        nonlocal kept
-        if (episode.reward or 0.0) > 0.5:
-            recorder.put(episode)
-            kept += 1
-        told(done, episode)
-
-    await play_all(client, assignments, new_policy, workers=workers, told=take)
-    return kept
+    store = DemonstrationStore(assignments, recorder)
+    keys = [(item.task_id, item.seed) for item in assignments]
+    await play_list(client, new_policy, keys, concurrency=concurrency, store=store, on_episode=on_episode)
+    return store.kept

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
-from dart_train.data.files.trajectory_files import image_hash
 from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.dependencies import Dependencies
-from dart_train.rollout.play.rollout_episode import PlayedEpisode, to_trajectory
+from dart_train.rollout.play.rollouts import Rollout, named
 
 _log = logging.getLogger(__name__)
 SOURCE = "recorder"
@@ -31,11 +30,10 @@ _FOR_GOOD = (CorruptDataError, SchemaError)
 
 
 class Recorder:
-    """Records played episodes.
+    """Records finished rollouts.
 
     Args:
         data: the run's data manager.
-        source: of the trajectories.
         unavailable_timeout_s: how long database or disk may be unavailable, where `dependencies` is not given.
         dependencies: told when database or disk is unavailable; shared with others who notice it.
         most: episodes that may wait before it is full.
@@ -53,7 +51,6 @@ class Recorder:
         self,
         data: Recording,
         *,
-        source: str = "rollout",
         unavailable_timeout_s: float = 300.0,
         dependencies: Dependencies | None = None,
         most: int = 256,
@@ -63,11 +60,11 @@ class Recorder:
         self.recorded = self.refused = 0
         self.failure: BaseException | None = None
         self.busy_s = 0.0
-        self._data, self._source = data, source
+        self._data = data
         self._dependencies = dependencies or Dependencies(unavailable_timeout_s)
         self._most, self._most_bytes = most, most_bytes
         self._on_failure = on_failure
-        self._queue: SimpleQueue[PlayedEpisode | None] = SimpleQueue()
+        self._queue: SimpleQueue[Rollout | None] = SimpleQueue()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
@@ -85,10 +82,10 @@ class Recorder:
         """Whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
         return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
-    def put(self, played: PlayedEpisode) -> None:
-        """Record an episode soon."""
-        self._count(played, 1)
-        self._queue.put(played)
+    def put(self, rollout: Rollout) -> None:
+        """Record a finished rollout soon."""
+        self._count(rollout, 1)
+        self._queue.put(rollout)
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
@@ -103,31 +100,31 @@ class Recorder:
         away = self._dependencies.present()
         return "; ".join(f"{state.what}: {state.reason}" for state in away.values()) or "no time was left"
 
-    def _count(self, played: PlayedEpisode, change: int) -> None:
-        size = change * played.image_bytes
+    def _count(self, rollout: Rollout, change: int) -> None:
+        size = change * rollout.image_bytes
         with self._lock:
             self._waiting += change
             self._waiting_bytes += size
 
     def _work(self) -> None:
         try:
-            while (played := self._queue.get()) is not None:
-                if not self._record(played):
+            while (rollout := self._queue.get()) is not None:
+                if not self._record(rollout):
                     return
-                self._count(played, -1)
+                self._count(rollout, -1)
         except Exception as error:
             self.failure = error
             _log.exception("recording has failed")
             if self._on_failure is not None:
                 self._on_failure()
 
-    def _record(self, played: PlayedEpisode) -> bool:
+    def _record(self, rollout: Rollout) -> bool:
         """Record one episode, however often that takes; False when told to stop meanwhile."""
         started = time.perf_counter()
-        trajectory, images = to_trajectory(played, run_id=self._data.run_id, hash_image=image_hash, source=self._source)
+        trajectory, images = named(rollout.trajectory, self._data.run_id)
         while True:
             try:
-                self._data.record(trajectory, images, expected=played.assignment.group_size)
+                self._data.record(trajectory, images, expected=rollout.assignment.group_size)
             except InvalidTrajectoryError as error:
                 self._refuse(error)
                 return True

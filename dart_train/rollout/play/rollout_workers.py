@@ -32,7 +32,7 @@ from dart_train.core.train_errors import TasksFailedError
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollout_episode import Limits, PlayedEpisode, Rollout
+from dart_train.rollout.play.rollouts import Limits, Rollout
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
@@ -161,44 +161,47 @@ class Workers:
         assignment: Assignment | None = first
         losses = 0
         while assignment is not None:
-            played = await self._play(worker, session, policy, assignment)
-            losses = 0 if self._take(played) else losses + 1
+            rollout = Rollout(assignment)
+            await self._play(worker, session, policy, rollout)
+            losses = 0 if self._take(rollout) else losses + 1
             self._gauges.clock.enter(worker, "idle")
             if losses:
                 await self._pause(backoff(losses))
-            if played.lost_by == "cluster":
+            if rollout.trajectory.lost_by == "cluster":
                 return
             assignment = await self._next(worker)
 
-    async def _play(self, worker: int, session: ClientSession, policy: Policy, assignment: Assignment) -> PlayedEpisode:
+    async def _play(self, worker: int, session: ClientSession, policy: Policy, rollout: Rollout) -> None:
         """Play one rollout; one that is cut off is taken account of before the error goes on."""
-        rollout = Rollout(assignment)
 
         def enter(phase: str) -> None:
             self._gauges.clock.enter(worker, phase)
 
         try:
-            return await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
+            await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
         except asyncio.CancelledError:
-            self._take(rollout.cut_off(TerminalState.INTERRUPTED, STOPPED, "stop"))
+            rollout.cut_off(TerminalState.INTERRUPTED, STOPPED, "stop")
+            self._take(rollout)
             raise
         except Exception as error:
-            self._take(rollout.cut_off(TerminalState.ENV_ERROR, str(error), "cluster"))
+            rollout.cut_off(TerminalState.ENV_ERROR, str(error), "cluster")
+            self._take(rollout)
             raise
 
-    def _take(self, played: PlayedEpisode) -> bool:
-        """Account for an ended episode and have it recorded; return whether it counts."""
-        self._gauges.add(played)
-        if played.steps:
-            self._recorder.put(played)
-        if played.trainable and played.reward is not None:
-            self._scheduler.complete(played.assignment)
-            self._won(played.assignment.task_id)
+    def _take(self, rollout: Rollout) -> bool:
+        """Account for an ended rollout and have it recorded; return whether it counts."""
+        trajectory = rollout.trajectory
+        self._gauges.add(trajectory)
+        if trajectory.steps:
+            self._recorder.put(rollout)
+        if trajectory.trainable:
+            self._scheduler.complete(rollout.assignment)
+            self._won(trajectory.task_id)
         else:
-            self._lost(played)
+            self._lost(rollout)
         if self._scheduler.lost or self._scheduler.exhausted or self._scheduler.mode is not Mode.ROLLOUT:
             self._work.set()  # others wait for what this one was the last of
-        return played.trainable
+        return trajectory.trainable
 
     def _won(self, task: str) -> None:
         if self.breakers.won(task):
@@ -206,16 +209,16 @@ class Workers:
             _log.warning("%s can be played again, and is dealt as before", task)
         self._dependencies.tasks.restored()
 
-    def _lost(self, played: PlayedEpisode) -> None:
-        task, ended = played.assignment.task_id, played.terminal
-        again = self._scheduler.lose(played.assignment)
+    def _lost(self, rollout: Rollout) -> None:
+        played, task, ended = rollout.trajectory, rollout.assignment.task_id, rollout.trajectory.terminal
+        again = self._scheduler.lose(rollout.assignment)
         what = str(ended) if ended is not TerminalState.DONE else "not scored"
         then = "it will be played again" if again else "given up, its group stays incomplete"
         if played.lost_by != "stop":
             _log.log(
                 logging.INFO if again else logging.WARNING,
                 "%s seed %d ended as %s (%s); %s",
-                task, played.assignment.seed, what, played.detail or "no detail", then,
+                task, played.seed, what, played.detail or "no detail", then,
             )  # fmt: skip
         if played.lost_by not in TASKS_FAULTS:
             self.breakers.undecided(task)

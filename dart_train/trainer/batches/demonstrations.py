@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
-from dart_train.core.trajectory import Trajectory
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.settings.training_error import TrainingError
 
@@ -70,7 +70,7 @@ def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
     """
     samples: list[Sample] = []
     for number, trajectory in enumerate(trajectories):
-        if not trajectory.reward or trajectory.reward <= 0.0:
+        if not trajectory.score or trajectory.score <= 0.0:
             continue
         steps = (step for step in trajectory.steps if step.response_ids and step.prompt_ids)
         samples += [replace(Sample.from_step(step, trajectory=number), logprobs=()) for step in steps]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dart_train.core.trajectory import Trajectory
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems, equal_counts
 from dart_train.trainer.losses import Normalizer
 from dart_train.trainer.losses.advantages import group_advantages, trajectory_weights
@@ -287,9 +287,9 @@ def _nothing_left(problems: Sequence[Problem]) -> str:
 
 
 def _reward(trajectory: Trajectory) -> float:
-    if trajectory.reward is None:
+    if trajectory.score is None:
         raise TrainingError(
             f"trajectory {trajectory.trajectory_id} has no reward (it ended in {trajectory.terminal}) and must not be "
             "leased: an error is never a reward of 0"
         )
-    return trajectory.reward
+    return trajectory.score

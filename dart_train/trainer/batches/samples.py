@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dart_train.core.trajectory import Step
+from dart_agent.episodes.trajectory import Step
 
 BRANCHED_TOKENS = 8192
 """Longest row with branches: its mask takes the square of this in bytes, and attention runs through all of it."""

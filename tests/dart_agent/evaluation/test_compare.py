@@ -5,16 +5,17 @@ import itertools
 import numpy as np
 import pytest
 
-from dart_agent.episodes.records import EpisodeRecord
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.comparison import compare, sign_test
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import TerminalState
 
 
-def record(task: str, seed: int, score: float | None, **more) -> EpisodeRecord:
-    return EpisodeRecord(task, seed, "Do it", "done", score, task_hash="h", **more)
+def record(task: str, seed: int, score: float | None, **more) -> Trajectory:
+    return Trajectory(task, seed, "Do it", "h", terminal=TerminalState.DONE, score=score, **more)
 
 
-def evaluation(rates: dict[str, float], rng: np.random.Generator, episodes: int = 8) -> list[EpisodeRecord]:
+def evaluation(rates: dict[str, float], rng: np.random.Generator, episodes: int = 8) -> list[Trajectory]:
     return [record(task, seed, float(rng.random() < rate)) for task, rate in rates.items() for seed in range(episodes)]
 
 
@@ -62,6 +63,6 @@ def test_few_tasks_are_paired_by_episode_and_what_is_lost_is_left_out():
 def test_what_cannot_be_compared():
     with pytest.raises(ConfigurationError, match="no episode in common"):
         compare([record("t/a", 0, 1.0)], [record("t/a", 1, 1.0)])
-    other = EpisodeRecord("t/a", 0, "Do it", "done", 1.0, task_hash="other")
+    other = Trajectory("t/a", 0, "Do it", "other", terminal=TerminalState.DONE, score=1.0)
     with pytest.raises(ConfigurationError, match="not the same task"):
         compare([record("t/a", 0, 1.0)], [other])

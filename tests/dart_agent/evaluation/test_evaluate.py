@@ -9,13 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
-from dart_agent.episodes.play import play_episode
+from dart_agent.episodes.play import InMemory, play
+from dart_agent.episodes.recordings import find_episodes, read_episode
 from dart_agent.evaluation.evaluate import evaluate, evaluate_policy
 from dart_agent.evaluation.scores import score_task, total_score, wilson_interval
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.policies.random_policy import RandomPolicy
-from dart_gym.core.actions import Click, Done
+from dart_gym.core.actions import Click, Done, action_from_dict
 from dart_gym.core.errors import UnknownTaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
@@ -51,43 +52,44 @@ async def session():
 
 async def test_oracle_episode_with_hook(session):
     seen = []
-    episode = await play_episode(
-        session,
-        OraclePolicy(session.oracle),
-        "fake/two-steps",
-        seed=3,
-        on_step=lambda step: seen.append((step.decision.actions, step.result.step_index)),
-    )
-    assert episode.success and not episode.lost
-    assert (episode.terminal, episode.steps, episode.score) == (TerminalState.DONE, 2, 1.0)
-    assert [index for _, index in seen] == [1, 2]
-    assert all(isinstance(actions[0], Click) for actions, _ in seen)
+
+    class Seeing(InMemory):
+        def step(self, step):
+            seen.append(step)
+            return None
+
+    episode = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3, recording=Seeing())
+    assert episode.success and not episode.lost_by and episode.steps == ()
+    assert (episode.terminal, episode.num_actions, episode.score) == (TerminalState.DONE, 2, 1.0)
+    assert [step.terminal for step in seen] == ["", ""]
+    assert [step.pixels.after is None for step in seen] == [True, False]
+    assert all(isinstance(action_from_dict(step.actions[0]), Click) for step in seen)
     assert set(episode.timings) == {"reset", "generate", "step", "evaluate", "queue", "wire"}
     assert episode.instruction
 
 
 @pytest.mark.parametrize("terminal", [TerminalState.PARSE_ERROR, TerminalState.MODEL_ERROR])
 async def test_policy_side_ends(session, terminal):
-    episode = await play_episode(session, GivesUp(Decision(terminal=terminal, error="why")), TASKS[0])
-    assert (episode.terminal, episode.steps, episode.error) == (terminal, 0, "why")
-    assert episode.lost == (terminal is TerminalState.MODEL_ERROR)
+    episode = await play(GivesUp(Decision(terminal=terminal, error="why")), session, TASKS[0])
+    assert (episode.terminal, episode.num_actions, episode.error) == (terminal, 0, "why")
+    assert bool(episode.lost_by) == (terminal is TerminalState.MODEL_ERROR)
     assert not episode.success
 
 
 async def test_several_actions_stop_at_the_end(session):
     decision = Decision((Done(), Click(1, 1)))
-    assert (await play_episode(session, GivesUp(decision), TASKS[0])).steps == 1
+    assert (await play(GivesUp(decision), session, TASKS[0])).num_actions == 1
 
 
 async def test_step_limit(session):
     nowhere = GivesUp(Decision((Click(0, 0),)))
-    episode = await play_episode(session, nowhere, "fake/two-steps", max_steps=3)
-    assert (episode.terminal, episode.steps) == (TerminalState.STEP_LIMIT, 3)
+    episode = await play(nowhere, session, "fake/two-steps", max_steps=3)
+    assert (episode.terminal, episode.num_actions) == (TerminalState.STEP_LIMIT, 3)
 
 
 async def test_a_decision_needs_actions(session):
     with pytest.raises(ValueError, match="at least one action"):
-        await play_episode(session, GivesUp(Decision()), TASKS[0])
+        await play(GivesUp(Decision()), session, TASKS[0])
 
 
 async def test_evaluate():
@@ -228,7 +230,8 @@ def test_eval_command_by_application_and_compare(tmp_path):
 def test_run_command_records(tmp_path):
     command = ("run", "--task", "fake/two-steps", "--policy", "oracle", "--out", str(tmp_path / "one"))
     assert "done after 2 steps" in invoke(*command).output
-    assert json.loads((tmp_path / "one/episode.json").read_text())["policy"] == "oracle"
+    [episode] = find_episodes(tmp_path / "one")
+    assert read_episode(episode).policy == "oracle"
     assert invoke("view", str(tmp_path / "one")).output.strip().endswith("/one/view.html")
 
 

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands.agent_cli import app
-from dart_agent.episodes.play import PlayedEpisode
-from dart_agent.episodes.records import RecordError, find_episodes, read_outcome
+from dart_agent.episodes.play import lost_by
+from dart_agent.episodes.recordings import RecordError, find_episodes, read_episode
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_agent.evaluation.evaluate import evaluate
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, read_outcomes
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
@@ -85,6 +87,9 @@ async def test_another_plan_is_refused(tmp_path):
         pass
     with pytest.raises(RecordError, match="not the directory of an evaluation"):
         read_outcomes(tmp_path / "other")
+    (tmp_path / "evaluation.json").write_text('{"policy": "random", "tasks": [], "seeds": [], "max_steps": null}')
+    with pytest.raises(RecordError, match="another version"), EvaluationDirectory(tmp_path, plan()):
+        pass
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="--out"), EvaluationDirectory(tmp_path / "file", plan()):
         pass
@@ -93,8 +98,9 @@ async def test_another_plan_is_refused(tmp_path):
 async def test_a_task_that_changed_is_not_mixed_in(tmp_path):
     with EvaluationDirectory(tmp_path, plan()) as directory:
         await play(directory)
-    path = next(find_episodes(tmp_path)) / "episode.json"
-    path.write_text(path.read_text().replace(read_outcome(path.parent).task_hash, "0123456789abcdef"))
+    path = next(find_episodes(tmp_path))
+    changed = replace(read_episode(path), task_hash="0123456789abcdef")
+    (path / "trajectory.msgpack").write_bytes(pack_trajectory(changed))
     with EvaluationDirectory(tmp_path, plan()) as directory:
         with pytest.raises(ConfigurationError, match="has changed since"):
             await play(directory)
@@ -122,26 +128,26 @@ async def test_lost_episodes_are_kept_apart_and_played_again_next_time(tmp_path)
             return StepResult(Observation(None, "x"), TerminalState.DONE, evaluation)
 
     source = Broken()
-    for mended, lost_by, kept in ((False, {"evaluation": 1}, 2), (True, {}, 3)):
+    for mended, lost, kept in ((False, {"evaluation": 1}, 2), (True, {}, 3)):
         source.mended = mended
         with EvaluationDirectory(tmp_path, plan(tasks=(TASKS[0],))) as directory:
             [score] = await evaluate(
                 source, lambda session: RandomPolicy(), TASKS[:1], range(3), directory=directory, attempts=2
             )
-        assert (score.lost_by, score.episodes, score.successes) == (lost_by, kept, kept)
+        assert (score.lost_by, score.episodes, score.successes) == (lost, kept, kept)
         outcome = next(record for record in read_outcomes(tmp_path) if record.seed == 1)
         assert (outcome.lost_by, outcome.attempts) == (("", 1) if mended else ("evaluation", 2))
 
 
 def test_who_lost_an_episode():
-    for terminal, status, lost_by in (
+    for terminal, status, expected in (
         (TerminalState.MODEL_ERROR, EvaluationStatus.OK, "engine"),
         (TerminalState.ENV_ERROR, EvaluationStatus.ENVIRONMENT_ERROR, "environment"),
         (TerminalState.DONE, EvaluationStatus.EVALUATION_ERROR, "evaluation"),
         (TerminalState.PARSE_ERROR, EvaluationStatus.OK, ""),
     ):
         evaluation = Evaluation(status, 0.0 if status is EvaluationStatus.OK else None, "test/1")
-        assert PlayedEpisode("t", 0, "", terminal, evaluation, 0, "", {}).lost_by == lost_by
+        assert lost_by(terminal, evaluation) == expected
 
 
 def test_applications_of_tasks():

@@ -3,28 +3,22 @@
 import itertools
 import math
 import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.scores import bootstrap_interval, pass_at_k, score_groups, score_task
+from dart_gym.core.outcomes import TerminalState
 
 
-@dataclass(frozen=True)
-class Played:
-    task_id: str
-    seed: int
-    score: float | None = 0.0
-    terminal: str = "done"
-    lost_by: str = ""
-    steps: int = 2
-
-    @property
-    def success(self) -> bool:
-        return self.score == 1.0
+def outcome(
+    task_id: str, seed: int, score: float | None = 0.0, terminal: str = "done", lost_by: str = ""
+) -> Trajectory:
+    ended = TerminalState(terminal)
+    return Trajectory(task_id, seed, terminal=ended, score=score, lost_by=lost_by, num_actions=2)
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -70,9 +64,9 @@ def test_the_bootstrap_does_not_depend_on_the_order_and_has_ends():
 
 
 def test_scores_by_application():
-    def task(name: str, *scores: float | None) -> list[Played]:
+    def task(name: str, *scores: float | None) -> list[Trajectory]:
         counts, is_lost = ("done", ""), ("env_error", "environment")
-        return [Played(name, n, score, *(is_lost if score is None else counts)) for n, score in enumerate(scores)]
+        return [outcome(name, n, score, *(is_lost if score is None else counts)) for n, score in enumerate(scores)]
 
     played = {"s/a": task("s/a", 1.0, 0.0, 1.0, 0.0), "s/b": task("s/b", 0.0, 0.0, 0.0, None), "s/c": task("s/c", 1.0)}
     scores = [score_task(name, episodes) for name, episodes in played.items()]
@@ -88,6 +82,6 @@ def test_scores_by_application():
 
 
 def test_an_application_without_episodes_that_count():
-    lost = score_task("s/a", [Played("s/a", 0, None, "model_error", "engine")])
+    lost = score_task("s/a", [outcome("s/a", 0, None, "model_error", "engine")])
     [group, _] = score_groups([lost], {"s/a": "x"}, k=1)
     assert group.tasks == 0 and math.isnan(group.pass_1) and group.pass_1_interval == (0.0, 1.0)

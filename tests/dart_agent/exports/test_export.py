@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation
-from dart_agent.episodes.play import PlayedStep
-from dart_agent.episodes.records import EpisodeRecord, EpisodeWriter, RecordError, episode_directory, read_episode
+from dart_agent.episodes.play import make_step
+from dart_agent.episodes.recordings import EpisodeWriter, RecordError, episode_directory
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld
 from dart_agent.policies.policy import Decision
@@ -27,20 +28,22 @@ def screen(value: int) -> np.ndarray:
     return np.full((20, 30, 3), value, np.uint8)
 
 
-def record(root: Path, task: str, seed: int, score: float | None = 1.0, policy: str = "vlm") -> EpisodeRecord:
-    """Two decisions of which the first has two actions."""
+def record(root: Path, task: str, seed: int, score: float | None = 1.0, policy: str = "vlm") -> Path:
+    """Two decisions of which the first has two actions. Returns where they lie."""
     ok = score is not None
     evaluation = Evaluation(EvaluationStatus.OK if ok else EvaluationStatus.ENVIRONMENT_ERROR, score, "test/1")
-    with EpisodeWriter(episode_directory(root, task, seed), task, seed) as writer:
+    with EpisodeWriter(root, task, seed, policy=policy, app="office") as writer:
+        made = writer.begin(Trajectory(task, seed, "Do it"))
         generation = Generation("Action: \ud800", (5, 6), (-0.5, float("nan")), (1, 2), "stop")
         first = Decision((Click(1, 2), Type("ü")), generation.text, "why", generation=generation)
         between, after = Observation(screen(1), "Do it"), Observation(screen(2), "Do it", "no such key")
-        writer.step(PlayedStep(between, first, StepResult(after), {"generate": 0.5, "total": 0.25}))
+        writer.step(make_step(between, first, StepResult(after), {"generate": 0.5, "total": 0.25}))
         last = StepResult(Observation(screen(3), "Do it"), TerminalState.DONE, evaluation)
-        writer.step(PlayedStep(after, Decision((Done(),), actor="human"), last, {}))
+        writer.step(make_step(after, Decision((Done(),), actor="human"), last, {}))
         lost_by = "" if ok else "environment"
-        made = EpisodeRecord(task, seed, "Do it", "done", score, app="office", policy=policy, lost_by=lost_by, steps=3)
-        return read_episode(writer.finish(replace(made, ended_at=1_000_000_000.0)).directory)
+        ended = replace(made, terminal=TerminalState.DONE, score=score, lost_by=lost_by, num_actions=3)
+        writer.finish(replace(ended, ended_at=1_000_000_000.0))
+    return episode_directory(root, task, seed)
 
 
 def results_as_osworld_reads_them(root: Path) -> dict[str, dict[str, float]]:
@@ -80,7 +83,7 @@ def test_a_data_set(tmp_path):
     import datasets  # takes a second: not when tests are collected
 
     one, two = record(tmp_path / "e", "s/a", 0), record(tmp_path / "e", "s/b", 3, None)
-    made = build_dataset([one.directory, two.directory], tmp_path / "cache")
+    made = build_dataset([one, two], tmp_path / "cache")
     [path] = write_parquet(made, tmp_path / "out")
     assert path.name == "train-00000-of-00001.parquet"
     read = datasets.load_dataset(str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache2"))

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import EngineError
-from dart_agent.episodes.play import play_episode
+from dart_agent.episodes.play import play
 from dart_agent.policies.anthropic_policy import AnthropicPolicy
 from dart_agent.policies.hosted_models import ANTHROPIC, LEFT_OUT, OPENAI, connect, drop_images, fit_image
 from dart_agent.policies.hosted_policies import open_hosted
@@ -189,14 +189,14 @@ async def test_a_safety_check_ends_the_episode_where_nobody_takes_it_on(api):
 async def test_a_hosted_model_plays_a_whole_episode(api):
     async with open_hosted("anthropic", "m", base_url=api.url) as make, Session() as session:
         api.replies = [message(use(n, action="left_click", coordinate=[1, 1])) for n in range(4)]
-        episode = await play_episode(session, make(session), "fake/two-steps")
-        assert (episode.terminal, episode.steps, episode.lost) == (TerminalState.STEP_LIMIT, 4, False)
+        episode = await play(make(session), session, "fake/two-steps")
+        assert (episode.terminal, episode.num_actions, episode.lost_by) == (TerminalState.STEP_LIMIT, 4, "")
         api.replies = [message(use(1, action="left_click", coordinate="here"))]
-        episode = await play_episode(session, make(session), "fake/two-steps")
+        episode = await play(make(session), session, "fake/two-steps")
         assert episode.terminal is TerminalState.PARSE_ERROR and "coordinate" in episode.error
         api.replies = [(500, "broken")] * 5
         async with client(ANTHROPIC, api) as made:
-            episode = await play_episode(session, AnthropicPolicy("m", client=made), "fake/two-steps")
+            episode = await play(AnthropicPolicy("m", client=made), session, "fake/two-steps")
         assert (episode.terminal, episode.lost_by) == (TerminalState.MODEL_ERROR, "engine")
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dart_agent.episodes.play import play_episode
-from dart_agent.episodes.records import EpisodeWriter, make_record, read_episode
+from dart_agent.episodes.play import play
+from dart_agent.episodes.recordings import EpisodeWriter, episode_directory, read_episode
 from dart_agent.policies.human_policy import HumanDesk, HumanPolicy, open_human
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Click, Done, Drag, Fail, Press, Scroll, Type, Wait, action_to_dict
@@ -143,13 +143,13 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
                 await wait_for(page, f"turn !== {policy._turn} || !mine")
 
         playing = asyncio.create_task(person())
-        with EpisodeWriter(tmp_path / "s1", "fake/two-steps", 1) as writer:
-            episode = await play_episode(session, policy, "fake/two-steps", seed=1, on_step=writer.step)
-            writer.finish(make_record(episode, policy="human"))
+        with EpisodeWriter(tmp_path, "fake/two-steps", 1, policy="human") as writer:
+            episode = writer.finish(await play(policy, session, "fake/two-steps", seed=1, recording=writer))
         await playing
         assert await page.evaluate("location.hash") == "", "the key is out of sight"
     assert episode.success
-    assert [step.actor for step in read_episode(tmp_path / "s1").decisions] == ["human", "human"]
+    recorded = read_episode(episode_directory(tmp_path, "fake/two-steps", 1))
+    assert [step.actor for step in recorded.steps] == ["human", "human"]
 
 
 @pytest.mark.desktop

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
+from dart_agent.episodes.recordings import episode_directory, read_episode
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "own_policy.md"
@@ -28,4 +29,5 @@ def test_the_example_is_short_and_works_as_a_policy_of_the_command(tmp_path, mon
     command = ["eval", "fake/click-button", "--policy", "redmost:Redmost", "--n", "2", "--out", str(tmp_path / "e")]
     result = CliRunner().invoke(agent_cli.app, command, catch_exceptions=False)
     assert result.exit_code == 0 and "fake" in result.output
-    assert (tmp_path / "e/episodes/fake/click-button/s1/steps.jsonl").read_text().count("red means here") == 1
+    recorded = read_episode(episode_directory(tmp_path / "e", "fake/click-button", 1))
+    assert [step.thought for step in recorded.steps].count("red means here") == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dart_agent.engines.base.engine import EngineError, Generation
-from dart_agent.episodes.play import play_episode
+from dart_agent.episodes.play import play
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.grounder import EngineGrounder, point_of
 from dart_agent.policies.planner_grounder import PlannedStep, PlannerGrounderPolicy
@@ -67,9 +67,7 @@ def observation(error: str = "") -> Observation:
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_planner_without_coordinates_solves_a_task(seed):
     async with Session() as session:
-        episode = await play_episode(
-            session, PlannerGrounderPolicy(Instructed(), Colors()), "fake/two-steps", seed=seed
-        )
+        episode = await play(PlannerGrounderPolicy(Instructed(), Colors()), session, "fake/two-steps", seed=seed)
     assert episode.success, episode
 
 

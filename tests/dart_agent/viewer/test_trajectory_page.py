@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,12 +13,14 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation, Prompt
-from dart_agent.episodes.play import PlayedStep, play_episode
-from dart_agent.episodes.records import EpisodeRecord, EpisodeWriter, RecordError, make_record
+from dart_agent.episodes.play import make_step, play
+from dart_agent.episodes.recordings import EpisodeWriter, RecordError, episode_directory, image_file, read_episode
+from dart_agent.episodes.screenshots import image_hash
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision
-from dart_agent.viewer.recorded_episodes import read_recorded
-from dart_agent.viewer.trajectory_page import render_page
+from dart_agent.viewer.trajectory_page import find_one, render_page
 from dart_gym.core.actions import Click, Drag, Press, Scroll, Type
 from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
@@ -38,7 +39,13 @@ def picture(width: int = 1280, height: int = 800) -> np.ndarray:
     return np.indices((height, width)).transpose(1, 2, 0)[..., [0, 1, 0]].astype(np.uint8)
 
 
-def write(directory: Path) -> EpisodeRecord:
+def show(directory: Path) -> str:
+    """The page of the one episode at or below a directory."""
+    episode = find_one(directory)
+    return render_page(read_episode(episode), episode)
+
+
+def write(root: Path, seed: int = 3) -> Path:
     """Three decisions: a model's hostile words with several actions, typing, and a response that is no action."""
     tokens = ["Action", ": ", HOSTILE, "\n"]
     generation = Generation(HOSTILE, (5, 6, 7, 8), (-0.01, -0.5, -3.5, float("-inf")), (3, 4), "stop", "r0", (0.1, 0.4))
@@ -51,21 +58,23 @@ def write(directory: Path) -> EpisodeRecord:
         Decision((Press(("ctrl", "s")), Type(HOSTILE)), actor="human"),
         Decision(text="?", error="no 'Action:' in it", terminal=TerminalState.PARSE_ERROR),
     ]  # fmt: skip
-    with EpisodeWriter(directory, "t/x", 3, lambda ids: tokens) as writer:
+    with EpisodeWriter(root, "t/x", seed, policy="vlm", decode=lambda ids: tokens) as writer:
+        begun = writer.begin(Trajectory("t/x", seed, HOSTILE))
         for decision in decisions:
             after = Observation(picture(), HOSTILE, "off the screen" if decision.actor == "human" else "")
             timings = {"generate": 0.5, "engine": 0.4, "perform": 0.02, "settle": 0.3, "total": 0.4}
-            writer.step(PlayedStep(seen, decision, StepResult(after), timings))
-        record = EpisodeRecord("t/x", 3, HOSTILE, "parse_error", 0.0, policy="vlm", steps=5, timings={"generate": 1.5})
-        return writer.finish(replace(record, detail=HOSTILE, evaluator="test/1"))
+            writer.step(make_step(seen, decision, StepResult(after), timings))
+        ended = replace(begun, terminal=TerminalState.PARSE_ERROR, score=0.0, num_actions=5, timings={"generate": 1.5})
+        writer.finish(replace(ended, detail=HOSTILE, evaluator="test/1"))
+    return episode_directory(root, "t/x", seed)
 
 
 @pytest.mark.desktop
 async def test_the_page_in_a_browser(tmp_path):
-    record = write(tmp_path / "s3")
-    result = CliRunner().invoke(agent_cli.app, ["view", str(record.directory)], catch_exceptions=False)
+    directory = write(tmp_path / "s3")
+    result = CliRunner().invoke(agent_cli.app, ["view", str(directory)], catch_exceptions=False)
     url = result.output.strip()
-    assert url == (record.directory / "view.html").as_uri()
+    assert url == (directory / "view.html").as_uri()
     async with headless_page(tmp_path / "profile") as page:
         await page.call("Page.enable")
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=PROBLEMS)
@@ -111,85 +120,70 @@ async def test_the_page_in_a_browser(tmp_path):
 
 async def test_an_episode_with_its_end_is_one_file(tmp_path):
     async with Session() as session:
-        with EpisodeWriter(tmp_path / "e/s1", "fake/two-steps", 1) as writer:
-            episode = await play_episode(
-                session, OraclePolicy(session.oracle), "fake/two-steps", seed=1, on_step=writer.step
-            )
-            writer.finish(make_record(episode, policy="oracle"))
-    html = render_page(read_recorded(tmp_path))
+        with EpisodeWriter(tmp_path / "e", "fake/two-steps", 1, policy="oracle") as writer:
+            policy = OraclePolicy(session.oracle)
+            writer.finish(await play(policy, session, "fake/two-steps", seed=1, recording=writer))
+    html = show(tmp_path)
     assert html.count("data:image/webp;base64,") == 3 and "the end" in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "") and "https://" not in html
     assert "src=" not in html.split("<!--", 1)[0] and "connect-src" not in html
 
 
 def test_partial_episodes_missing_and_damaged_pictures(tmp_path):
-    with EpisodeWriter(tmp_path / "s1", "t/x", 1) as writer:
-        writer.step(
-            PlayedStep(
-                Observation(picture(), "Do it"), Decision((Click(1, 2),)), StepResult(Observation(picture(), "")), {}
-            )
-        )
-    directory = tmp_path / "s1.partial"
-    assert '"terminal": "cut_off"' in render_page(read_recorded(directory))
-    shot = directory / "screenshots/000.png"
+    with EpisodeWriter(tmp_path, "t/x", 1) as writer:
+        writer.begin(Trajectory("t/x", 1, "Do it"))
+        seen, after = Observation(picture(), "Do it"), StepResult(Observation(picture(), ""))
+        kept = writer.step(make_step(seen, Decision((Click(1, 2),)), after, {}))
+    directory = tmp_path / "trajectories/t+x.s1.partial"
+    assert '"terminal": "interrupted"' in show(directory)
+    shot = image_file(directory, kept.screenshot)
     whole = shot.read_bytes()
     shot.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(RecordError, match=r"000\.png"):
-        render_page(read_recorded(directory))
+    with pytest.raises(RecordError, match=kept.screenshot):
+        show(directory)
     shot.unlink()
-    assert '"image": ""' in render_page(read_recorded(directory))
+    assert '"image": ""' in show(directory)
 
 
 def test_which_episode_is_meant(tmp_path):
     with pytest.raises(RecordError, match="no recorded episode"):
-        read_recorded(tmp_path)
+        find_one(tmp_path)
     for seed in (1, 2):
-        write(tmp_path / f"t/x/s{seed}")
+        write(tmp_path, seed)
     with pytest.raises(RecordError, match=r"holds 2 episodes, name one(.|\n)*s1"):
-        read_recorded(tmp_path)
-    assert read_recorded(tmp_path / "t/x/s1").policy == "vlm"
+        find_one(tmp_path)
+    assert read_episode(find_one(episode_directory(tmp_path, "t/x", 1))).policy == "vlm"
 
 
 def trainer_trajectory(root: Path, **changes) -> Path:
     """As the trainer's rollouts write them."""
-    digest = "ab" * 16
-    image = root / f"images/ab/{digest}.png"
+    digest = image_hash(picture(168, 224))
+    image = root / f"images/{digest[:2]}/{digest}.webp"
     image.parent.mkdir(parents=True)
-    Image.fromarray(picture(168, 224)).save(image)
-    step = {
-        "prompt_ids": [1, 2], "image_hashes": [digest], "response_ids": [5, 6], "logprobs": [-0.5, -1.5],
-        "version": [1, 2], "text": "Action: click", "thought": "", "actions": [{"kind": "click", "x": 3, "y": 4}],
-        "action_error": "", "timings": {"generate": 0.1}, "engine": "r0", "a_new_field": 1,
-    }  # fmt: skip
-    fields = {
-        "trajectory_id": "x", "run_id": "r", "task_id": "fake/two-steps", "task_hash": "h", "instruction": "Do it",
-        "seed": 7, "group_key": "g", "terminal": "done", "reward": 1.0, "steps": [step], "source": "rollout",
-        "timings": {}, "created_at": 1.0, **changes,
-    }  # fmt: skip
+    Image.fromarray(picture(168, 224)).save(image, lossless=True)
+    step = Step(
+        prompt_ids=(1, 2), image_hashes=(digest,), response_ids=(5, 6), logprobs=(-0.5, -1.5), version=(1, 2),
+        text="Action: click", actions=({"kind": "click", "x": 3, "y": 4},), timings={"generate": 0.1}, engine="r0",
+        screenshot=digest,
+    )  # fmt: skip
+    fields = {"run_id": "r", "group_key": "g", "terminal": TerminalState.DONE, "score": 1.0, "ended_at": 1.0}
+    trajectory = Trajectory("fake/two-steps", 7, "Do it", "h", "x", steps=(step,), **fields)
     directory = root / "trajectories/x"
     directory.mkdir(parents=True)
-    (directory / "trajectory.msgpack").write_bytes(msgpack.packb(fields))
+    (directory / "trajectory.msgpack").write_bytes(pack_trajectory(replace(trajectory, **changes)))
     return directory
 
 
 def test_a_trajectory_of_the_trainer(tmp_path, processing_dir, tokens):
     directory = trainer_trajectory(tmp_path)
-    record = read_recorded(directory)
-    assert (record.task_id, record.seed, record.score, record.decisions[0].screen) == (
-        "fake/two-steps",
-        7,
-        1.0,
-        (168, 224),
-    )
-    assert record.decisions[0].response_ids == (5, 6) and "data:image/webp" in render_page(record)
+    record = read_episode(directory)
+    assert (record.task_id, record.seed, record.score) == ("fake/two-steps", 7, 1.0)
+    assert record.steps[0].response_ids == (5, 6)
+    assert "data:image/webp" in show(directory) and '"screen": [168, 224]' in show(directory)
     page = tmp_path / "page.html"
     command = ["view", str(directory), "--model", str(processing_dir), "--output", str(page)]
     assert CliRunner().invoke(agent_cli.app, command, catch_exceptions=False).output.strip() == page.as_uri()
     shown = json.loads(page.read_text().split('id="data">')[1].split("</script>")[0])["steps"][0]
     assert len(shown["tokens"]) == 2 and all(shown["tokens"])
-    unknown = trainer_trajectory(tmp_path / "b", task_id="gone/task")
-    assert read_recorded(unknown).decisions[0].screen == (0, 0) and '"screen": [168, 224]' in render_page(
-        read_recorded(unknown)
-    )
     with pytest.raises(RecordError, match=r"trajectory\.msgpack"):
-        read_recorded(trainer_trajectory(tmp_path / "c", steps=[{}]))
+        show(trainer_trajectory(tmp_path / "c", terminal="gone"))

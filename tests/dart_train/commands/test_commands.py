@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.actions import Click, Press
@@ -19,16 +20,13 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import ConfigError, RunConfig, parse_config
 from dart_train.config.task_names import check_tasks, expand, expand_rollout, expand_tasks
 from dart_train.core.train_errors import CheckpointError
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules import prepare
 from dart_train.modules.constant_click import CANDIDATES, RADIUS, best_by_task, densest
-from dart_train.modules.evaluate_version import plan
+from dart_train.modules.evaluate_version import planned, policy_seeds, task_steps
 from dart_train.modules.learn import ROLLOUTS_ENDED, EndOfData
 from dart_train.modules.module_context import ModuleContext, check_model, published
 from dart_train.rollout.play.oracle_demonstrations import snapped
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
-from dart_train.rollout.schedule.scheduler import Assignment
 from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, RolloutConfig
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError
 
@@ -164,16 +162,16 @@ def test_the_plan_of_an_evaluation_is_held_out_and_the_same_every_time():
         rollout={"tasks": [{"id": "fake/a", "max_steps": 2}, "fake/b"], "max_steps": 9},
         evaluation={"episodes": 3, "beside": ["fake/c"], "beside_episodes": 2, "first_seed": 40},
     )
-    assignments = plan(config)
-    assert assignments == plan(config)
-    assert [(a.task_id, a.seed, a.max_steps) for a in assignments] == [
+    keys, limits = planned(config), task_steps(config)
+    assert keys == planned(config)
+    assert [(task, seed, limits.get(task) or config.rollout.max_steps) for task, seed in keys] == [
         ("fake/a", 40, 2), ("fake/a", 41, 2), ("fake/a", 42, 2),
         ("fake/b", 40, 9), ("fake/b", 41, 9), ("fake/b", 42, 9),
         ("fake/c", 40, 9), ("fake/c", 41, 9),
     ]  # fmt: skip
-    assert {a.task_id for a in plan(config, trained_only=True)} == {"fake/a", "fake/b"}
-    assert all(a.seed < FIRST_TRAINING_SEED for a in assignments)
-    assert {a.sampling_seed for a in assignments} == {30000, 30001, 30002}
+    assert {task for task, _ in planned(config, trained_only=True)} == {"fake/a", "fake/b"}
+    assert all(seed < FIRST_TRAINING_SEED for _, seed in keys)
+    assert {seed + policy_seeds(config) for _, seed in keys} == {30000, 30001, 30002}
 
 
 # --- constant click ---------------------------------------------------------------------------------------------
@@ -195,21 +193,10 @@ def test_densest_finds_the_crowds():
     assert len(densest([(40 * x, 40 * y) for x in range(5) for y in range(5)])) == CANDIDATES
 
 
-def played(task: str, number: int, reward: float | None) -> PlayedEpisode:
-    assignment = Assignment(task, 0, "", 0, 0, number)
-    return PlayedEpisode(assignment, "", "", TerminalState.DONE, reward, (), 1, {}, 0.0)
-
-
 def test_the_best_place_counts_for_every_task():
     places = {("a", 0): (1, 2), ("a", 1): (3, 4), ("b", 0): (5, 6)}
-    episodes = [
-        played("a", 0, 1.0),
-        played("a", 0, 0.0),
-        played("a", 1, 1.0),
-        played("a", 1, 1.0),
-        played("b", 0, None),
-    ]
-    assert best_by_task(episodes, places) == {
+    results = [(("a", 0), 1.0), (("a", 0), 0.0), (("a", 1), 1.0), (("a", 1), 1.0), (("b", 0), 0.0)]
+    assert best_by_task(results, places) == {
         "a": {"rate": 1.0, "place": [3, 4], "episodes": 2},
         "b": {"rate": 0.0, "place": [5, 6], "episodes": 1},
     }
@@ -219,7 +206,7 @@ def test_the_best_place_counts_for_every_task():
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 3), st.sampled_from([0.0, 1.0])), min_size=1))
 def test_no_place_beats_the_best(results):
     places = {(task, number): (number, number) for task in "ab" for number in range(4)}
-    best = best_by_task([played(*result) for result in results], places)
+    best = best_by_task([((task, number), score) for task, number, score in results], places)
     for task, number, _ in results:
         rewards = [reward for t, n, reward in results if (t, n) == (task, number)]
         assert best[task]["rate"] >= sum(rewards) / len(rewards)
@@ -249,7 +236,16 @@ def record_group(data: DataManager, name: str) -> None:
         step = Step((1,), (), (7,), (-0.5,))
         data.record(
             Trajectory(
-                f"{name}{number}", "r", "fake/x", "0" * 16, "", 10_000, name, TerminalState.DONE, float(number), (step,)
+                "fake/x",
+                10_000,
+                "",
+                "0" * 16,
+                f"{name}{number}",
+                "r",
+                name,
+                terminal=TerminalState.DONE,
+                score=float(number),
+                steps=(step,),
             ),
             expected=2,
         )

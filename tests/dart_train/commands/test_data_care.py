@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.commands.train_cli import app
 from dart_train.config.run_config import ConfigError, load_config
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data import DataManager, image_hash
 from dart_train.launch.pipeline import open_run
 from dart_train.modules.module_context import open_data
@@ -52,7 +52,7 @@ def record(data: DataManager, name: str, reward: float, source: str = "rollout",
         seed=7,
         group_key="g",
         terminal=TerminalState.DONE,
-        reward=reward,
+        score=reward,
         steps=(step,),
         source=source,
     )

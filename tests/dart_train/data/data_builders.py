@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data import CurationConfig, DataManager, image_hash
 from dart_train.data.store.schema import metadata
 from dart_train.data.store.sql_store import Store
@@ -62,7 +62,7 @@ def make_trajectory(name: str, group: str = "g", reward: float | None = 1.0, ver
         "steps": (make_step(version),),
         "timings": {"reset": 0.5, "step": 0.25, "evaluate": 0.25, "generate": 3.0},
     }
-    return Trajectory(trajectory_id=name, group_key=group, reward=reward, **{**values, **fields})
+    return Trajectory(trajectory_id=name, group_key=group, score=reward, **{**values, **fields})
 
 
 def url_of(folder: Path) -> str:

@@ -69,8 +69,8 @@ def test_ids_that_differ_in_case_only_are_refused_where_the_published_table_cann
 
 
 def test_a_machine_whose_clock_is_ahead_is_marked_and_dated_at_the_recording(data, clock):
-    data.record(make_trajectory("ahead", created_at=clock.now + 3600))
-    data.record(make_trajectory("right", created_at=clock.now + 0.5))
+    data.record(make_trajectory("ahead", ended_at=clock.now + 3600))
+    data.record(make_trajectory("right", ended_at=clock.now + 0.5))
     rows = data.store.read(lambda c: {row.trajectory_id: row for row in c.execute(sa.select(rollout_meta))})
     assert (rows["ahead"].created_at, rows["ahead"].recorded_at, rows["ahead"].clock_skew_s) == (1000.0, 1000.0, 3600.0)
     assert (rows["right"].created_at, rows["right"].clock_skew_s) == (1000.5, None)

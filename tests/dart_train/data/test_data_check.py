@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from data_builders import RUN, make_step, make_trajectory, open_manager, picture, record_group
 
+from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, ReadOnlyError, SchemaError
 from dart_train.data import DataManager, image_hash
-from dart_train.data.files.trajectory_files import pack_trajectory
 from dart_train.data.maintenance.integrity_check import Problem, check_run, unopened
 from dart_train.data.store.schema import GroupState, rollout_group, rollout_run
 
@@ -135,7 +135,7 @@ def test_a_quick_check_leaves_the_pixels_unread(run):
 
 
 def test_a_clock_that_was_ahead_is_told_and_harmless(run):
-    run.record(make_trajectory("a", created_at=time.time() + 3600.0))
+    run.record(make_trajectory("a", ended_at=time.time() + 3600.0))
     report = check_run(run, orphan_grace_s=0.0, least_free_bytes=0)
     assert report.counts() == {"clock of a machine was ahead": 1}
     assert report.whole

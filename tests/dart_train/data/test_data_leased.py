@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from data_builders import make_step, make_trajectory, open_manager, publish, record_group
 
+from dart_agent.episodes.trajectory import Step
 from dart_train.core.train_errors import LeaseError
-from dart_train.core.trajectory import Step
 from dart_train.data import Resumed
 from dart_train.data.groups import checkpoint_rows, lease_rows
 from dart_train.data.insight import serving

@@ -44,7 +44,7 @@ def test_a_recorded_trajectory_comes_back_as_it_was(data):
     image = picture()
     name = image_hash(image)
     step = make_step(3, (name,), text="Klick ✓", thought="hm")
-    trajectory = make_trajectory("t1", steps=(step, make_step(5)), created_at=77.5)
+    trajectory = make_trajectory("t1", steps=(step, make_step(5)), ended_at=77.5)
     assert data.record(trajectory, {name: image}) is RolloutState.RECORDED
     assert data.load_trajectory("t1") == trajectory
     assert data.load_trajectory("t1") is data.load_trajectory("t1")

@@ -42,7 +42,7 @@ def test_the_process_keeps_order_until_it_is_told_to_end(database, tmp_path):
         _wait_for(lambda: data.counts()["leased"] == 0)
         publish(data, 9)
         _wait_for(lambda: data.counts()["expired"] == 4)
-        data.record(make_trajectory("last", "h", 1.0, version=9, created_at=time.time()))
+        data.record(make_trajectory("last", "h", 1.0, version=9, ended_at=time.time()))
         os.kill(process.pid, signal.SIGTERM)
         process.join(30)
         assert process.exitcode == 0

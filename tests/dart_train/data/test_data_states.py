@@ -16,9 +16,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import LeaseError
-from dart_train.core.trajectory import Trajectory
 from dart_train.data import LeasedGroups
 from dart_train.data.groups import lease_rows
 from dart_train.data.store.schema import rollout_group, rollout_meta, rollout_run

@@ -76,7 +76,7 @@ def test_errors_are_not_failures_in_the_records(data):
 def test_rewards_come_in_the_order_of_recording(data):
     for index, (at, reward) in enumerate([(105.0, 0.0), (109.9, 1.0), (110.0, 1.0), (135.0, 0.5)]):
         task = "fake/late" if at > 130 else "fake/button"
-        data.record(make_trajectory(f"t{index}", f"g{index}", reward, created_at=at, task_id=task))
+        data.record(make_trajectory(f"t{index}", f"g{index}", reward, ended_at=at, task_id=task))
     assert data.read(statistics.reward_history) == [
         ("fake/button", 0.0),
         ("fake/button", 1.0),
@@ -99,8 +99,8 @@ def test_utilisation_is_desktop_time_over_what_there_was(data):
     """Each trajectory takes 1 s of a desktop: reset 0.5, step 0.25, evaluate 0.25; generating does not count."""
     for index, at in enumerate((100.0, 101.0, 105.0, 110.0)):
         steps = (make_step(actions=({}, {})), make_step())
-        data.record(make_trajectory(f"t{index}", f"g{index}", created_at=at, steps=steps))
-    data.record(make_trajectory("demo", "", created_at=102.0, source="oracle"))
+        data.record(make_trajectory(f"t{index}", f"g{index}", ended_at=at, steps=steps))
+    data.record(make_trajectory("demo", "", ended_at=102.0, source="oracle"))
     throughput = data.read(statistics.throughput, 100.0, 110.0, slots=2)
     assert (throughput.trajectories, throughput.actions, throughput.env_seconds) == (3, 9, 3.0)
     assert throughput.utilisation == pytest.approx(3.0 / 20.0)
@@ -134,5 +134,5 @@ def test_the_cache_keeps_what_was_used_last():
 
 def test_time_of_recording_stands_in_for_a_missing_end(tmp_path):
     with open_manager(tmp_path, Clock(500.0)) as data:
-        data.record(make_trajectory("t", created_at=0.0))
+        data.record(make_trajectory("t", ended_at=0.0))
         assert data.read(statistics.throughput, 500.0, 501.0).trajectories == 1

@@ -52,8 +52,8 @@ def test_a_run_comes_back_from_an_archive(database, data, tmp_path):
         assert copy.read(statistics.saved_task_stats) == data.read(statistics.saved_task_stats)
         assert (copy.fact("seed"), copy.read(serving.serving_now), copy.ready()) == (7, {"r0": 0}, data.ready())
         assert [row.version for row in copy.checkpoints()] == [0]
-        names = [(t.trajectory_id, t.reward, t.steps) for t in data.trajectories()]
-        assert [(t.trajectory_id, t.reward, t.steps) for t in copy.trajectories()] == names
+        names = [(t.trajectory_id, t.score, t.steps) for t in data.trajectories()]
+        assert [(t.trajectory_id, t.score, t.steps) for t in copy.trajectories()] == names
         assert {t.run_id for t in copy.trajectories()} == {"copy"}
         assert copy.resume("me", 2).committed == 1  # the lease that was held goes on
         with pytest.raises(DataError, match="run 'copy' has rows already"):

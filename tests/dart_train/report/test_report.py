@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
+from dart_agent.episodes.recordings import EpisodeWriter, episode_directory, image_file
+from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_gym.core import actions
 from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig, dump_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules import write_report as command
 from dart_train.modules.module_context import ModuleContext
@@ -79,29 +80,35 @@ def data(run: RunDirectory) -> Iterator[DataManager]:
         yield manager
 
 
-def trajectory(number: int, task: str, reward: float, created_at: float) -> Trajectory:
+def trajectory(number: int, task: str, reward: float, ended_at: float) -> Trajectory:
     step = Step((1, 2), (), (7,), (-0.5,), version=(0, 0), actions=({"kind": "click", "x": 1, "y": 2},))
     return Trajectory(
-        f"t{number}", "r", task, "0" * 16, "Press", 10_000 + number // 2, f"{task}@{number // 2}", TerminalState.DONE,
-        reward, (step,), timings={"reset": 0.5, "step": 0.5, "evaluate": 0.0}, created_at=created_at,
+        task, 10_000 + number // 2, "Press", "0" * 16, f"t{number}", "r", f"{task}@{number // 2}",
+        terminal=TerminalState.DONE, score=reward, steps=(step,),
+        timings={"reset": 0.5, "step": 0.5, "evaluate": 0.0}, ended_at=ended_at,
     )  # fmt: skip
 
 
-def evaluation(run: RunDirectory, label: str, rewards: dict[str, list[float | None]]) -> None:
-    folder = run.root / "eval" / label
-    folder.mkdir()
-    Image.new("RGB", (20, 30), "white").save(folder / "a.png")
-    (folder / "broken.png").write_bytes(b"\x89PNG")
+def evaluation(run: RunDirectory, label: str, scores: dict[str, list[float | None]]) -> None:
+    folder = run.scores(label).parent
     rows = [
-        {"task_id": task, "seed": seed, "instruction": HOSTILE, "reward": reward, "terminal": "done", "steps": 1}
-        for task, values in rewards.items()
-        for seed, reward in enumerate(values)
+        {"task_id": task, "seed": seed, "score": score}
+        for task, values in scores.items()
+        for seed, score in enumerate(values)
     ]
-    frame = {"png": f"eval/{label}/a.png", "actions": [{"kind": "click", "x": 3, "y": 4}], "text": "<i>click</i>"}
-    gone = {**frame, "png": f"eval/{label}/gone.png"}
-    broken = {**frame, "png": f"eval/{label}/broken.png"}
-    rows[0]["frames"] = [frame, gone, broken]
-    write_json(run.evaluation(label), {"label": label, "version": 1, "temperature": 1.0, "episodes": rows})
+    task = rows[0]["task_id"]
+    names = []
+    with EpisodeWriter(folder, task, 0) as writer:
+        begun = writer.begin(Trajectory(task, 0, HOSTILE))
+        for value in (255, 254, 253):
+            pixels = Pixels(np.full((30, 20, 3), value, np.uint8))
+            kept = writer.step(Step(text="<i>click</i>", actions=({"kind": "click", "x": 3, "y": 4},), pixels=pixels))
+            names.append(kept.screenshot)
+        writer.finish(replace(begun, terminal=TerminalState.DONE, score=rows[0]["score"], ended_at=1.0))
+    directory = episode_directory(folder, task, 0)
+    image_file(directory, names[1]).unlink()
+    image_file(directory, names[2]).write_bytes(b"\x89PNG")
+    write_json(run.scores(label), {"label": label, "version": 1, "temperature": 1.0, "episodes": rows})
 
 
 def fill(run: RunDirectory, data: DataManager) -> None:
@@ -111,7 +118,8 @@ def fill(run: RunDirectory, data: DataManager) -> None:
     evaluation(run, "before", {TASKS[0]: [0.0, 0.0, 1.0, None], TASKS[1]: [0.0, 1.0], "fake/other": [0.0]})
     evaluation(run, "after", {TASKS[0]: [1.0, 1.0, 1.0], TASKS[1]: [1.0, 0.0], "fake/other": [1.0]})
     constant = {TASKS[0]: {"rate": 0.25, "place": [1, 2], "episodes": 4}}
-    write_json(run.evaluation("constant"), {"label": "constant", "tasks": constant})
+    run.scores("constant").parent.mkdir()
+    write_json(run.scores("constant"), {"label": "constant", "tasks": constant})
     for number in range(8):
         data.record(trajectory(number, TASKS[number % 2], float(number > 3), 1000.0 + number), expected=2)
     (run.checkpoints / "v000001").mkdir()
@@ -202,8 +210,9 @@ def test_the_command_writes_page_and_figures(config, run, data):
 
 
 def test_a_damaged_evaluation_is_named(config, run, data):
-    run.evaluation("before").write_text('{"label": "bef')
-    with pytest.raises(RunDirectoryError, match=r"before\.json is damaged .* leaves this evaluation out"):
+    run.scores("before").parent.mkdir()
+    run.scores("before").write_text('{"label": "bef')
+    with pytest.raises(RunDirectoryError, match=r"before/scores\.json is damaged .* leaves this evaluation out"):
         gather(config, run, data)
 
 

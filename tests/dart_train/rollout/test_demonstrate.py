@@ -33,7 +33,7 @@ def test_the_plan_uses_training_seeds_once_each():
 async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_have_had(
     cluster_url, data, tokens, vision, short
 ):
-    recorder = Recorder(data, source="oracle")
+    recorder = Recorder(data)
     told: list[int] = []
     plan = plan_demonstrations(dict.fromkeys(TASKS, 12))
     kept = await collect_demonstrations(
@@ -43,17 +43,17 @@ async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_h
         lambda session: DemonstratingPolicy(
             session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
         ),
-        workers=3,
-        told=lambda done, episode: told.append(done),
+        concurrency=3,
+        on_episode=lambda episode: told.append(episode.seed),
     )
     recorder.close()
-    assert kept == recorder.recorded == 24 and told == list(range(1, 25))
+    assert kept == recorder.recorded == 24 and sorted(told) == sorted(item.seed for item in plan)
     found = list(data.trajectories(source="oracle"))
     assert sorted((t.task_id, t.seed) for t in found) == sorted((item.task_id, item.seed) for item in plan)
     assert data.ready() == (0, 0)  # demonstrations are no groups
     conversation = Conversation(tokens, vision, short)
     for trajectory in found:
-        assert trajectory.reward == 1.0 and len(trajectory.steps) == (2 if "two" in trajectory.task_id else 1)
+        assert trajectory.score == 1.0 and len(trajectory.steps) == (2 if "two" in trajectory.task_id else 1)
         conversation.begin(trajectory.instruction)
         for step in trajectory.steps:
             conversation.observe(data.load_image(step.image_hashes[-1]))

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from dart_agent.engines.base.engine import Generation, Prompt
+from dart_agent.episodes.screenshots import image_hash
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Click, Done, Fail, Wait, action_from_dict
 from dart_gym.core.errors import UnknownTaskError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.sessions.session import Session
-from dart_train.data.files.trajectory_files import image_hash
-from dart_train.rollout.play.rollout_episode import (
+from dart_train.rollout.play.rollouts import (
     PHASES,
     Limits,
-    PlayedEpisode,
     Rollout,
+    named,
     new_trajectory_id,
-    to_trajectory,
 )
 from dart_train.rollout.schedule.scheduler import Assignment
 
@@ -54,7 +54,7 @@ def says(*actions, version: int = 1, terminal: TerminalState | None = None) -> D
     return Decision(tuple(actions), "text", "thought", terminal=terminal, generation=generation)
 
 
-async def played(policy: Scripted, assignment: Assignment = ASSIGNMENT) -> tuple[PlayedEpisode, list[str]]:
+async def played(policy: Scripted, assignment: Assignment = ASSIGNMENT) -> tuple[Trajectory, list[str]]:
     phases: list[str] = []
     async with Session() as session:
         return await Rollout(assignment).play(session, policy, phases.append), phases
@@ -65,8 +65,8 @@ async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids()
     episode, phases = await played(policy)
     assert policy.episode == Episode("fake/two-steps", episode.instruction, 99)
     assert phases == ["reset", *["generate", "step"] * 3] and set(phases) <= set(PHASES)
-    assert episode.terminal is TerminalState.DONE and episode.reward == 0.0 and episode.trainable
-    trajectory, images = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    assert episode.terminal is TerminalState.DONE and episode.score == 0.0 and episode.trainable
+    trajectory, images = named(episode, "run")
     assert (trajectory.seed, trajectory.group_key) == (10_007, ASSIGNMENT.group_key)
     assert (trajectory.oldest_version, trajectory.newest_version) == (1, 2)
     assert [step.prompt_ids for step in trajectory.steps] == [(0,), (0, 1), (0, 1, 2)]
@@ -76,24 +76,24 @@ async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids()
     assert all(step.response_ids == (5, 6) and step.logprobs == (-0.5, -0.25) for step in trajectory.steps)
     assert action_from_dict(trajectory.steps[2].actions[0]) == Done()
     assert trajectory.timings["engine"] == pytest.approx(0.6) and trajectory.timings["reset"] > 0
-    assert trajectory.task_hash and trajectory.created_at > 0
+    assert trajectory.task_hash and trajectory.ended_at > 0
 
 
 async def test_actions_after_the_end_are_not_carried_out():
     episode, _ = await played(Scripted(says(Wait(0.0), Fail("no way"), Click(1, 1))))
-    assert episode.terminal is TerminalState.FAIL and episode.actions == 2
+    assert episode.terminal is TerminalState.FAIL and episode.num_actions == 2
 
 
 async def test_what_cannot_be_done_is_kept_with_the_step():
     episode, _ = await played(Scripted(says(Click(5000, 5000)), says(Done())))
-    trajectory, _ = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    trajectory, _ = named(episode, "run")
     assert "5000" in trajectory.steps[0].action_error and trajectory.steps[1].action_error == ""
 
 
 async def test_a_parse_error_is_scored_and_trained_on():
     episode, _ = await played(Scripted(says(terminal=TerminalState.PARSE_ERROR)))
-    assert episode.terminal is TerminalState.PARSE_ERROR and episode.reward == 0.0
-    assert episode.trainable and len(episode.steps) == 1 and episode.actions == 0
+    assert episode.terminal is TerminalState.PARSE_ERROR and episode.score == 0.0
+    assert episode.trainable and len(episode.steps) == 1 and episode.num_actions == 0
 
 
 async def test_a_model_error_is_never_trained_on_and_keeps_only_answered_steps():
@@ -103,7 +103,7 @@ async def test_a_model_error_is_never_trained_on_and_keeps_only_answered_steps()
 
 async def test_the_step_limit_of_the_assignment_holds():
     episode, _ = await played(Scripted(*[says(Wait(0.0)) for _ in range(9)]))
-    assert episode.terminal is TerminalState.STEP_LIMIT and episode.actions == 4
+    assert episode.terminal is TerminalState.STEP_LIMIT and episode.num_actions == 4
 
 
 class Endless(Scripted):
@@ -119,7 +119,7 @@ async def test_a_policy_that_never_decides_ends_its_episode():
     async with Session() as session:
         rollout = Rollout(ASSIGNMENT)
         episode = await rollout.play(session, Endless(says(Wait(0.0))), limits=Limits(turn_s=0.05))
-        assert episode.terminal is TerminalState.MODEL_ERROR and episode.lost_by == "engine" and episode.reward is None
+        assert episode.terminal is TerminalState.MODEL_ERROR and episode.lost_by == "engine" and episode.score is None
         assert "no decision within 0.05 s" in episode.detail and len(episode.steps) == 1
         again = await Rollout(ASSIGNMENT).play(session, Scripted(says(Done())), limits=Limits(turn_s=60.0))
         assert again.trainable  # the session is as good as before
@@ -147,15 +147,15 @@ async def test_what_is_cut_off_keeps_its_steps_and_has_no_score():
     async with Session() as session:
         playing = asyncio.create_task(rollout.play(session, policy))
         async with asyncio.timeout(60):
-            while len(rollout.steps) < 2:
+            while len(rollout.trajectory.steps) < 2:
                 await asyncio.sleep(0.001)
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
     episode = rollout.cut_off(TerminalState.INTERRUPTED, "told to stop", "stop")
-    assert not episode.trainable and episode.reward is None and episode.actions == 2
+    assert not episode.trainable and episode.score is None and episode.num_actions == 2
     assert episode.instruction.startswith("Click") and episode.task_hash and episode.timings["step"] > 0
-    assert episode.image_bytes == sum(image.nbytes for image in policy.frames[:2])
-    trajectory, images = to_trajectory(episode, run_id="run", hash_image=image_hash)
+    assert rollout.image_bytes == sum(image.nbytes for image in policy.frames[:2])
+    trajectory, images = named(episode, "run")
     assert trajectory.terminal is TerminalState.INTERRUPTED and len(trajectory.steps) == 2 and images
 
 
@@ -164,7 +164,7 @@ async def test_a_task_that_cannot_be_set_up_is_lost_and_an_unknown_one_is_an_err
         broken = Assignment(broken_suite.SETUP, 10_007, "k", 0, 0, 99)
         episode = await Rollout(broken).play(session, Scripted())
         assert episode.terminal is TerminalState.ENV_ERROR and episode.lost_by == "environment"
-        assert "a file that is gone" in episode.detail and episode.reward is None
+        assert "a file that is gone" in episode.detail and episode.score is None
         with pytest.raises(UnknownTaskError):
             await Rollout(Assignment("fake/nothing", 1, "k", 0, 0, 0)).play(session, Scripted())
 

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.rollout.play.gauges import PhaseClock, SuccessWindow, Totals
-from dart_train.rollout.play.rollout_episode import PlayedEpisode
-from dart_train.rollout.schedule.scheduler import Assignment
 
 
 class Clock:
@@ -15,9 +14,8 @@ class Clock:
         return self.now
 
 
-def episode(actions: int) -> PlayedEpisode:
-    assignment = Assignment("a", 1, "k", 0, 0, 0)
-    return PlayedEpisode(assignment, "", "", TerminalState.DONE, 1.0, (), actions, {"step": 0.5}, 0.0)
+def episode(actions: int) -> Trajectory:
+    return Trajectory("a", 1, terminal=TerminalState.DONE, score=1.0, num_actions=actions, timings={"step": 0.5})
 
 
 def test_phases_add_up_to_the_time_of_all_workers():

@@ -5,28 +5,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dart_agent.engines.base.engine import Generation, Prompt
+from dart_agent.episodes.play import make_step
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Done
-from dart_gym.core.outcomes import TerminalState
+from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.recorder import MAX_REFUSED, Recorder
-from dart_train.rollout.play.rollout_episode import PlayedEpisode, PlayedStep
+from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
 
 
-def episode(n: int = 0) -> PlayedEpisode:
+def episode(n: int = 0) -> Rollout:
     frame = np.full((20, 10, 3), n, np.uint8)
     generation = Generation("text", (5, 6), (-0.5, -0.25), (1, 1), "stop", "r0", (0.1, 0.2))
     decision = Decision((Done(),), "text", prompt=Prompt((1, 2), (frame, frame)), generation=generation)
-    steps = (PlayedStep(decision, "", {"total": 0.1}),) * 2
-    return PlayedEpisode(Assignment("a", 1, "k", n, 0, 0), "h", "i", TerminalState.DONE, 1.0, steps, 1, {}, 1.0)
+    observation = Observation(frame, "i")
+    rollout = Rollout(Assignment("a", 1, "k", n, 0, 0))
+    for _ in range(2):
+        rollout.step(make_step(observation, decision, StepResult(observation), {"total": 0.1}))
+    rollout.trajectory = replace(
+        rollout.trajectory, task_hash="h", terminal=TerminalState.DONE, score=1.0, ended_at=1.0
+    )
+    return rollout
 
 
 class Troubled(DataManager):

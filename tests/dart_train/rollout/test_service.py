@@ -53,7 +53,7 @@ async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
     for members in groups.values():
         assert len({(t.task_id, t.seed, t.instruction) for t in members}) == 1
         assert all(t.seed >= FIRST_TRAINING_SEED and t.terminal in (DONE, STEP_LIMIT) for t in members)
-        assert all(t.reward in (0.0, 1.0) and t.task_hash and t.created_at > 0 for t in members)
+        assert all(t.score in (0.0, 1.0) and t.task_hash and t.ended_at > 0 for t in members)
         assert all(set(t.timings) >= {"reset", "step", "generate", "engine", "wire"} for t in members)
         for step in (step for t in members for step in t.steps):
             assert step.text == CLICK and step.engine == "echo" and len(step.logprobs) == len(step.response_ids) == 4
@@ -87,7 +87,7 @@ async def test_responses_without_an_action_are_recorded_as_parse_errors(cluster_
         summary = await service.run()
     assert summary.terminals == {"parse_error": 8} and summary.rollouts == 8
     for trajectory in data.trajectories():
-        assert trajectory.terminal is TerminalState.PARSE_ERROR and trajectory.reward == 0.0
+        assert trajectory.terminal is TerminalState.PARSE_ERROR and trajectory.score == 0.0
         assert len(trajectory.steps) == 1 and trajectory.steps[0].actions == ()
 
 

@@ -54,7 +54,7 @@ async def test_a_task_that_loses_its_desktop_is_left_out_and_the_others_go_on(
     scored = [t for group in groups_of(data).values() for t in group if t.terminal.trainable]
     assert len(scored) == 64 and task not in {t.task_id for t in scored}
     lost = [t for group in groups_of(data).values() for t in group if not t.terminal.trainable]
-    assert all(t.reward is None and t.task_id == task for t in lost)  # an error is never a reward
+    assert all(t.score is None and t.task_id == task for t in lost)  # an error is never a reward
 
 
 async def test_a_task_that_is_mended_comes_back(cluster_url, echo_url, data, make_policy, monkeypatch, caplog):
@@ -145,7 +145,7 @@ async def test_what_is_running_when_it_is_told_to_stop_is_recorded_as_such(
         await asyncio.wait_for(run, 60)
     cut = [t for group in groups_of(data).values() for t in group if t.terminal is TerminalState.INTERRUPTED]
     assert len(cut) == config.workers
-    assert all(t.reward is None and len(t.steps) == 1 and t.instruction and t.task_hash for t in cut)
+    assert all(t.score is None and len(t.steps) == 1 and t.instruction and t.task_hash for t in cut)
     assert all(t.timings["step"] > 0 for t in cut) and data.counts()["rejected"] == len(cut)
 
 

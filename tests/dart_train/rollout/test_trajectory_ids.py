@@ -3,7 +3,7 @@
 import pytest
 
 from dart_train.data.files.trajectory_files import TrajectoryFiles
-from dart_train.rollout.play.rollout_episode import new_trajectory_id
+from dart_train.rollout.play.rollouts import new_trajectory_id
 from dart_train.rollout.schedule.scheduler import Assignment
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from training_lives import open_run
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager, image_hash
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
@@ -115,7 +115,7 @@ def make_trajectory(steps: tuple[Step, ...], reward: float, group: str, **values
         "seed": 0,
         "group_key": group,
         "terminal": TerminalState.DONE,
-        "reward": reward,
+        "score": reward,
         "steps": steps,
     }
     return Trajectory(**(fields | values))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.manager.data_manager import Group
 from dart_train.trainer.batches.collator import PROBLEMS, Collator, ImageCache, Sample
 from dart_train.trainer.batches.optimizer_batch import build_batch
@@ -31,7 +31,17 @@ def make_group(make_prompt, tokens, screens):
         )  # fmt: skip
         trajectories = tuple(
             Trajectory(
-                uuid.uuid4().hex, "run", "t", "0", "Click", 0, "g", TerminalState.DONE, reward, (step,) * steps, source
+                "t",
+                0,
+                "Click",
+                "0",
+                uuid.uuid4().hex,
+                "run",
+                "g",
+                source,
+                terminal=TerminalState.DONE,
+                score=reward,
+                steps=(step,) * steps,
             )
             for reward, steps in episodes
         )
@@ -96,7 +106,7 @@ def test_steps_without_a_response_are_left_out(make_group, collator, make_config
 
 def test_an_error_is_never_a_reward(make_group, collator, make_config):
     group = make_group((1.0, 1), (0.0, 1))
-    broken = replace(group.trajectories[0], reward=None, terminal=TerminalState.ENV_ERROR)
+    broken = replace(group.trajectories[0], score=None, terminal=TerminalState.ENV_ERROR)
     with pytest.raises(TrainingError, match="has no reward .it ended in env_error"):
         build([replace(group, trajectories=(broken, group.trajectories[1]))], collator, make_config())
 

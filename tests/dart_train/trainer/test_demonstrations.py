@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.settings.training_error import TrainingError
 
@@ -80,7 +80,9 @@ def test_encoded_as_a_rollout_would_have_been(tokens, vision, screens):
 
 def test_taken_from_a_recorded_trajectory():
     step = Step((1, 2), ("old", "new"), (3,), text="Action: wait()", action_error="no")
-    trajectory = Trajectory("id", "run", "t", "0", "Do it", 0, "g", TerminalState.DONE, 1.0, (step,), source="oracle")
+    trajectory = Trajectory(
+        "t", 0, "Do it", "0", "id", "run", "g", "oracle", terminal=TerminalState.DONE, score=1.0, steps=(step,)
+    )
     assert Demonstration.from_trajectory(trajectory) == Demonstration(
         "t", "Do it", ("new",), ("Action: wait()",), ("no",)
     )
@@ -91,8 +93,10 @@ def test_taken_from_a_recorded_trajectory():
 def test_recorded_successes_keep_their_ids():
     step = Step((1, 2, 3), ("h",), (4, 5), (-0.1, -0.2), (3, 3))
     told = Step((), ("h",), (), (), text="Action: wait()")  # an oracle's: no ids
-    won = Trajectory("t", "run", "task", "0", "Click", 0, "g", TerminalState.DONE, 1.0, (step, told), "human")
-    samples = recorded([replace(won, reward=0.0), won, replace(won, reward=None), won])
+    won = Trajectory(
+        "task", 0, "Click", "0", "t", "run", "g", "human", terminal=TerminalState.DONE, score=1.0, steps=(step, told)
+    )
+    samples = recorded([replace(won, score=0.0), won, replace(won, score=None), won])
     assert [(sample.prompt_ids, sample.response_ids, sample.trajectory) for sample in samples] == [
         ((1, 2, 3), (4, 5), 1), ((1, 2, 3), (4, 5), 3),
     ]  # fmt: skip

@@ -13,9 +13,9 @@ import pytest
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.qwen_runner import QwenRunner
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer.batches import lease_holder
@@ -79,7 +79,16 @@ class Bandit:
             reward = float(self.tokens.decode(row.response_ids) == ANSWERS[INSTRUCTIONS.index(text)])
             step = Step(prompt.token_ids, (image,), row.response_ids, row.logprobs, (version, version))
             trajectory = Trajectory(
-                uuid.uuid4().hex, "run", f"bandit/{text}", "0", text, 0, key, TerminalState.DONE, reward, (step,)
+                f"bandit/{text}",
+                0,
+                text,
+                "0",
+                uuid.uuid4().hex,
+                "run",
+                key,
+                terminal=TerminalState.DONE,
+                score=reward,
+                steps=(step,),
             )
             self.data.record(trajectory, {image: self.screens[image]})
             rewards.append(reward)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.prompting.conversation import Conversation
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data import Group, image_hash
 from dart_train.data.maintenance.pool_import import strip_hint
 from dart_train.trainer import losses
@@ -32,7 +32,8 @@ def play(instruction: str, tokens, vision, screens) -> Trajectory:
         hashes = tuple(image_hash(image) for image in prompt.images)
         steps.append(Step(prompt.token_ids, hashes, response, (-1.0,) * len(response), text="Action: wait()"))
         conversation.respond(response)
-    return Trajectory("h", "run", "t", "0", instruction, 0, "g", TerminalState.DONE, 1.0, tuple(steps), "hinted")
+    ended = {"terminal": TerminalState.DONE, "score": 1.0, "steps": tuple(steps)}
+    return Trajectory("t", 0, instruction, "0", "h", "run", "g", "hinted", **ended)
 
 
 def test_stripping_a_hint_gives_the_prompts_of_a_policy_that_had_none(tokens, vision, screens):
@@ -49,8 +50,8 @@ def test_an_injected_success_has_weight_one_and_the_advantage_of_its_reward(
     image = next(iter(screens))
     response = tuple(tokens.response("Action: wait()"))
     step = Step(make_prompt("Click", image), (image,), response, (-9.0,) * len(response))
-    failed = Trajectory("f", "run", "t", "0", "Click", 0, "g", TerminalState.DONE, 0.0, (step,))
-    shown = replace(failed, trajectory_id="s", reward=1.0, source="human", steps=(replace(step, logprobs=()),))
+    failed = Trajectory("t", 0, "Click", "0", "f", "run", "g", terminal=TerminalState.DONE, score=0.0, steps=(step,))
+    shown = replace(failed, trajectory_id="s", score=1.0, source="human", steps=(replace(step, logprobs=()),))
     group = Group("g", "t", (failed, failed, failed, shown), frozenset({"s"}))
     batch = build_batch([group], collator, make_config(), version=5, rng=random.Random(0))
     weights, advantages = torch.empty(4, len(response)), torch.empty(4)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.train.made_up_steps import Window, record_steps
-from dart_train.data.files.trajectory_files import image_hash
+from dart_agent.episodes.screenshots import image_hash
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts
 from dart_train.trainer.batches.samples import chains, rows

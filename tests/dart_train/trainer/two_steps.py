@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.qwen_runner import QwenRunner, SampledRow
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
@@ -29,7 +30,6 @@ from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import ActionError
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
-from dart_train.core.trajectory import Step, Trajectory
 from dart_train.data.manager.data_manager import DataManager, image_hash
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.batches.samples import Sample
@@ -174,8 +174,8 @@ class TwoSteps:
 
     def _record(self, episode: Episode, reward: float, group: str, name: str) -> None:
         trajectory = Trajectory(
-            name, self.data.run_id, f"{TASK.id}-{episode.seed}", "0", episode.instruction, episode.seed, group,
-            TerminalState.DONE, reward, tuple(episode.steps),
+            f"{TASK.id}-{episode.seed}", episode.seed, episode.instruction, "0", name, self.data.run_id, group,
+            terminal=TerminalState.DONE, score=reward, steps=tuple(episode.steps),
         )  # fmt: skip
         images = {name: self.screens[name] for step in episode.steps for name in step.image_hashes}
         self.data.record(trajectory, images)
@@ -252,8 +252,8 @@ async def _record_oracle(world: TwoSteps, seed: int) -> None:
         row = SampledRow(tuple(world.tokens.response(text)), (), "stop")
         await episode.act(episode.conversation.prompt(), row, text, 0, world.screens)
     trajectory = Trajectory(
-        f"oracle-{seed}", world.data.run_id, f"{TASK.id}-{seed}", "0", episode.instruction, seed, "oracle",
-        TerminalState.DONE, await episode.score(), tuple(episode.steps), "oracle",
+        f"{TASK.id}-{seed}", seed, episode.instruction, "0", f"oracle-{seed}", world.data.run_id, "oracle", "oracle",
+        terminal=TerminalState.DONE, score=await episode.score(), steps=tuple(episode.steps),
     )  # fmt: skip
-    assert trajectory.reward == 1.0
+    assert trajectory.score == 1.0
     world.data.record(trajectory, {name: world.screens[name] for name in episode.hashes})

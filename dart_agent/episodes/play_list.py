@@ -1,0 +1,142 @@
+"""A fixed list of episodes on several desktops: evaluations, baselines, demonstrations. Training deals its rollouts.
+
+Invariants:
+    - An episode that environment, evaluator or engine lost is played again a few times, then returned as lost.
+    - What an episode does depends on its task and seed only, not on the other episodes or on their order.
+    - What one session meets that is no episode's business (an unknown task, a cluster that is gone) ends all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from dart_agent.episodes.play import OutcomeOnly, Recording, play
+from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
+
+ATTEMPTS = 3
+"""How often an episode that the environment lost is played."""
+
+R = TypeVar("R", bound=Recording)
+EpisodeKey = tuple[str, int]
+"""(task id, seed of the initial state) of an episode."""
+
+
+class SessionSource(Protocol):
+    """Where sessions come from: `dart_gym.cluster.client.cluster_client.ClusterClient` is one."""
+
+    def session(self) -> AbstractAsyncContextManager[Any]:
+        """A new session, to be used with `async with`."""
+
+
+class EpisodeStore(Protocol[R]):
+    """Records the episodes of a list, and knows those that are done."""
+
+    def known(self) -> Mapping[EpisodeKey, Trajectory]:
+        """Those that are not to be played: they are recorded, and count."""
+
+    def recording(self, key: EpisodeKey) -> AbstractContextManager[R]:
+        """The recording of one attempt at an episode; what is not finished is dropped."""
+
+    def finish(self, recording: R, trajectory: Trajectory) -> None:
+        """Keep what was recorded: it counts, or was lost in every attempt."""
+
+
+class NotStored:
+    """An `EpisodeStore` that keeps nothing but outcomes."""
+
+    def known(self) -> Mapping[EpisodeKey, Trajectory]:
+        """Nothing is done."""
+        return {}
+
+    def recording(self, key: EpisodeKey) -> AbstractContextManager[OutcomeOnly]:
+        """Keep no steps."""
+        return nullcontext(OutcomeOnly())
+
+    def finish(self, recording: OutcomeOnly, trajectory: Trajectory) -> None:
+        """There is nothing to keep."""
+
+
+async def play_list(
+    sessions: SessionSource,
+    make_policy: PolicyFactory,
+    episodes: Sequence[EpisodeKey],
+    *,
+    concurrency: int = 1,
+    attempts: int = ATTEMPTS,
+    max_steps: int | None = None,
+    task_steps: Mapping[str, int | None] | None = None,
+    policy_seeds: int = 0,
+    pacing: str | None = None,
+    store: EpisodeStore[Any] | None = None,
+    on_episode: Callable[[Trajectory], None] | None = None,
+) -> list[Trajectory]:
+    """Play every episode of a list once.
+
+    Args:
+        sessions: a `ClusterClient`, or whatever opens sessions.
+        make_policy: makes one policy per session.
+        episodes: what to play, task by task, since a change of the task costs time.
+        concurrency: sessions at the same time.
+        attempts: how often an episode is played that is lost.
+        max_steps: most actions of an episode; None for the tasks' own limits.
+        task_steps: most actions by task id, instead of `max_steps`, where there is a number.
+        policy_seeds: added to an episode's seed, this is the seed of the policy's own choices.
+        pacing: how long desktops wait for their screens, a name of `dart_gym.sessions.pacing`; None for the default.
+        store: records the episodes; those that it knows are not played. None keeps outcomes alone.
+        on_episode: told about each episode that is played, as it ends.
+
+    Returns:
+        The outcomes, without steps, in the order of `episodes`.
+
+    Raises:
+        dart_gym.core.errors.DartGymError: a task is unknown, or the cluster cannot be reached.
+    """
+    store = store or NotStored()
+    known = store.known()
+    outcomes = {key: known[key] for key in episodes if key in known}
+    work = [key for key in episodes if key not in known][::-1]
+
+    async def attempt(policy: Policy, session: PlayableSession, key: EpisodeKey, number: int) -> Trajectory:
+        task, seed = key
+        with store.recording(key) as recording:
+            played = await play(
+                policy,
+                session,
+                task,
+                seed=seed,
+                policy_seed=seed + policy_seeds,
+                max_steps=(task_steps or {}).get(task) or max_steps,
+                pacing=pacing,
+                recording=recording,
+            )
+            played = replace(played, attempts=number)
+            if not played.lost_by or number == attempts:
+                store.finish(recording, played)
+        return replace(played, steps=())
+
+    async def player() -> None:
+        if not work:
+            return
+        async with sessions.session() as session:
+            policy = make_policy(session)
+            while work:
+                key = work.pop()
+                for number in range(1, attempts + 1):
+                    outcome = outcomes[key] = await attempt(policy, session, key, number)
+                    if not outcome.lost_by:
+                        break
+                if on_episode is not None:
+                    on_episode(outcome)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max(1, concurrency), len(work))):
+                group.create_task(player())
+    except ExceptionGroup as group_error:  # what one player met ended the others: it is what there is to say
+        raise group_error.exceptions[0] from None
+    return [outcomes[key] for key in episodes]

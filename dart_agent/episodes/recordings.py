@@ -1,0 +1,209 @@
+"""Recorded episodes in a directory: written step by step while they are played, read by viewer, exports and statistics.
+
+Layout and bytes are those of `trajectory_format`: what an evaluation records and what a training run records differ in
+nothing but their place.
+
+Invariants:
+    - An episode is written below a name that ends in ".partial" and renamed when it is complete. What has its final
+      name is complete; what a killed process left is readable up to its last whole step.
+    - An image is stored before the step that shows it, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.episodes.screenshots import ImageNames, encode_png
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory_format import (
+    IMAGE_FORMATS,
+    PARTIAL,
+    TRAJECTORY_FILE,
+    episode_name,
+    image_key,
+    pack_beginning,
+    pack_end,
+    pack_step,
+    unpack_trajectory,
+)
+from dart_agent.models.model_directory import Decoder
+from dart_gym.core.errors import DartGymError
+
+SOURCE = "evaluation"
+
+
+class RecordError(DartGymError):
+    """A recorded episode cannot be read or written; the message names the file."""
+
+
+class EpisodeWriter:
+    """Writes one episode while it is played: a `Recording`, and a context manager.
+
+        with EpisodeWriter(root, task_id, seed) as writer:
+            trajectory = await play(policy, session, task_id, seed=seed, recording=writer)
+            writer.finish(trajectory)
+
+    Without `finish` (a killed process, an error) the directory keeps its partial name.
+
+    Args:
+        root: the directory with `trajectories` and `images`, made if it is not there.
+        task_id: what is played.
+        seed: of the task's initial state; an episode that lies there already is replaced.
+        policy: the policy as it is named on the command line, kept with the trajectory.
+        app: the task's application, kept with the trajectory.
+        decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
+
+    Raises:
+        RecordError: the directory cannot be written.
+    """
+
+    def __init__(
+        self, root: Path, task_id: str, seed: int, *, policy: str = "", app: str = "", decode: Decoder | None = None
+    ) -> None:
+        self._root, self._name = root, episode_name(task_id, seed)
+        self._directory = episode_directory(root, task_id, seed)
+        self._partial = self._directory.with_name(self._name + PARTIAL)
+        self._policy, self._app, self._decode = policy, app, decode
+        self._names = ImageNames()
+
+    def __enter__(self) -> EpisodeWriter:
+        with explained(self._partial):
+            if self._partial.exists():
+                shutil.rmtree(self._partial)
+            self._partial.mkdir(parents=True)
+            self._file: io.FileIO = (self._partial / TRAJECTORY_FILE).open("ab", buffering=0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def begin(self, trajectory: Trajectory) -> Trajectory:
+        """Write what is played; return the trajectory with its name."""
+        named = replace(trajectory, trajectory_id=self._name, source=SOURCE, policy=self._policy, app=self._app)
+        self._append(pack_beginning(named))
+        return named
+
+    def step(self, step: Step) -> Step:
+        """Write a decision and its images; return it without pixels."""
+        named, images = self._names.name(step)
+        if self._decode is not None and named.response_ids:
+            named = replace(named, tokens=tuple(self._decode(named.response_ids)))
+        for image_id, image in images.items():
+            self._write_image(image_id, image)
+        self._append(pack_step(named))
+        return named
+
+    def finish(self, trajectory: Trajectory) -> Trajectory:
+        """Complete the episode under its final name; return the trajectory."""
+        self._append(pack_end(trajectory))
+        with explained(self._directory):
+            if self._directory.exists():
+                shutil.rmtree(self._directory)
+            self._partial.rename(self._directory)
+        return trajectory
+
+    def _append(self, data: bytes) -> None:
+        with explained(self._partial):
+            view = memoryview(data)
+            while view:  # a nearly full disk takes a part, then says that it is full
+                view = view[self._file.write(view) :]
+
+    def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
+        path = self._root / image_key(image_id)
+        if path.exists():
+            return
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".tmp-{os.getpid()}-{image_id}")
+            partial.write_bytes(encode_png(image))
+            os.replace(partial, path)
+
+
+def episode_directory(root: Path, task_id: str, seed: int) -> Path:
+    """Where an episode of an evaluation lies; no task id leads out of the root. Pure."""
+    return root / "trajectories" / episode_name(task_id, seed)
+
+
+def read_episode(directory: Path) -> Trajectory:
+    """A recorded episode with its steps; of one that was cut off, its whole steps.
+
+    Raises:
+        RecordError: no episode lies there, or it is damaged.
+    """
+    path = directory / TRAJECTORY_FILE
+    try:
+        return unpack_trajectory(path.read_bytes(), partial=directory.name.endswith(PARTIAL))
+    except FileNotFoundError as error:
+        raise RecordError(f"{directory} holds no recorded episode (there is no {TRAJECTORY_FILE})") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+        raise RecordError(f"cannot read {path}: {type(error).__name__}: {error}") from error
+
+
+def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
+    """Directories of all recorded episodes at or below a directory, sorted by name; others may be written meanwhile."""
+    for folder, below, names in os.walk(root):  # passes over what is renamed while it looks
+        below.sort()
+        if TRAJECTORY_FILE in names:
+            below.clear()
+            if partial or not folder.endswith(PARTIAL):
+                yield Path(folder)
+
+
+def image_file(directory: Path, image_id: str) -> Path | None:
+    """The file of an image that an episode shows; None where it is missing.
+
+    Args:
+        directory: of the episode, `<root>/trajectories/<id>`.
+        image_id: its content hash; "" for none.
+    """
+    root = directory.absolute().parents[1]
+    paths = (root / image_key(image_id, image_format) for image_format in IMAGE_FORMATS)
+    return next((path for path in paths if image_id and path.is_file()), None)
+
+
+def decoded(trajectory: Trajectory, decode: Decoder) -> Trajectory:
+    """The trajectory with the text of every token, where it was recorded without. Pure."""
+    steps = tuple(
+        replace(step, tokens=tuple(decode(step.response_ids))) if step.response_ids and not step.tokens else step
+        for step in trajectory.steps
+    )
+    return replace(trajectory, steps=steps)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a small JSON file whole or not at all.
+
+    Raises:
+        RecordError: it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.new")
+    with explained(path):
+        partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+
+
+class explained:  # noqa: N801 - reads as a word in `with`
+    """Turns the disk's errors into ones that say what to do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise RecordError(f"cannot write {self._path} ({error}): check space, owner and rights") from error

@@ -1,0 +1,175 @@
+"""Step and Trajectory: the record of an episode, whoever played it and whatever for. Plain values.
+
+Evaluations, rollouts, demonstrations and people leave the same record; how it lies on disk says `trajectory_format`.
+
+Invariants:
+    - `Step.prompt_ids` and `Step.response_ids` are exactly what the engine used and sampled; without a model they are
+      empty. `logprobs` has one number per sampled id, or none where there was no behaviour policy.
+    - `image_hashes` names every image of the prompt in order; actions are in pixels of the real screen.
+    - A trajectory that counts has a score and no `lost_by`. An error never becomes a score of 0.
+    - Pixels are never stored with a step: a recording replaces them by hashes (`screenshots.ImageNames`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.outcomes import TerminalState
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """The images of a step while they are only in memory, (H, W, 3) uint8 each.
+
+    Attributes:
+        screen: what was seen before the decision; None where the prompt's newest image stands for it.
+        prompt: the images of the prompt, as the model gets them.
+        after: what was to be seen when the episode ended; None before its last step.
+    """
+
+    screen: NDArray[np.uint8] | None = None
+    prompt: tuple[NDArray[np.uint8], ...] = ()
+    after: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision of a policy and what came of it.
+
+    Attributes:
+        prompt_ids: token ids of the prompt, image pads expanded.
+        image_hashes: content hash of each image of the prompt, in order.
+        response_ids: the ids that the engine sampled, the stop token included.
+        logprobs: natural log-probability of each under the policy that sampled it.
+        version: (oldest, newest) version of the weights that served it.
+        text: what the model wrote.
+        thought: the part of it that is not the action.
+        actions: as dicts (`dart_gym.core.actions.action_to_dict`).
+        action_error: what the environment said about the actions; "" where they were carried out.
+        timings: seconds by phase of environment, policy and engine.
+        engine: which replica answered.
+        screenshot: content hash of what was seen before the decision; the prompt's newest image where the screen
+            itself was not kept, "" where nothing was.
+        screenshot_after: content hash of what was to be seen when the episode ended; "" before its last step.
+        screen: (width, height) of the real screen in pixels.
+        error: why nothing could be parsed or answered; "" if nothing.
+        terminal: the state by which the policy ended the episode; "" if it did not.
+        actor: who decided: "policy", "oracle" or "human".
+        tokens: the text of each sampled id; empty where no tokenizer was at hand.
+        finish_reason: why the engine stopped, "stop" or "length"; "" without a model.
+        pixels: the images themselves, until a recording has stored them; not a part of the record.
+    """
+
+    prompt_ids: tuple[int, ...] = ()
+    image_hashes: tuple[str, ...] = ()
+    response_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    version: tuple[int, int] = (0, 0)
+    text: str = ""
+    thought: str = ""
+    actions: tuple[dict[str, Any], ...] = ()
+    action_error: str = ""
+    timings: dict[str, float] = field(default_factory=dict)
+    engine: str = ""
+    screenshot: str = ""
+    screenshot_after: str = ""
+    screen: tuple[int, int] = (0, 0)
+    error: str = ""
+    terminal: str = ""
+    actor: str = "policy"
+    tokens: tuple[str, ...] = ()
+    finish_reason: str = ""
+    pixels: Pixels | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def generated(self) -> bool:
+        """Whether an engine answered: then the ids are those that it used and sampled."""
+        return bool(self.finish_reason)
+
+    @property
+    def shown_images(self) -> tuple[str, ...]:
+        """Content hashes of all images that it refers to, those of the prompt and of the screen."""
+        return tuple(filter(None, (*self.image_hashes, self.screenshot, self.screenshot_after)))
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The record of one episode.
+
+    Attributes:
+        task_id: what was played, such as "miniwob/click-tab".
+        seed: of the task's initial state: equal seeds give equal episodes.
+        instruction: as the policy saw it.
+        task_hash: content hash of the task's definition: equal hashes mean comparable scores.
+        trajectory_id: unique in its run or evaluation; the name of its directory.
+        run_id: the training run that it belongs to; "" outside of one.
+        group_key: rollouts with an equal key are compared with one another (same task, same seed).
+        source: what it was played for: "rollout", "evaluation", or who demonstrated it, "oracle" or "human".
+        policy: the policy as it was named on the command line; "" for rollouts.
+        app: the task's application, or its suite where it names none; "" where nobody asked.
+        terminal: how it ended; INTERRUPTED too where its writer was killed.
+        score: in [0, 1], the reward of training; None where there is none (environment, evaluator or engine failed).
+        status: of the evaluation, a value of `EvaluationStatus`; "" where none took place.
+        evaluator: name and version of what computed the score.
+        detail: what environment, evaluator or engine say about a failure or a low score.
+        lost_by: what lost it: "engine", "environment", "evaluation", "cluster" (the connection) or "stop"; "" where it
+            counts.
+        error: what the policy could not parse or answer at last; "" if nothing.
+        num_actions: actions that were carried out.
+        attempts: how often it was played until it counted.
+        timings: seconds by phase, summed over the episode ("reset", "step", "evaluate", "generate", ...).
+        ended_at: Unix time.
+        steps: the decisions; empty where only the outcome was asked for.
+    """
+
+    task_id: str
+    seed: int
+    instruction: str = ""
+    task_hash: str = ""
+    trajectory_id: str = ""
+    run_id: str = ""
+    group_key: str = ""
+    source: str = "rollout"
+    policy: str = ""
+    app: str = ""
+    terminal: TerminalState = TerminalState.INTERRUPTED
+    score: float | None = None
+    status: str = ""
+    evaluator: str = ""
+    detail: str = ""
+    lost_by: str = ""
+    error: str = ""
+    num_actions: int = 0
+    attempts: int = 1
+    timings: dict[str, float] = field(default_factory=dict)
+    ended_at: float = 0.0
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was accomplished."""
+        return self.score is not None and self.score >= 1.0
+
+    @property
+    def trainable(self) -> bool:
+        """Whether it counts as a member of its group: it ended in a trainable state, with a score and with steps."""
+        return self.terminal.trainable and self.score is not None and bool(self.steps)
+
+    @property
+    def oldest_version(self) -> int:
+        """Oldest weight version of any step; 0 without steps."""
+        return min((step.version[0] for step in self.steps), default=0)
+
+    @property
+    def newest_version(self) -> int:
+        """Newest weight version of any step; 0 without steps."""
+        return max((step.version[1] for step in self.steps), default=0)
+
+    @property
+    def shown_images(self) -> frozenset[str]:
+        """Content hashes of all images that its steps refer to."""
+        return frozenset(name for step in self.steps for name in step.shown_images)

@@ -1,0 +1,171 @@
+"""A rollout: an episode (`dart_agent.episodes.play`) as the scheduler assigned it, and the trajectory that it leaves.
+
+Invariants:
+    - Nothing that a policy, a desktop or a task's set-up does wrong raises here; what raises is the loss of the
+      cluster's connection. What was played until then is not lost: `Rollout.cut_off`.
+    - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
+    - Only what ended in a trainable state with a score is trainable; an error never becomes a score of 0.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from dart_agent.episodes.play import ignore_phase, play
+from dart_agent.episodes.screenshots import ImageNames, Images
+from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
+from dart_agent.policies.policy import PlayableSession, Policy
+from dart_gym.core.errors import TaskError, UnknownTaskError
+from dart_gym.core.outcomes import TerminalState
+from dart_train.rollout.schedule.scheduler import Assignment
+
+PHASES = ("idle", "connect", "reset", "generate", "step")
+"""What a worker can be doing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Time that a rollout may take.
+
+    Attributes:
+        episode_s: seconds from its first screen on, looked at after each step; then it ends as TIME_LIMIT, and is
+            scored. None for no limit.
+        turn_s: seconds for one decision; then it ends as MODEL_ERROR, and is not scored. None for no limit.
+    """
+
+    episode_s: float | None = None
+    turn_s: float | None = None
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One assignment and the trajectory that its playing leaves. It is the `Recording` of its own episode.
+
+    Attributes:
+        assignment: what is played.
+        source: of the trajectory, "rollout" or who demonstrates.
+        trajectory: what is known of it so far; steps still have their pixels.
+    """
+
+    assignment: Assignment
+    source: str = "rollout"
+    trajectory: Trajectory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.trajectory = self.begin(Trajectory(self.assignment.task_id, self.assignment.seed))
+
+    @property
+    def image_bytes(self) -> int:
+        """Memory that its screenshots hold, each counted once."""
+        images = {
+            id(image): image.nbytes for step in self.trajectory.steps if step.pixels for image in step.pixels.prompt
+        }
+        return sum(images.values())
+
+    async def play(
+        self,
+        session: PlayableSession,
+        policy: Policy,
+        on_phase: Callable[[str], None] = ignore_phase,
+        *,
+        pacing: str | None = None,
+        limits: Limits = Limits(),
+    ) -> Trajectory:
+        """Play it to its end. Call it once.
+
+        Args:
+            session: the desktop.
+            policy: who decides; `reset` is called here.
+            on_phase: told which of `PHASES` begins.
+            pacing: how long the desktop waits for its screen, "settle" (the default) or "osworld".
+            limits: time that it may take.
+
+        Raises:
+            dart_gym.core.errors.ClusterError: the session is lost; the rollout is to be played again.
+            dart_gym.core.errors.UnknownTaskError: there is no such task.
+        """
+        try:
+            self.trajectory = await play(
+                policy,
+                session,
+                self.assignment.task_id,
+                seed=self.assignment.seed,
+                policy_seed=self.assignment.sampling_seed,
+                max_steps=self.assignment.max_steps,
+                time_limit_s=limits.episode_s,
+                turn_limit_s=limits.turn_s,
+                pacing=pacing,
+                recording=self,
+                on_phase=on_phase,
+            )
+        except UnknownTaskError:
+            raise
+        except TaskError as error:  # its definition or set-up is broken: no other task's business
+            return self.cut_off(TerminalState.ENV_ERROR, f"{type(error).__name__}: {error}", "environment")
+        return self.trajectory
+
+    def begin(self, trajectory: Trajectory) -> Trajectory:
+        """Give the trajectory its id and its group."""
+        name, group = new_trajectory_id(self.assignment), self.assignment.group_key
+        self.trajectory = replace(trajectory, trajectory_id=name, group_key=group, source=self.source)
+        return self.trajectory
+
+    def step(self, step: Step) -> Step | None:
+        """Keep a decision that an engine made, without the screen: what a model learns from are the prompt's images."""
+        if step.pixels is None or not step.generated:
+            return None
+        kept = replace(step, pixels=Pixels(prompt=step.pixels.prompt))
+        self.trajectory = replace(self.trajectory, steps=(*self.trajectory.steps, kept))
+        return kept
+
+    def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> Trajectory:
+        """End it with what was played of it, without a score.
+
+        Args:
+            terminal: how it ended; a state that is not trainable.
+            detail: what happened, for people.
+            lost_by: what lost it, see `Trajectory`.
+        """
+        steps = self.trajectory.steps
+        spent = {
+            phase: sum(step.timings.get(name, 0.0) for step in steps)
+            for phase, name in (("step", "total"), ("generate", "generate"), ("engine", "engine"))
+        }
+        self.trajectory = replace(
+            self.trajectory,
+            terminal=terminal,
+            detail=detail,
+            lost_by=lost_by,
+            num_actions=sum(len(step.actions) for step in steps),
+            timings=spent,
+            ended_at=time.time(),
+        )
+        return self.trajectory
+
+
+def named(trajectory: Trajectory, run_id: str) -> tuple[Trajectory, Images]:
+    """Convert a trajectory for the data manager.
+
+    Args:
+        trajectory: its steps have their pixels.
+        run_id: the run that it belongs to.
+
+    Returns:
+        The trajectory with hashes instead of pixels, and the images of its prompts by hash.
+    """
+    names, images, steps = ImageNames(), Images(), list[Step]()
+    for step in trajectory.steps:
+        stored, shown = names.name(step)
+        steps.append(stored)
+        images |= shown
+    return replace(trajectory, run_id=run_id, steps=tuple(steps)), images
+
+
+def new_trajectory_id(assignment: Assignment) -> str:
+    """A name for people that no other trajectory has, fit for a directory whatever the task is called."""
+    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", assignment.task_id).strip("-.")[:100]
+    return f"{slug or 'task'}.s{assignment.seed}.{assignment.n}.{uuid.uuid4().hex[:10]}"
