@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dart_agent.formats.format_registry import formats, get, register, register_format, variants
+from dart_agent.formats.format_registry import formats, get, variants
 from dart_agent.formats.grammar.action_format import (
     ActionFormat,
     InexpressibleError,
@@ -27,7 +27,5 @@ __all__ = [
     "formats",
     "get",
     "get_format",
-    "register",
-    "register_format",
     "variants",
 ]

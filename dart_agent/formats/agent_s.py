@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
@@ -41,7 +40,6 @@ agent.done(), when the task is accomplished
 agent.fail(), when it cannot be"""
 
 
-@register("agent_s")
 class AgentSFormat:
     """`ActionFormat` of Agent-S3; its actions need a grounder."""
 
@@ -189,3 +187,6 @@ def _write(action: a.Action) -> str:
         case a.Fail(reason=""):
             return "agent.fail()"
     raise InexpressibleError(f"Agent-S has no call for {action!r:.200}")
+
+
+FORMAT = AgentSFormat

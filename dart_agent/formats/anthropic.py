@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
@@ -55,11 +54,11 @@ DESCRIPTION = f"""Use the computer tool. When the task is accomplished, answer i
 If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
 
 
-@register("anthropic", variants={version: {"version": version} for version in _TOOLS})
 class AnthropicFormat:
     """`ToolFormat` of Anthropic's computer tool."""
 
     name = "anthropic"
+    variants = {version: {"version": version} for version in _TOOLS}
 
     def __init__(self, version: Version = "2025-01") -> None:
         """Choose the version of the tool."""
@@ -241,3 +240,6 @@ def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any] | None:
         case a.Wait():
             return {"action": "wait", "duration": action.seconds} if action.seconds else {"action": "screenshot"}
     return None
+
+
+FORMAT = AnthropicFormat

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
@@ -48,7 +47,6 @@ HOTKEY {"keys": [str, ...]}
 WAIT, DONE (the task is accomplished), FAIL (it cannot be)"""
 
 
-@register("computer_13")
 class Computer13Format:
     """`ActionFormat` of OSWorld's `computer_13`."""
 
@@ -191,3 +189,6 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any] | st
         case a.Fail(reason=""):
             return ["FAIL"]
     raise InexpressibleError(f"computer_13 has no spelling for {action!r:.200}")
+
+
+FORMAT = Computer13Format

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
@@ -45,13 +44,11 @@ DESCRIPTION = f"""Use the computer tool. When the task is accomplished, answer i
 If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
 
 
-@register(
-    "openai", variants={"computer": {"tool": "computer"}, "computer_use_preview": {"tool": "computer_use_preview"}}
-)
 class OpenAIFormat:
     """`ToolFormat` of OpenAI's computer tool."""
 
     name = "openai"
+    variants = {"computer": {"tool": "computer"}, "computer_use_preview": {"tool": "computer_use_preview"}}
 
     def __init__(self, tool: Tool = "computer", *, wait_s: float = 2.0) -> None:
         """Choose a tool; both are read, whichever it is.
@@ -246,3 +243,6 @@ def _names(keys: tuple[str, ...]) -> list[str]:
     if any(name.lower() != key for name, key in zip(names, keys, strict=True)):
         raise InexpressibleError(f"names of keys are read in any case, so {'+'.join(keys)} has no spelling")
     return names
+
+
+FORMAT = OpenAIFormat

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
@@ -42,11 +41,11 @@ A triple click is computer.triple_click(x=1, y=2). Wait with computer.wait(). En
 computer.terminate(status='success') or computer.terminate(status='failure'), in a ```code block."""
 
 
-@register("opencua", variants={name: {"coordinates": name} for name in _COORDINATES})
 class OpenCUAFormat:
     """`ActionFormat` of OpenCUA."""
 
     name = "opencua"
+    variants = {name: {"coordinates": name} for name in _COORDINATES}
 
     def __init__(self, coordinates: Coordinates = "qwen25") -> None:
         """Choose what coordinates mean: resized pixels, pixels, fractions of the screen, or 0 to 1000."""
@@ -99,3 +98,6 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[str]:
             status = "success" if isinstance(action, a.Done) else "failure"
             return [f"computer.terminate(status={status!r}{f', answer={answer!r}' if answer else ''})"]
     return write_action(action, space)
+
+
+FORMAT = OpenCUAFormat

@@ -6,7 +6,6 @@ actions. Coordinates are absolute in the image that the model saw. See `python_a
 
 from __future__ import annotations
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
@@ -31,7 +30,6 @@ pyautogui.hotkey('ctrl', 'c'), pyautogui.keyDown('shift'), pyautogui.keyUp('shif
 No variables, loops or other functions. Or one word: WAIT, DONE (the task is accomplished), FAIL (it cannot be)."""
 
 
-@register("pyautogui")
 class PyAutoGuiFormat:
     """`ActionFormat` of pyautogui code."""
 
@@ -70,3 +68,6 @@ class PyAutoGuiFormat:
     def describe(self) -> str:
         """The action space as the prompt states it."""
         return DESCRIPTION
+
+
+FORMAT = PyAutoGuiFormat

@@ -16,7 +16,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     MAX_ACTIONS,
     InexpressibleError,
@@ -61,11 +60,11 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
-@register("qwen", variants={"2.5": {"version": "2.5"}, "3": {"version": "3"}})
 class QwenFormat:
     """`ToolFormat` of Qwen2.5-VL and Qwen3-VL."""
 
     name = "qwen"
+    variants = {"2.5": {"version": "2.5"}, "3": {"version": "3"}}
 
     def __init__(self, version: Version = "3") -> None:
         """Choose the version, which decides what coordinates mean."""
@@ -234,3 +233,6 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any]]:  #
         case a.Fail(reason=""):
             return [{"action": "terminate", "status": "failure"}]
     raise InexpressibleError(f"Qwen's computer_use has no spelling for {action!r:.200}")
+
+
+FORMAT = QwenFormat

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable
 from typing import Literal
 
-from dart_agent.formats.format_registry import register
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
     ParsedResponse,
@@ -61,20 +60,17 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
 _DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 
 
-@register(
-    "ui_tars",
-    variants={
+class UITarsFormat:
+    """`ActionFormat` of UI-TARS."""
+
+    name = "ui_tars"
+    variants = {
         "1.0": {"dialect": "1.0"},
         "1.5": {"dialect": "1.5"},
         "doubao": {"dialect": "doubao"},
         "dart": {"compat": "dart"},
         "osworld-uitars15-v1": {"compat": "osworld-uitars15-v1"},
-    },
-)
-class UITarsFormat:
-    """`ActionFormat` of UI-TARS."""
-
-    name = "ui_tars"
+    }
 
     def __init__(self, dialect: Dialect = "1.5", *, compat: Compat | None = None, wait_s: float = 5.0) -> None:
         """Choose a dialect.
@@ -386,3 +382,6 @@ _WRITERS: dict[type[a.Action], Callable[..., Written]] = {
     a.Fail: lambda action, space: _content("call_user", action.reason),
     a.AskUser: lambda action, space: _content("ask_user", action.question),
 }
+
+
+FORMAT = UITarsFormat

@@ -16,7 +16,7 @@ def suggest(name: str, known: Iterable[str], *, count: int = 1, otherwise: str |
         otherwise: said instead of the known names where none is near, for names that are too many to list.
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=count, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=count)
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return otherwise or f"known: {', '.join(names) or 'none'}"

@@ -79,7 +79,9 @@ class Registry(Generic[T]):
             asked = f"the {self.kind} {name!r} of the package {package!r} ({value})"
             return self._checked(asked, value, f"mend the package, or `pip uninstall {package}`")
         if ":" in name:
-            return self._checked(f"the {self.kind} {name!r}", name, "run from its directory or install its package")
+            otherwise = "run from its directory or install its package"
+            advice = suggest(name.partition(":")[0], self.names(), otherwise=otherwise)
+            return self._checked(f"the {self.kind} {name!r}", name, advice)
         hint = suggest(name, self.names())
         raise UnknownNameError(f"unknown {self.kind} {name!r}; {hint} (one of your own is `module:Class`)")
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import dart_agent.formats
-from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, register_format, variants
+from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, variants
 from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym.core.actions import action_to_dict
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError, PluginError
 from tests.dart_agent.formats.action_strategies import any_action
+from tests.helpers.packages import install
 
 SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
@@ -84,13 +84,45 @@ def test_unknown_options_say_what_is_known():
             get(name, **{option: "none"})
 
 
-def test_an_own_format_can_be_registered():
-    register_format("mine", lambda wait_s=1.0: get("ui_tars", wait_s=wait_s), {"slow": {"wait_s": 9.0}})
-    try:
-        assert get("mine:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
-        assert "mine" in formats()
-    finally:
-        dart_agent.formats.format_registry._FORMATS.pop("mine")
+class Mine:
+    """UI-TARS's, which waits for as long as one likes."""
+
+    variants = {"slow": {"wait_s": 9.0}}
+
+    def __init__(self, wait_s: float = 1.0) -> None:
+        self.other = get("ui_tars", wait_s=wait_s)
+
+    def space(self, screen):
+        return self.other.space(screen)
+
+    def parse(self, response, screen):
+        return self.other.parse(response, screen)
+
+    def format(self, actions, screen, thought=""):
+        return self.other.format(actions, screen, thought)
+
+    def describe(self):
+        return self.other.describe()
+
+
+class TooFew(Mine):
+    def parse(self, response):
+        return None
+
+
+def test_a_format_of_ones_own_is_named_as_the_others_are(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "my-formats", {"dart_gui.formats": {"mine": f"{__name__}:Mine", "few": f"{__name__}:TooFew"}})
+    assert "mine" in formats() and variants("mine") == ["slow"]
+    for name in ("mine", f"{__name__}:Mine"):
+        assert get(name).parse("Action: wait()", SIZE).actions == (a.Wait(1.0),)
+        assert get(f"{name}:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
+        with pytest.raises(ConfigurationError, match="did you mean 'slow'"):
+            get(f"{name}:slwo")
+    with pytest.raises(PluginError, match="package 'my-formats' .* has a parse that is called with .self, response"):
+        get("few")
+    with pytest.raises(PluginError, match="cannot be imported.*did you mean 'ui_tars'"):
+        get("uitars:doubao")
 
 
 # Round trips

@@ -14,6 +14,7 @@ from dart_gym.core import actions as a
 
 SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
+CHOSEN = {name: get(name) for name in NAMES}  # made before anything is watched: plug-ins are looked for then
 MARK = "formats_were_here"
 PAYLOADS = [
     f"__import__('os').system('touch {MARK}')",
@@ -88,7 +89,7 @@ def test_the_watch_sees(watched):
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_ever_run(name, tmp_path, monkeypatch, watched):
     monkeypatch.chdir(tmp_path)
-    chosen = get(name)
+    chosen = CHOSEN[name]
     found = [chosen.parse(shape.replace("{}", payload), SIZE) for payload in PAYLOADS for shape in SHAPES]
     assert watched == []
     assert list(tmp_path.iterdir()) == []
