@@ -1,7 +1,11 @@
-"""What an action is on a machine without XTEST at hand: a list of numbers, carried out there by `osworld_input.py`.
+"""What an action is in pointer and keyboard events: a list of plain values, the same for every desktop.
+
+Who carries them out: `dart_gym.desktops.xvfb.x_input` in this process, `dart_gym.desktops.osworld_vm.remote_input` on a
+machine with OSWorld's server. The two differ only in how long a pause is, and in what gives a character a keycode.
 
 Invariants:
-    - Pure: no text of a model crosses to the machine, only points, buttons, X keysyms and pauses.
+    - Pure: no text of a model crosses to a machine, only points, buttons, X keysyms and pauses.
+    - An action that cannot be carried out raises before there is any event.
     - What an action presses it releases in the same list, except KeyDown and MouseDown.
 """
 
@@ -14,18 +18,29 @@ from dart_gym.core.actions import Action, Click, Drag, KeyDown, KeyUp, MouseDown
 from dart_gym.desktops.base.desktop import ActionError
 from dart_gym.desktops.input.keyboard import keysym_of
 
-Stroke: TypeAlias = list[Any]
-"""["move", x, y] | ["button", number, down] | ["key", keysym, down] | ["text", keysyms] | ["pause", seconds]"""
+InputEvent: TypeAlias = list[Any]
+"""One of
+    ["move", x, y]              the pointer, in pixels
+    ["button", number, down]    1 to 3 are the mouse's, 4 to 7 the wheel's
+    ["key", keysym, down]       the key alone, without Shift
+    ["chord", keysyms, down]    keys that are held together, with Shift where one needs it
+    ["text", keysyms]           keys struck one after the other
+    ["pace"]                    a moment: programs take clicks and motions with the same time stamp for one
+    ["rest"]                    until programs have kept up: they decide whether a drag begins, and where it may end
+"""
 
+DRAG_STEP_PX = 12
 _BUTTONS = {"left": 1, "middle": 2, "right": 3}
 _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
-_DRAG_STEP_PX = 40
-_DRAG_PAUSE_S = 0.01
-_REST_S = 0.1  # at both ends of a drag, where programs decide what it is
 
 
-def strokes_of(action: Action, width: int, height: int) -> list[Stroke]:
-    """The strokes of an action on a screen of a size; [] for those that are none (Wait, Done, Fail, AskUser).
+def input_events(action: Action, width: int, height: int) -> list[InputEvent]:
+    """The events of an action; [] for those that are none (Wait, Done, Fail, AskUser).
+
+    Args:
+        action: what to carry out.
+        width: columns of the screen, in pixels.
+        height: rows of the screen, in pixels.
 
     Raises:
         ActionError: a point is off the screen, or no key types a character.
@@ -41,13 +56,13 @@ def strokes_of(action: Action, width: int, height: int) -> list[Stroke]:
         case Drag():
             return _drag(action)
         case Scroll():
-            return _moved(action.x, action.y) + _turns(action.dy, _DOWN, _UP) + _turns(action.dx, _RIGHT, _LEFT)
+            return _moved(action.x, action.y) + _notches(action.dy, _DOWN, _UP) + _notches(action.dx, _RIGHT, _LEFT)
         case Type(text=text):
-            return [["text", [_keysym(character) for character in text.replace("\r\n", "\n")]]]
+            return [["text", _keysyms(text.replace("\r\n", "\n"))]]
         case Press(keys=keys):
-            return _held(keys, [])
+            return _holding(keys, [])
         case KeyDown(key=key) | KeyUp(key=key):
-            return [["key", _keysym(key), isinstance(action, KeyDown)]]
+            return [["key", *_keysyms([key]), isinstance(action, KeyDown)]]
         case MouseDown(button=button) | MouseUp(button=button):
             return [["button", _BUTTONS[button], isinstance(action, MouseDown)]]
     return []
@@ -61,49 +76,54 @@ def _points(action: Action) -> Sequence[tuple[int, int]]:
     return []
 
 
-def _moved(x: int | None, y: int | None) -> list[Stroke]:
+def _moved(x: int | None, y: int | None) -> list[InputEvent]:
     return [] if x is None else [["move", x, y]]
 
 
-def _pressed(button: int) -> list[Stroke]:
+def _pressed(button: int) -> list[InputEvent]:
     return [["button", button, True], ["button", button, False]]
 
 
-def _click(action: Click) -> list[Stroke]:
-    presses: list[Stroke] = []
+def _click(action: Click) -> list[InputEvent]:
+    events = _moved(action.x, action.y)
     for number in range(action.count):
-        presses += [["pause", _DRAG_PAUSE_S]] if number else []
-        presses += _pressed(_BUTTONS[action.button])
-    return _held(action.modifiers, _moved(action.x, action.y) + presses)
+        events += [["pace"]] if number else []
+        events += _pressed(_BUTTONS[action.button])
+    return _holding(action.modifiers, events)
 
 
-def _drag(action: Drag) -> list[Stroke]:
+def _drag(action: Drag) -> list[InputEvent]:
     button = _BUTTONS[action.button]
-    strokes: list[Stroke] = [["move", *action.path[0]], ["button", button, True]]
-    for (x0, y0), (x1, y1) in zip(action.path, action.path[1:], strict=False):
-        steps = max(1, -(-max(abs(x1 - x0), abs(y1 - y0)) // _DRAG_STEP_PX))
-        for step in range(1, steps + 1):
-            strokes += [
-                ["pause", _DRAG_PAUSE_S],
-                ["move", x0 + (x1 - x0) * step // steps, y0 + (y1 - y0) * step // steps],
-            ]
-            if len(strokes) == 4:
-                strokes.append(["pause", _REST_S])
-    return [*strokes, ["pause", _REST_S], ["button", button, False]]
+    events: list[InputEvent] = [["move", *action.path[0]], ["button", button, True]]
+    for number, point in enumerate(points_between(action.path)):
+        events += [["pace"], ["move", *point]]
+        if number == 0:
+            events.append(["rest"])
+    return [*events, ["rest"], ["button", button, False]]
 
 
-def _turns(amount: int, forth: int, back: int) -> list[Stroke]:
+def points_between(path: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The points of a path after its first, with others between them, so that no step is longer than `DRAG_STEP_PX`."""
+    points = []
+    for (x0, y0), (x1, y1) in zip(path, path[1:], strict=False):
+        steps = max(1, -(-max(abs(x1 - x0), abs(y1 - y0)) // DRAG_STEP_PX))
+        points += [(x0 + (x1 - x0) * step // steps, y0 + (y1 - y0) * step // steps) for step in range(1, steps + 1)]
+    return points
+
+
+def _notches(amount: int, forth: int, back: int) -> list[InputEvent]:
     return _pressed(forth if amount > 0 else back) * abs(amount)
 
 
-def _held(keys: Sequence[str], inside: list[Stroke]) -> list[Stroke]:
-    keysyms = [_keysym(key) for key in keys]
-    down: list[Stroke] = [["key", keysym, True] for keysym in keysyms]
-    return down + inside + [["key", keysym, False] for keysym in reversed(keysyms)]
+def _holding(keys: Sequence[str], inside: list[InputEvent]) -> list[InputEvent]:
+    if not keys:
+        return inside
+    keysyms = _keysyms(keys)
+    return [["chord", keysyms, True], *inside, ["chord", keysyms, False]]
 
 
-def _keysym(key: str) -> int:
+def _keysyms(keys: Sequence[str]) -> list[int]:
     try:
-        return keysym_of(key)
+        return [keysym_of(key) for key in keys]
     except ValueError as error:
         raise ActionError(str(error)) from None

@@ -41,7 +41,7 @@ def keysym_of(key: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Stroke:
+class Keystroke:
     """One key to press: its keycode, and whether Shift must be held."""
 
     keycode: int
@@ -50,17 +50,17 @@ class Stroke:
 
 @dataclass(slots=True)
 class Batch:
-    """Strokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
+    """Keystrokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
 
     Attributes:
         remap: new meanings of spare keycodes.
-        overwrites: whether one of them had another meaning, that programs may still need for earlier strokes.
-        strokes: the keys to press, one after the other.
+        overwrites: whether one of them had another meaning, that programs may still need for earlier keystrokes.
+        keystrokes: the keys to press, one after the other.
     """
 
     remap: dict[int, int] = field(default_factory=dict)
     overwrites: bool = False
-    strokes: list[Stroke] = field(default_factory=list)
+    keystrokes: list[Keystroke] = field(default_factory=list)
 
 
 class Keyboard:
@@ -73,7 +73,7 @@ class Keyboard:
     """
 
     def __init__(self, mapping: Sequence[Sequence[int]], first_keycode: int, modifiers: Collection[int] = ()) -> None:
-        self._strokes: dict[int, Stroke] = {}
+        self._keystrokes: dict[int, Keystroke] = {}
         self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
         for keycode, keysyms in enumerate(mapping, first_keycode):
             if any(keysyms) or keycode in modifiers or keycode < _FIRST_SPARE:
@@ -84,7 +84,7 @@ class Keyboard:
     def _learn(self, keycode: int, keysyms: Sequence[int]) -> None:
         for level, keysym in enumerate(keysyms[:2]):
             if keysym:
-                self._strokes.setdefault(keysym, Stroke(keycode, level == 1))
+                self._keystrokes.setdefault(keysym, Keystroke(keycode, level == 1))
 
     @property
     def spare_count(self) -> int:
@@ -96,27 +96,27 @@ class Keyboard:
         batches = [Batch()]
         used: set[int] = set()  # spare keycodes that the current batch relies on
         for keysym in keysyms:
-            stroke = self._strokes.get(keysym)
-            if stroke is None:
+            keystroke = self._keystrokes.get(keysym)
+            if keystroke is None:
                 keycode = next(iter(self._spare))
                 if keycode in used:
                     batches.append(Batch())
                     used.clear()
-                stroke = self._assign(keycode, keysym, batches[-1])
-            if stroke.keycode in self._spare:
-                self._spare.move_to_end(stroke.keycode)
-                used.add(stroke.keycode)
-            batches[-1].strokes.append(stroke)
+                keystroke = self._assign(keycode, keysym, batches[-1])
+            if keystroke.keycode in self._spare:
+                self._spare.move_to_end(keystroke.keycode)
+                used.add(keystroke.keycode)
+            batches[-1].keystrokes.append(keystroke)
         return batches
 
-    def _assign(self, keycode: int, keysym: int, batch: Batch) -> Stroke:
+    def _assign(self, keycode: int, keysym: int, batch: Batch) -> Keystroke:
         if self._spare[keycode]:
-            del self._strokes[self._spare[keycode]]
+            del self._keystrokes[self._spare[keycode]]
             batch.overwrites = True
         self._spare[keycode] = keysym
-        self._strokes[keysym] = Stroke(keycode)
+        self._keystrokes[keysym] = Keystroke(keycode)
         batch.remap[keycode] = keysym
-        return self._strokes[keysym]
+        return self._keystrokes[keysym]
 
 
 def runs(remap: dict[int, int]) -> list[tuple[int, list[int]]]:

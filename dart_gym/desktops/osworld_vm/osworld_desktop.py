@@ -4,7 +4,7 @@ Invariants:
     - An action is one `POST /execute`, sent at most once: after a failure nobody knows whether it was carried out, so
       the desktop counts as broken and is not used again.
     - Every request has a deadline; what goes wrong is a `DesktopError` that names address, route and cause.
-    - Nothing that a model wrote is run: a fixed program gets numbers (`osworld_strokes.py`).
+    - Nothing that a model wrote is run: a fixed program gets numbers (`remote_input`).
     - Two sessions of one process never use a machine at the same time.
 
 The machine is used as it is: setting it back between episodes is up to who provides it.
@@ -34,7 +34,7 @@ from dart_gym.core.actions import Action, KeyDown, KeyUp, MouseDown, MouseUp, Wa
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.settling import Settling, differs
-from dart_gym.desktops.input.input_events import strokes_of
+from dart_gym.desktops.input.input_events import InputEvent, input_events
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_machine_url
 
 CONNECT_TIMEOUT_S = 10.0
@@ -212,16 +212,19 @@ class OSWorldDesktop:
         if isinstance(action, Wait):
             await asyncio.sleep(action.seconds)
             return
-        strokes = strokes_of(action, self.spec.width, self.spec.height)
-        if strokes:
-            await self._carry_out(strokes)
+        events = input_events(action, self.spec.width, self.spec.height)
+        if events:
+            await self._carry_out(events)
             self._remember(action)
 
-    async def _carry_out(self, strokes: list[list[Any]]) -> None:
+    async def _carry_out(self, events: list[InputEvent]) -> None:
         answer = await self._json(
             "POST",
             "/execute",
-            json={"command": ["python", "-c", self._program, json.dumps(strokes)], "shell": False},
+            json={
+                "command": ["python", "-c", self._program, json.dumps(events, separators=(",", ":"))],
+                "shell": False,
+            },
             timeout=LONGEST_COMMAND_S,
         )
         if answer.get("returncode") != 0:
@@ -241,7 +244,7 @@ class OSWorldDesktop:
         held, self._held = self._held, []
         for action in reversed(held):
             release: Action = KeyUp(action.key) if isinstance(action, KeyDown) else MouseUp(action.button)  # type: ignore[attr-defined]
-            await self._carry_out(strokes_of(release, self.spec.width, self.spec.height))
+            await self._carry_out(input_events(release, self.spec.width, self.spec.height))
 
     async def settle(self, policy: SettlePolicy) -> SettleResult:
         """Wait until screenshots stop to differ. A screenshot takes its time: two equal ones are often enough."""

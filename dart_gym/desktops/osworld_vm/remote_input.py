@@ -1,7 +1,7 @@
-"""Carries out strokes through XTEST: sent as a whole to a machine with OSWorld's server, and run by its Python.
+"""Carries out input events through XTEST: sent as a whole to a machine with OSWorld's server, and run by its Python.
 
-It uses python-xlib, which pyautogui brings there, and the standard library. `python -c <this> '<strokes as JSON>'`; see
-`osworld_strokes.py` for what they are. Keys and buttons that are still down when a stroke fails are released.
+It uses python-xlib, which pyautogui brings there, and the standard library. `python -c <this> '<events as JSON>'`; see
+`dart_gym.desktops.input.input_events` for what they are. What is still down when one fails is released.
 """
 
 import json
@@ -9,15 +9,18 @@ import sys
 import time
 
 CATCH_UP_S = 0.1  # programs look a keycode's meaning up when they handle its event
+PACE_S = 0.004
+REST_S = 0.1
+SHIFT = 0xFFE1
 
 
-def main(strokes):
-    """Carry out all strokes."""
+def main(events):
+    """Carry out all events."""
     from Xlib import display
 
     hands = Hands(display.Display())
     try:
-        for name, *arguments in strokes:
+        for name, *arguments in events:
             getattr(hands, name)(*arguments)
             hands.display.sync()
     except BaseException:
@@ -32,7 +35,7 @@ class Hands:
         from Xlib import X
 
         self.x, self.display = X, display
-        self.down = {}
+        self.down, self.last_chord = {}, []
         info = display.display.info
         first, count = info.min_keycode, info.max_keycode - info.min_keycode + 1
         rows = display.get_keyboard_mapping(first, count)
@@ -56,20 +59,29 @@ class Hands:
 
     def button(self, number, down):
         """Press or release a button."""
-        kinds = (self.x.ButtonRelease, self.x.ButtonPress)
-        self.fake(kinds[down], number)
+        self.fake((self.x.ButtonRelease, self.x.ButtonPress)[down], number)
         self.note(("button", number), down)
 
     def key(self, keysym, down):
-        """Press or release a key, with Shift where it needs that."""
-        keycode, shift = self.find([keysym])[keysym]
-        if shift and down:
-            self.stroke(self.find([0xFFE1])[0xFFE1][0], True)
-        self.stroke(keycode, down)
-        if shift and not down:
-            self.stroke(self.find([0xFFE1])[0xFFE1][0], False)
+        """Press or release a key alone."""
+        self.press(self.find([keysym])[keysym][0], down)
 
-    def stroke(self, keycode, down):
+    def chord(self, keysyms, down):
+        """Press keys in their order, with Shift before the first that needs it; or release them in reverse order."""
+        if not down:
+            for keycode in reversed(self.last_chord):
+                self.press(keycode, False)
+            return
+        found, shift_key = self.find(keysyms), self.keycodes[SHIFT][0]
+        keycodes = [found[keysym][0] for keysym in keysyms]
+        needing = [i for i, keysym in enumerate(keysyms) if found[keysym][1]]
+        if needing and shift_key not in keycodes:
+            keycodes.insert(needing[0], shift_key)
+        self.last_chord = keycodes
+        for keycode in keycodes:
+            self.press(keycode, True)
+
+    def press(self, keycode, down):
         """Press or release a keycode."""
         self.fake((self.x.KeyRelease, self.x.KeyPress)[down], keycode)
         self.note(("key", keycode), down)
@@ -100,13 +112,13 @@ class Hands:
             found = self.find(keysyms[start:end])
             for keysym in keysyms[start:end]:
                 keycode, shift = found[keysym]
-                shift_key = self.keycodes[0xFFE1][0]
+                shift_key = self.keycodes[SHIFT][0]
                 if shift:
-                    self.stroke(shift_key, True)
-                self.stroke(keycode, True)
-                self.stroke(keycode, False)
+                    self.press(shift_key, True)
+                self.press(keycode, True)
+                self.press(keycode, False)
                 if shift:
-                    self.stroke(shift_key, False)
+                    self.press(shift_key, False)
             start = end
             if start < len(keysyms):
                 self.display.sync()
@@ -124,10 +136,13 @@ class Hands:
             time.sleep(CATCH_UP_S)
         return found
 
-    def pause(self, seconds):
-        """Wait, with everything sent before."""
-        self.display.sync()
-        time.sleep(seconds)
+    def pace(self):
+        """Wait a moment."""
+        time.sleep(PACE_S)
+
+    def rest(self):
+        """Wait until programs have kept up."""
+        time.sleep(REST_S)
 
 
 if __name__ == "__main__":

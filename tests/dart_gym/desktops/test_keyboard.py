@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_gym.core.keys import KEYS
-from dart_gym.desktops.input.keyboard import Keyboard, Stroke, keysym_of, runs
+from dart_gym.desktops.input.keyboard import Keyboard, Keystroke, keysym_of, runs
 
 FIRST = 8
 A, B, LESS, SHIFT = 0x61, 0x62, 0x3C, 0xFFE1
@@ -41,7 +41,7 @@ def test_what_no_key_types_is_refused(character):
 def test_known_characters_need_no_remapping_and_prefer_the_first_key():
     batches = make_keyboard().plan(chars("aA<"))
     assert [batch.remap for batch in batches] == [{}]
-    assert batches[0].strokes == [Stroke(9), Stroke(9, True), Stroke(12, True)]
+    assert batches[0].keystrokes == [Keystroke(9), Keystroke(9, True), Keystroke(12, True)]
 
 
 def test_foreign_characters_get_spare_keycodes_once():
@@ -55,7 +55,7 @@ def test_foreign_characters_get_spare_keycodes_once():
 
 def test_a_text_with_more_foreign_characters_than_spare_keys_is_cut():
     batches = make_keyboard().plan(chars("一二三四五"))
-    assert [len(batch.strokes) for batch in batches] == [3, 2]
+    assert [len(batch.keystrokes) for batch in batches] == [3, 2]
     assert [batch.overwrites for batch in batches] == [False, True]
 
 
@@ -68,17 +68,17 @@ def test_a_later_text_that_reuses_a_keycode_says_so():
 
 
 @given(st.lists(st.text(st.sampled_from("aA<一二三四五六é"), max_size=30), max_size=5))
-def test_strokes_mean_the_text_at_the_time_they_are_sent(texts):
+def test_keystrokes_mean_the_text_at_the_time_they_are_sent(texts):
     keyboard = make_keyboard()
     meaning = {9 + i: row for i, row in enumerate(MAPPING[1:])}
     for text in texts:
         typed = []
         for batch in keyboard.plan(chars(text)):
-            assert not {stroke.keycode for stroke in batch.strokes} - set(meaning)
+            assert not {key.keycode for key in batch.keystrokes} - set(meaning)
             overwritten = [keycode for keycode in batch.remap if any(meaning[keycode])]
             assert batch.overwrites == bool(overwritten)
             meaning.update({keycode: (keysym, keysym) for keycode, keysym in batch.remap.items()})
-            typed += [meaning[stroke.keycode][stroke.shift] for stroke in batch.strokes]
+            typed += [meaning[key.keycode][key.shift] for key in batch.keystrokes]
         assert typed == chars(text)
 
 

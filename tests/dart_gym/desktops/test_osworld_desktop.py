@@ -11,61 +11,16 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from dart_gym import Click, Done, Drag, KeyDown, KeyUp, MouseDown, Move, Press, Scroll, Type, Wait
+from dart_gym import Click, Done, KeyDown, Move, Press, Type, Wait
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
-from dart_gym.desktops.base.desktop import ActionError, DesktopSpec, SettlePolicy
+from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.desktops.input.input_events import strokes_of
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 
 SIZE = {"width": 640, "height": 480}
 
 
-# --- strokes
-
-
-@pytest.mark.parametrize(
-    ("action", "strokes"),
-    [
-        (Move(1, 2), [["move", 1, 2]]),
-        (Click(1, 2), [["move", 1, 2], ["button", 1, True], ["button", 1, False]]),
-        (
-            Click(button="right", count=2, modifiers=("ctrl",)),
-            [
-                ["key", 0xFFE3, True],
-                ["button", 3, True],
-                ["button", 3, False],
-                ["pause", 0.01],
-                ["button", 3, True],
-                ["button", 3, False],
-                ["key", 0xFFE3, False],
-            ],
-        ),
-        (Scroll(dy=-2), [["button", 4, True], ["button", 4, False]] * 2),
-        (Type("aé中\n"), [["text", [0x61, 0xE9, 0x1004E2D, 0xFF0D]]]),
-        (Press(("ctrl", "s")), [["key", k, d] for k, d in ((65507, True), (115, True), (115, False), (65507, False))]),
-        (KeyUp("shift"), [["key", 0xFFE1, False]]),
-        (MouseDown("middle"), [["button", 2, True]]),
-        (Done(), []),
-    ],
-)  # fmt: skip
-def test_actions_become_numbers(action, strokes):
-    assert strokes_of(action, 640, 480) == strokes
-
-
-def test_a_drag_moves_in_small_steps_and_lets_go():
-    strokes = strokes_of(Drag(((0, 0), (100, 0))), 640, 480)
-    assert [stroke for stroke in strokes if stroke[0] == "button"] == [["button", 1, True], ["button", 1, False]]
-    assert [stroke[1] for stroke in strokes if stroke[0] == "move"] == [0, 33, 66, 100]
-
-
-@pytest.mark.parametrize("action", [Click(640, 0), Drag(((0, 0), (0, 480))), Move(-1, 0), Type("\x01")])
-def test_what_cannot_be_done_is_an_action_error_and_nothing_is_sent(action):
-    with pytest.raises(ActionError):
-        strokes_of(action, 640, 480)
-
-
-# --- a real desktop, seen through its api
+# --- a real desktop, seen through its OSWorld API
 
 
 @pytest.fixture
