@@ -107,6 +107,33 @@ class StepResult:
         if (self.terminal is None) != (self.evaluation is None):
             raise ValueError(f"terminal {self.terminal!r} and evaluation {self.evaluation!r} must be set together")
 
+    @classmethod
+    def lost(
+        cls,
+        size: tuple[int, int],
+        detail: str,
+        *,
+        evaluator: str,
+        instruction: str = "",
+        step_index: int = 0,
+        timings: dict[str, float] | None = None,
+        info: dict[str, object] | None = None,
+    ) -> StepResult:
+        """The result of an episode whose environment broke: a black screen, terminal ENV_ERROR, and no score.
+
+        Args:
+            size: height and width of the screen in pixels.
+            detail: what broke, for people.
+            evaluator: who found out: "session" or "cluster".
+            instruction: of the episode, if it is known.
+            step_index: number of actions carried out before.
+            timings: seconds by phase; {} by default.
+            info: see `StepResult`; {} by default.
+        """
+        observation = Observation(np.zeros((*size, 3), np.uint8), instruction, detail)
+        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, evaluator, detail)
+        return cls(observation, TerminalState.ENV_ERROR, evaluation, step_index, timings or {}, info or {})
+
     @property
     def reward(self) -> float:
         """The score at the end of an episode that has one, else 0.0 (look at `evaluation` before training on it)."""

@@ -27,9 +27,10 @@ from dart_gym.core.actions import Action
 from dart_gym.core.errors import DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
+from dart_gym.envs.episode_info import check_options, ending, make_info, make_observation
 from dart_gym.envs.spaces import as_action
-from dart_gym.sessions.episode_info import MAX_SEED, check_options, ending, make_info, make_observation
 from dart_gym.sessions.pacing import pacing_named
+from dart_gym.sessions.reset_request import MAX_SEED, ResetRequest
 
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
 
@@ -81,16 +82,16 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         pacing = pacing_named(given.pop("pacing", self._settings.pacing)).name
         task = self._choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
-        result = self._link.loop.run(self._reset, task, episode_seed, pacing)
+        request = self._settings.request(self._choice, task, episode_seed, pacing)
+        result = self._link.loop.run(self._reset, request)
         return self._observe(result), make_info(result)
 
-    async def _reset(self, task: str | dict[str, Any], seed: int, pacing: str) -> StepResult:
+    async def _reset(self, request: ResetRequest) -> StepResult:
         detail = ""
         for _ in range(RESET_ATTEMPTS):
             if self._session is None:
                 self._session = (await self._link.client()).session()
-            arguments = self._settings.reset_arguments(self._choice, pacing)
-            result = await self._session.reset(task, seed=seed, **arguments)
+            result = await self._session.reset(request, deadline_s=self._settings.deadline_s)
             if result.terminal is None:
                 return result
             detail = result.observation.action_error

@@ -19,15 +19,13 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from dart_gym.cluster.client.client_session import ClientSession
 from dart_gym.cluster.wire.frames import SESSION_OVER, ErrorCode
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import ClusterError, DesktopError, EpisodeStateError
-from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.cluster_link import ClusterLink
-from dart_gym.sessions.episode_info import ending, make_info, make_observation
+from dart_gym.envs.episode_info import ending, make_info, make_observation
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
 FAULTS = (*SESSION_OVER, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.INTERNAL)
@@ -130,17 +128,16 @@ class Dispatcher:
     Args:
         link: to the cluster.
         num_envs: how many environments.
-        height: of the black frame that stands for a lost screen.
-        width: likewise.
+        size: height and width in pixels of the black frame that stands for a lost screen.
         accessibility: whether observations hold the accessibility tree.
 
     Attributes:
         latest: the last result of each environment; None before its first reset and after `abandon`.
     """
 
-    def __init__(self, link: ClusterLink, num_envs: int, height: int, width: int, accessibility: bool = False) -> None:
+    def __init__(self, link: ClusterLink, num_envs: int, size: tuple[int, int], accessibility: bool = False) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs
-        self._link, self._height, self._width, self._accessibility = link, height, width, accessibility
+        self._link, self._size, self._accessibility = link, size, accessibility
         self._sessions: list[ClientSession | None] = [None] * num_envs
         self._request_ids = itertools.count(1)
         self._in_flight: dict[int, int] = {}
@@ -203,7 +200,7 @@ class Dispatcher:
             if not is_fault(error):
                 self._ready.put(_Failure(env_id, request_id, error))
                 return
-            result = self._fault(f"{type(error).__name__}: {error}")
+            result = StepResult.lost(self._size, f"{type(error).__name__}: {error}", evaluator="cluster")
         self._ready.put(Transition(env_id, request_id, submission.is_reset, result, self._accessibility))
 
     def swap(self, env_id: int, session: ClientSession, result: StepResult) -> ClientSession | None:
@@ -212,11 +209,6 @@ class Dispatcher:
         replaced, self._sessions[env_id] = self._sessions[env_id], session
         self.latest[env_id] = result
         return replaced
-
-    def _fault(self, detail: str) -> StepResult:
-        frame = np.zeros((self._height, self._width, 3), np.uint8)
-        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "cluster", detail)
-        return StepResult(Observation(frame, "", detail), TerminalState.ENV_ERROR, evaluation)
 
     def recv(self, min_ready: int, max_ready: int | None = None, timeout: float | None = None) -> list[Transition]:
         """Answers in the order of their arrival. See `DesktopVectorEnv.recv`."""

@@ -20,8 +20,9 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
 from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
-from dart_gym.sessions.episode_info import TaskChoice
+from dart_gym.envs.task_choice import TaskChoice
 from dart_gym.sessions.pacing import pacing_named
+from dart_gym.sessions.reset_request import ResetRequest
 
 RENDER_MODES = ("rgb_array",)
 
@@ -143,16 +144,26 @@ class EnvSettings:
         """Of one environment."""
         return ActionSpace(choice.height, choice.width)
 
-    def reset_arguments(self, choice: TaskChoice, pacing: str | None = None) -> dict[str, Any]:
-        """What every reset of a session gets, besides task and seed."""
-        return {
-            "max_steps": self.max_steps,
-            "time_limit_s": self.time_limit_s,
-            "desktop": choice.override or None,
-            "pacing": pacing or self.pacing,
-            "accessibility": self.accessibility,
-            "deadline_s": self.deadline_s,
-        }
+    def request(
+        self, choice: TaskChoice, task: str | dict[str, Any], seed: int, pacing: str | None = None
+    ) -> ResetRequest:
+        """What a reset asks a session for.
+
+        Args:
+            choice: the environment's tasks, which know its screen and machine.
+            task: the episode's.
+            seed: of the task's initial state.
+            pacing: instead of the environment's.
+        """
+        return ResetRequest(
+            task,
+            seed,
+            max_steps=self.max_steps,
+            time_limit_s=self.time_limit_s,
+            desktop=choice.override or None,
+            pacing=pacing or self.pacing,
+            accessibility=self.accessibility,
+        )
 
 
 def osworld_options(task: str | None, options: EnvOptions) -> EnvOptions:

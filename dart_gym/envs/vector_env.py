@@ -37,9 +37,10 @@ from dart_gym.core.errors import ConfigurationError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.dispatcher import Dispatcher, Operation, Submission, Transition
 from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
+from dart_gym.envs.episode_info import check_options, ending, make_info, make_observation, stack_infos
 from dart_gym.envs.prefetch import Draw, Prefetch
 from dart_gym.envs.spaces import as_action
-from dart_gym.sessions.episode_info import MAX_SEED, check_options, ending, make_info, make_observation, stack_infos
+from dart_gym.sessions.reset_request import MAX_SEED
 
 OPTIONS = ("task_ids", "tasks", "reset_mask")
 
@@ -96,8 +97,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         link = settings.link()
-        height, width = self._choice.height, self._choice.width
-        self._dispatcher = Dispatcher(link, num_envs, height, width, settings.accessibility)
+        size = self._choice.height, self._choice.width
+        self._dispatcher = Dispatcher(link, num_envs, size, settings.accessibility)
         self._automatic: np.random.Generator | None = None  # draws the episodes of autoreset
         self._prefetch = Prefetch(link, prefetch, self._draw_automatic, self._start_ahead, settings.deadline_s)
 
@@ -179,11 +180,11 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return self._dispatcher.submit([Submission(i, True, self._reset_operation(i, draw)) for i, draw in draws])
 
     def _reset_operation(self, env_id: int, draw: Draw) -> Operation:
-        arguments = self._settings.reset_arguments(self._choices[env_id])
-        return lambda session: session.reset(draw.task, seed=draw.seed, **arguments)
+        request = self._settings.request(self._choices[env_id], draw.task, draw.seed)
+        return lambda session: session.reset(request, deadline_s=self._settings.deadline_s)
 
     async def _start_ahead(self, session: ClientSession, draw: Draw) -> StepResult:
-        return await session.reset(draw.task, seed=draw.seed, **self._settings.reset_arguments(self._choice))
+        return await self._reset_operation(0, draw)(session)
 
     def _step_operation(self, action: Action) -> Operation:
         return lambda session: session.step(action, deadline_s=self._settings.deadline_s)

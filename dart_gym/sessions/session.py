@@ -11,59 +11,25 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from dart_gym.core.actions import Action, Done, Fail
-from dart_gym.core.errors import ConfigurationError, DesktopError, EpisodeStateError, EvaluationFailure, TaskError
+from dart_gym.core.errors import DesktopError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, PhaseTimer
-from dart_gym.desktops.osworld_vm.machine_address import check_url
 from dart_gym.sessions.pacing import Pacing, describe, pacing_named
+from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.slot import Slot
-from dart_gym.tasks.catalog import registry
 from dart_gym.tasks.catalog.scenario import Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
 ACCESSIBILITY_S = 10.0
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
-_OVERRIDES = ("width", "height", "osworld_url")
-
-
-def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | None = None) -> Task:
-    """Return the task that an id or a JSON stands for, on a screen of the asked size.
-
-    Args:
-        task: an id such as "miniwob/click-tab", an OSWorld JSON, or a task.
-        desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
-            OSWorld's server that replaces its desktop.
-
-    Raises:
-        UnknownTaskError: no such task.
-        TaskError: a malformed one.
-        ConfigurationError: a bad override.
-    """
-    found = task if isinstance(task, Task) else registry.get_task(task)
-    if not desktop:
-        return found
-    for key, value in desktop.items():
-        if key not in _OVERRIDES:
-            raise ConfigurationError(f"cannot override {key!r} of a desktop; possible: {', '.join(_OVERRIDES)}")
-        if key == "osworld_url":
-            check_url(value)
-        elif isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
-            raise ConfigurationError(f"{key} of a desktop must be an integer in [16, 16384] pixels, got {value!r}")
-    changes = dict(desktop)
-    if "osworld_url" in changes:
-        changes |= {"kind": "osworld", "url": changes.pop("osworld_url"), "profile": "osworld"}
-    return dataclasses.replace(found, desktop=dataclasses.replace(found.desktop, **changes))
 
 
 @dataclass(slots=True)
@@ -103,47 +69,33 @@ class Session:
 
     async def reset(
         self,
-        task: str | dict[str, Any] | Task,
+        task: ResetRequest | str | dict[str, Any] | Task,
         *,
-        seed: int,
-        max_steps: int | None = None,
-        time_limit_s: float | None = None,
-        desktop: dict[str, Any] | None = None,
-        pacing: str | None = None,
-        accessibility: bool = False,
         deadline_s: float = DEFAULT_DEADLINE_S,
+        **fields: Any,
     ) -> StepResult:
         """Start an episode and return its first observation.
 
         Args:
-            task: an id, an OSWorld JSON, or a task.
-            seed: of the task's initial state; equal seeds give equal episodes where the suite can.
-            max_steps: the step limit; the task's own by default.
-            time_limit_s: wall-clock limit of the episode, looked at after each step; none by default.
-            desktop: "width", "height", "osworld_url" instead of the task's.
-            pacing: "settle" (wait until the screen stands still, the default) or "osworld" (its fixed pauses, 60 s
-                after the set-up and 2 s after an action, which the deadline must leave room for).
-            accessibility: whether observations hold the accessibility tree, which programs of the profile "osworld"
-                tell; it takes seconds on a screen with many elements, and is cut off after `ACCESSIBILITY_S`.
-            deadline_s: of this operation.
+            task: a request, or its task.
+            deadline_s: seconds that this operation may take.
+            fields: those of `ResetRequest` besides the task ("seed", "max_steps", ...), where none is given.
 
         Raises:
             UnknownTaskError, TaskError, ConfigurationError: the arguments are wrong.
             MissingDependencyError: the machine cannot run such a desktop.
         """
+        request = ResetRequest.of(task, fields)
         started = time.perf_counter()
         self._episode = None
-        resolved = resolve_task(task, desktop)
-        if max_steps is not None and max_steps < 1:
-            raise ConfigurationError(f"max_steps must be at least 1, got {max_steps}")
-        chosen = pacing_named(pacing)
-        info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": seed}
-        info |= describe(chosen, None)
+        resolved, pacing = request.resolve(), pacing_named(request.pacing)
+        info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": request.seed}
+        info |= describe(pacing, None)
         timer = PhaseTimer({"queue": 0.0})
         try:
             async with asyncio.timeout(deadline_s):
-                episode = await self._start(resolved, seed, chosen, info, timer)
-                episode.accessibility = accessibility
+                episode = await self._start(resolved, request.seed, pacing, info, timer)
+                episode.accessibility = request.accessibility
                 observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._slot.discard()
@@ -151,8 +103,8 @@ class Session:
         except BaseException:
             self._slot.discard()
             raise
-        episode.max_steps = max_steps or resolved.max_steps
-        episode.ends_at = time.monotonic() + time_limit_s if time_limit_s is not None else math.inf
+        episode.max_steps = request.max_steps or resolved.max_steps
+        episode.ends_at = math.inf if request.time_limit_s is None else time.monotonic() + request.time_limit_s
         self._episode = episode
         return _result(observation, None, None, 0, info, timer, started)
 
@@ -325,7 +277,13 @@ def _lost(
     timer: PhaseTimer,
     started: float,
 ) -> StepResult:
-    """The result of an episode whose environment broke: a black screen and no score."""
-    observation = Observation(np.zeros((spec.height, spec.width, 3), np.uint8), instruction, detail)
-    evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "session", detail)
-    return _result(observation, TerminalState.ENV_ERROR, evaluation, step_index, info, timer, started)
+    timings = timer.seconds | {"total": time.perf_counter() - started}
+    return StepResult.lost(
+        (spec.height, spec.width),
+        detail,
+        evaluator="session",
+        instruction=instruction,
+        step_index=step_index,
+        timings=timings,
+        info=dict(info),
+    )

@@ -13,10 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import websockets
 from websockets.asyncio.client import ClientConnection
 
@@ -26,9 +24,9 @@ from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
 from dart_gym.core.actions import Action, action_from_dict, action_to_dict
 from dart_gym.core.errors import ClusterError, ProtocolError
-from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.core.outcomes import StepResult, TerminalState
+from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.session import DEFAULT_DEADLINE_S
-from dart_gym.tasks.catalog.registry import task_from_file
 
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
@@ -77,36 +75,24 @@ class ClientSession:
 
     async def reset(
         self,
-        task: str | dict[str, Any],
+        task: ResetRequest | str | dict[str, Any],
         *,
-        seed: int,
-        max_steps: int | None = None,
-        time_limit_s: float | None = None,
-        desktop: dict[str, Any] | None = None,
-        pacing: str | None = None,
-        accessibility: bool = False,
         deadline_s: float = DEFAULT_DEADLINE_S,
+        **fields: Any,
     ) -> StepResult:
         """Start an episode; waits for a free desktop within the deadline. See `Session.reset`.
 
-        A path that ends in ".json" is read on this side.
+        Args:
+            task: a request, or its task; a file of a task is read on this side.
+            deadline_s: seconds that this operation may take, with the wait.
+            fields: those of `ResetRequest` besides the task ("seed", "max_steps", ...), where none is given.
 
         Raises:
             ClusterError: no desktop was free (code CAPACITY), or the cluster is unreachable.
             UnknownTaskError, TaskError, ConfigurationError, MissingDependencyError: as on the other side.
         """
-        if isinstance(task, str) and task.endswith(".json"):
-            task = task_from_file(Path(task)).raw
+        arguments = ResetRequest.of(task, fields).to_wire()
         self._last = None
-        arguments = {
-            "task": task,
-            "seed": int(seed),
-            "max_steps": max_steps,
-            "time_limit_s": time_limit_s,
-            "desktop": desktop,
-            "pacing": pacing,
-            "accessibility": accessibility,
-        }
         waited = 0.0
         if len(self._servers.records) > 1 and not self._holds_slot:
             waited = await self._stand_in_line(deadline_s)
@@ -256,7 +242,16 @@ class ClientSession:
             if error.code not in _SESSION_GONE or self._last is None:
                 raise
             last, self._last = self._last, None
-            return _lost(last, str(error))
+            seen = last.observation
+            return StepResult.lost(
+                seen.screenshot.shape[:2],
+                str(error),
+                evaluator="cluster",
+                instruction=seen.instruction,
+                step_index=last.step_index,
+                timings={"total": 0.0},
+                info=last.info,
+            )
 
     async def _call(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
         """Send a request until its reply comes; raises the error that the reply holds."""
@@ -380,10 +375,3 @@ class ClientSession:
 
 def _waited(reply: Reply) -> float:
     return float(reply.result.get("queue", 0.0))
-
-
-def _lost(last: StepResult, detail: str) -> StepResult:
-    """The result of a step of an episode that the cluster lost."""
-    observation = Observation(np.zeros_like(last.observation.screenshot), last.observation.instruction, detail)
-    evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, "cluster", detail)
-    return StepResult(observation, TerminalState.ENV_ERROR, evaluation, last.step_index, {"total": 0.0}, last.info)

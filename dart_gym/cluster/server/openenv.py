@@ -31,7 +31,7 @@ from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import TerminalState
-from dart_gym.sessions.episode_info import DEFAULT_TASK, MAX_SEED
+from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED
 
 PATHS = ("/ws", "/openenv/ws")
 DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another

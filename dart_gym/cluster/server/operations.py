@@ -17,7 +17,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from dart_gym.cluster.pool.desktop_pool import Pool
@@ -37,7 +36,8 @@ from dart_gym.core.errors import (
 )
 from dart_gym.core.outcomes import EvaluationStatus, StepResult, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.sessions.session import Session, resolve_task
+from dart_gym.sessions.reset_request import ResetRequest
+from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.task import Task
 
@@ -222,37 +222,30 @@ class Operations:
 
     async def _reset(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
         deadline = time.monotonic() + request.deadline_ms / 1000
-        arguments = _ResetArguments.parse(request.args)
+        asked = ResetRequest.from_wire(request.args)
         self._refuse_when_closing()
-        task = self._resolve(arguments)
+        task = self._resolve(asked)
         session, slot, waited = await self._lend(served, task.desktop, request.deadline_ms / 1000, gone)
         slot.task = task.id
         left = max(0.0, deadline - time.monotonic())
         async with self._prepared(served, slot, task.desktop, left, gone) as prepared_s:
             waited += prepared_s
             with slot.working("reset" if slot.fits(task.desktop) else "boot"):
-                result = await session.reset(
-                    task,
-                    seed=arguments.seed,
-                    max_steps=arguments.max_steps,
-                    time_limit_s=arguments.time_limit_s,
-                    pacing=arguments.pacing,
-                    accessibility=arguments.accessibility,
-                    deadline_s=max(0.0, deadline - time.monotonic()),
-                )
+                left = max(0.0, deadline - time.monotonic())
+                result = await session.reset(dataclasses.replace(asked, task=task, desktop=None), deadline_s=left)
         result.timings["queue"] = waited
         result.timings["total"] += waited
         slot.episodes += result.terminal is None
         return self._step_reply(request, result)
 
-    def _resolve(self, arguments: _ResetArguments) -> Task:
-        name = arguments.task
-        if isinstance(name, str) and name.endswith(".json"):
+    def _resolve(self, asked: ResetRequest) -> Task:
+        name = asked.task if isinstance(asked.task, str) else ""
+        if name.endswith(".json"):
             raise UnknownTaskError(f"{name!r} is a file of the client's machine: send its content")
-        suite = name.partition("/")[0] if isinstance(name, str) else ""
+        suite = name.partition("/")[0]
         if ":" in suite and not {"*", suite} & {*self._suites}:
             raise ConfigurationError(f"this cluster may not import the suite {suite!r}: start it with --suite {suite}")
-        task = resolve_task(name, arguments.desktop)
+        task = asked.resolve()
         url = task.desktop.url
         if url and "*" not in self._osworld_urls and url not in self._osworld_urls:
             raise ConfigurationError(f"this cluster may not use {url}: start it with --osworld-url {url}")
@@ -293,33 +286,6 @@ class Operations:
             if result.evaluation.status is not EvaluationStatus.OK:
                 self._counters[result.evaluation.status] += 1
         return frames.step_reply(request.id, result)
-
-
-@dataclass(frozen=True, slots=True)
-class _ResetArguments:
-    task: str | dict[str, Any]
-    seed: int
-    max_steps: int | None
-    time_limit_s: float | None
-    desktop: dict[str, Any] | None
-    pacing: str | None
-    accessibility: bool
-
-    @classmethod
-    def parse(cls, args: dict[str, Any]) -> _ResetArguments:
-        """Check the types of what came over the wire; raises `ProtocolError`."""
-        match {"pacing": None, "accessibility": False, **args}:
-            case {
-                "task": str() | dict() as task,
-                "seed": int(seed),
-                "max_steps": int() | None as max_steps,
-                "time_limit_s": float() | int() | None as time_limit_s,
-                "desktop": dict() | None as desktop,
-                "pacing": str() | None as pacing,
-                "accessibility": bool(accessibility),
-            }:
-                return cls(task, seed, max_steps, time_limit_s, desktop, pacing, accessibility)
-        raise ProtocolError("reset takes task, seed, max_steps, time_limit_s, desktop, pacing and accessibility")
 
 
 def _why_not_booted(pool: Pool) -> str:

@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import check_env
 import dart_gym
 from dart_gym.core.errors import ConfigurationError, EpisodeStateError, UnknownTaskError
 from dart_gym.envs.desktop_env import DesktopEnv
-from dart_gym.sessions.episode_info import TIMINGS
+from dart_gym.envs.episode_info import TIMINGS
 
 ID = "DartGym/Desktop-v0"
 pytestmark = pytest.mark.usefixtures("one_private_cluster")

@@ -24,7 +24,8 @@ from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy, SettleResu
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.sessions import pacing
 from dart_gym.sessions.pacing import OSWORLD, SETTLE, Pacing, describe, pacing_named
-from dart_gym.sessions.session import Session, resolve_task
+from dart_gym.sessions.reset_request import resolve_task
+from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog import registry
 

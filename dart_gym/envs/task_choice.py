@@ -1,32 +1,23 @@
-"""What the Gymnasium environments share: which task an episode gets, and how a step's result looks to Gymnasium.
+"""Which task an episode of an environment gets.
 
 Invariants:
     - All tasks of one environment have one screen size, known before any desktop boots.
-    - Every info has the same keys with values of the same types (text "", number nan where there is nothing).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
-from dart_gym.core.outcomes import StepResult, TerminalState
-from dart_gym.core.suggestions import suggest
-from dart_gym.sessions.session import resolve_task
+from dart_gym.sessions.reset_request import DEFAULT_TASK, resolve_task
 from dart_gym.tasks.catalog import registry
-from dart_gym.tasks.catalog.task import Task
 
 OSWORLD_SCREEN = (1920, 1080)
 NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the reset option task_id or task"
-DEFAULT_TASK = "miniwob/click-test"
-TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "accessibility", "evaluate", "total")
-MAX_SEED = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +27,7 @@ class TaskChoice:
     Attributes:
         task_ids: from which an episode's task is drawn when a reset names none.
         height: of every screen, in pixels.
-        width: likewise.
+        width: of every screen, in pixels.
         override: "width" and "height" given by the user, which replace those of the tasks.
     """
 
@@ -119,7 +110,7 @@ class TaskChoice:
             ValueError: its screen has another size.
             UnknownTaskError, TaskError: no such task, or a malformed one.
         """
-        resolved: Task = resolve_task(task, self.override)
+        resolved = resolve_task(task, self.override)
         spec = resolved.desktop
         if (spec.height, spec.width) != (self.height, self.width):
             raise ValueError(
@@ -127,74 +118,3 @@ class TaskChoice:
                 f"{self.width}x{self.height}: make another environment, or give it width and height"
             )
         return task if isinstance(task, dict) or not task.endswith(".json") else resolved.raw
-
-
-def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[str, Any]:
-    """A copy of the options of a reset; raises `ValueError` for an unknown one, with near names."""
-    names = tuple(known)
-    for key in options or {}:
-        if key not in names:
-            raise ValueError(f"unknown reset option {key!r}; {suggest(key, names)}")
-    return dict(options or {})
-
-
-def make_observation(result: StepResult, *, accessibility: bool = False) -> dict[str, Any]:
-    """A result's observation as the member of the observation space."""
-    observation = result.observation
-    tree = {"accessibility_tree": observation.accessibility_tree or ""} if accessibility else {}
-    return {
-        "screenshot": observation.screenshot,
-        "instruction": observation.instruction,
-        "action_error": observation.action_error,
-        **tree,
-    }
-
-
-def make_info(result: StepResult) -> dict[str, Any]:
-    """A result's info."""
-    evaluation, timings = result.evaluation, result.timings
-    score = evaluation.score if evaluation else None
-    return {
-        "task_id": str(result.info.get("task_id", "")),
-        "task_hash": str(result.info.get("task_hash", "")),
-        "seed": int(result.info.get("seed", 0)),  # type: ignore[call-overload]  # an integer on every path
-        "pacing": str(result.info.get("pacing", "")),
-        "settled": bool(result.info.get("settled", True)),
-        "osworld_api": json.dumps(api) if (api := result.info.get("osworld_api")) else "",
-        "settle_s": float(result.info.get("settle_s", 0.0)),  # type: ignore[arg-type]  # a number on every path
-        "step_index": result.step_index,
-        "terminal": str(result.terminal or ""),
-        "score": float("nan") if score is None else float(score),
-        "evaluation_status": str(evaluation.status) if evaluation else "",
-        "evaluation_detail": evaluation.detail if evaluation else "",
-        "action_error": result.observation.action_error,
-        "env_fault": result.terminal is TerminalState.ENV_ERROR,
-        **{f"timing/{phase}": float(timings.get(phase, 0.0)) for phase in TIMINGS},
-    }
-
-
-def stack_infos(infos: Mapping[int, dict[str, Any]], num_envs: int) -> dict[str, Any]:
-    """Infos of some environments by number, as Gymnasium's vector environments give them: arrays, and masks "_key".
-
-    All infos have the same keys and types (`make_info`), so that no array's type hangs on who comes first.
-    """
-    if not infos:
-        return {}
-    ids = np.fromiter(infos, np.intp, len(infos))
-    present = np.zeros(num_envs, np.bool_)
-    present[ids] = True
-    stacked: dict[str, Any] = {}
-    for key, value in next(iter(infos.values())).items():
-        plain = type(value) in (bool, int, float)
-        column: NDArray[Any] = np.zeros(num_envs, type(value)) if plain else np.full(num_envs, None, object)
-        for i, info in infos.items():
-            column[i] = info[key]
-        stacked[key], stacked[f"_{key}"] = column, present.copy()
-    return stacked
-
-
-def ending(result: StepResult) -> tuple[bool, bool]:
-    """(terminated, truncated) of a result."""
-    if result.terminal is None:
-        return False, False
-    return not result.terminal.truncated, result.terminal.truncated

@@ -1,0 +1,122 @@
+"""What a reset asks for: one object from an environment to the session that plays.
+
+Invariants:
+    - Values that cannot be meant are refused when a request is made, on the side of whoever asks.
+    - The task is looked up once, on the side that plays (`resolve`). A task's file is read on the side that asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_gym.core.errors import ConfigurationError, ProtocolError
+from dart_gym.desktops.osworld_vm.machine_address import check_url
+from dart_gym.sessions.pacing import pacing_named
+from dart_gym.tasks.catalog.registry import get_task, task_from_file
+from dart_gym.tasks.catalog.task import Task
+
+DEFAULT_TASK = "miniwob/click-test"
+MAX_SEED = 2**31 - 1
+_OVERRIDES = ("width", "height", "osworld_url")
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequest:
+    """An episode to be.
+
+    Attributes:
+        task: an id such as "miniwob/click-tab", an OSWorld JSON or the path of its file (*.json), or a task.
+        seed: of the task's initial state; equal seeds give equal episodes where the suite can.
+        max_steps: the step limit; the task's own by default.
+        time_limit_s: wall-clock limit of the episode in seconds, looked at after each step; none by default.
+        desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
+            OSWorld's server that replaces its desktop.
+        pacing: "settle" (wait until the screen stands still, the default) or "osworld" (its fixed pauses, 60 s after
+            the set-up and 2 s after an action, which the deadline must leave room for).
+        accessibility: whether observations hold the accessibility tree, which programs of the profile "osworld" tell;
+            it takes seconds on a screen with many elements, and is cut off after `session.ACCESSIBILITY_S`.
+
+    Raises:
+        ConfigurationError: no such pacing, or a step limit below 1.
+    """
+
+    task: str | dict[str, Any] | Task
+    seed: int
+    max_steps: int | None = None
+    time_limit_s: float | None = None
+    desktop: dict[str, Any] | None = None
+    pacing: str | None = None
+    accessibility: bool = False
+
+    def __post_init__(self) -> None:
+        pacing_named(self.pacing)
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ConfigurationError(f"max_steps must be at least 1, got {self.max_steps}")
+
+    @classmethod
+    def of(cls, task: ResetRequest | str | dict[str, Any] | Task, fields: dict[str, Any]) -> ResetRequest:
+        """A request with some fields replaced, or one for a task with the other fields by name."""
+        return dataclasses.replace(task, **fields) if isinstance(task, ResetRequest) else cls(task, **fields)
+
+    def resolve(self) -> Task:
+        """The task that is asked for, on the asked desktop; see `resolve_task`."""
+        return resolve_task(self.task, self.desktop)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values, with the content of a task's file instead of its path.
+
+        Raises:
+            UnknownTaskError, TaskError: the file cannot be read, or is no task.
+        """
+        task: Any = self.task.raw if isinstance(self.task, Task) else self.task
+        if isinstance(task, str) and task.endswith(".json"):
+            task = task_from_file(Path(task)).raw
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "task": task, "seed": int(self.seed)}
+
+    @classmethod
+    def from_wire(cls, values: dict[str, Any]) -> ResetRequest:
+        """A request from what came over the wire; raises `ProtocolError` where the types are wrong."""
+        match {"pacing": None, "accessibility": False, **values}:
+            case {
+                "task": str() | dict() as task,
+                "seed": int(seed),
+                "max_steps": int() | None as max_steps,
+                "time_limit_s": float() | int() | None as time_limit_s,
+                "desktop": dict() | None as desktop,
+                "pacing": str() | None as pacing,
+                "accessibility": bool(accessibility),
+            }:
+                return cls(task, seed, max_steps, time_limit_s, desktop, pacing, accessibility)
+        raise ProtocolError(f"reset takes {', '.join(cls.__slots__[:-1])} and {cls.__slots__[-1]}")
+
+
+def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | None = None) -> Task:
+    """The task that an id, a JSON or its file stands for, on a desktop with the asked values.
+
+    Args:
+        task: see `ResetRequest.task`.
+        desktop: see `ResetRequest.desktop`.
+
+    Raises:
+        UnknownTaskError: no such task.
+        TaskError: a malformed one.
+        ConfigurationError: a value of a desktop that there is not, or that is not possible.
+    """
+    found = task if isinstance(task, Task) else get_task(task)
+    if not desktop:
+        return found
+    for key, value in desktop.items():
+        if key not in _OVERRIDES:
+            raise ConfigurationError(f"cannot override {key!r} of a desktop; possible: {', '.join(_OVERRIDES)}")
+        if key == "osworld_url":
+            check_url(value)
+        elif isinstance(value, bool) or not isinstance(value, int) or not 16 <= value <= 16384:
+            raise ConfigurationError(f"{key} of a desktop must be an integer in [16, 16384] pixels, got {value!r}")
+    changes = dict(desktop)
+    if "osworld_url" in changes:
+        changes |= {"kind": "osworld", "url": changes.pop("osworld_url"), "profile": "osworld"}
+    return dataclasses.replace(found, desktop=dataclasses.replace(found.desktop, **changes))
