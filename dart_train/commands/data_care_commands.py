@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -48,6 +49,7 @@ def status(
         now = data.status()
     if as_json:
         shown = {"census": now.census.parts(), "newest_version": now.newest_version, "diagnosis": now.diagnosis}
+        shown["serving"] = {name: life.version for life in now.versions for name in life.replicas}
         typer.echo(json.dumps({**shown, **now.figures}))
     else:
         show_status(now, Console())
@@ -73,6 +75,8 @@ def show_status(now: Status, console: Console) -> None:
             padding=(0, 2),
         )
     )
+    if now.versions:
+        console.print(_versions(now))
     if now.tasks:
         console.print(_tasks(now))
     if now.pool:
@@ -109,6 +113,22 @@ def _histogram(title: str, counts: Mapping[int, int]) -> RenderableType:
         table.add_row(str(age), str(count), Bar(most, 0, count, width=BAR_WIDTH, color="cyan"))
     if not counts:
         table.add_row(Text("none", "dim"), "", "")
+    return table
+
+
+def _versions(now: Status) -> Table:
+    table = Table(title="versions of the weights", title_justify="left")
+    for name in ("version", "published", "files", "served by"):
+        table.add_column(name)
+    for life in now.versions:
+        table.add_row(
+            f"v{life.version}",
+            "not yet"
+            if life.published_at is None
+            else f"{datetime.fromtimestamp(life.published_at):%Y-%m-%d %H:%M:%S}",
+            "there" if life.retired_at is None else "removed",
+            Text(", ".join(life.replicas) or "-"),
+        )
     return table
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from dart_train.data.store.schema import checkpoint_meta, serving
+from dart_train.data.store.schema import NAME_LENGTH, checkpoint_meta, serving
 from dart_train.data.store.sql_store import now
 
 _serving, _meta = serving.c, checkpoint_meta.c
@@ -35,6 +35,7 @@ class VersionLife:
 
 def serve(connection: sa.Connection, run_id: str, replica: str, version: int | None) -> None:
     """Write down that a replica serves a version from now on; None: that it serves none."""
+    replica = replica[:NAME_LENGTH]
     current = (_serving.run_id == run_id) & (_serving.replica == replica) & _serving.ended_at.is_(None)
     query = sa.select(_serving.version).where(current).with_for_update()
     if list(connection.execute(query).scalars()) == [version]:

@@ -17,9 +17,9 @@ from dart_train.data.curation import experience_pool as pool
 from dart_train.data.curation.experience_pool import PoolCount
 from dart_train.data.curation.rules import Census, oldest_allowed
 from dart_train.data.groups import checkpoint_rows
-from dart_train.data.insight import statistics
+from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.diagnosis import Evidence, explain
-from dart_train.data.insight.serving import serving_now
+from dart_train.data.insight.serving import VersionLife
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.store.schema import (
     CheckpointStatus,
@@ -37,6 +37,8 @@ from dart_train.data.store.sql_store import now
 _meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c
 RECENT_S = 600.0
 """How long ago a lease was taken whose staleness the metrics show."""
+VERSIONS_SHOWN = 5
+"""The newest versions that a status shows, beside those that are served."""
 DROPPING = ("stale", "no_signal", "too_easy", "untrainable", "surplus", "corrupt", "replaced", "unselected")
 """Counts of a census that say that a rule dropped trajectories."""
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
@@ -70,6 +72,7 @@ class Status:
         dropped_groups: groups by the rule that dropped them.
         decisions: decisions of curation by "rule: verdict".
         leases: those held now.
+        versions: the newest versions of the weights and those that are served, newest first.
         figures: what a line of metrics has beyond the census.
     """
 
@@ -87,6 +90,7 @@ class Status:
     dropped_groups: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     leases: tuple[Held, ...] = ()
+    versions: tuple[VersionLife, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -149,7 +153,7 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
         .group_by(lease.c.holder)
     )
     return Evidence(
-        serving=tuple(serving_now(connection, run_id).values()) or _in_window(connection, run_id, oldest),
+        serving=tuple(serving.serving_now(connection, run_id).values()) or _in_window(connection, run_id, oldest),
         stale=_stale_versions(connection, run_id, oldest),
         making=_making(connection, run_id, oldest),
         no_signal={float(reward): count for reward, count in connection.execute(dry)},
@@ -223,6 +227,7 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
             for rule, verdict, count in connection.execute(decided.group_by(_decision.rule, _decision.verdict))
         },
         leases=_leases(connection, run_id),
+        versions=_versions(connection, run_id),
         figures=figures_of(connection, run_id, census, newest, oldest),
     )
 
@@ -262,6 +267,11 @@ def _dropped_groups(connection: sa.Connection, run_id: str) -> dict[str, int]:
     dropped = (_group.run_id == run_id) & (_group.reason != "")
     query = sa.select(_group.reason, sa.func.count()).where(dropped).group_by(_group.reason).order_by(_group.reason)
     return {reason: count for reason, count in connection.execute(query)}
+
+
+def _versions(connection: sa.Connection, run_id: str) -> tuple[VersionLife, ...]:
+    lives = serving.version_lives(connection, run_id)
+    return tuple(life for index, life in enumerate(lives) if index < VERSIONS_SHOWN or life.replicas)
 
 
 def _leases(connection: sa.Connection, run_id: str) -> tuple[Held, ...]:

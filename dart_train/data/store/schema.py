@@ -324,7 +324,7 @@ serving = sa.Table(
     metadata,
     sa.Column("id", _ID, primary_key=True, autoincrement=True),
     sa.Column("run_id", _NAME, nullable=False),
-    sa.Column("replica", sa.String(64), nullable=False),
+    sa.Column("replica", _NAME, nullable=False),
     sa.Column("version", sa.Integer(), nullable=False),
     sa.Column("started_at", sa.Double(), nullable=False),
     sa.Column("ended_at", sa.Double(), comment="NULL while it serves"),

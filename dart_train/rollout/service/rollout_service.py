@@ -41,6 +41,7 @@ from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.service.batch_gate import BatchGate, make_batches
 from dart_train.rollout.service.planner import Planner
+from dart_train.rollout.service.serving_record import ServingRecord
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 _log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class RolloutService:
         self._cpu_started = time.process_time()
         self._pool: EnginePool
         self._sync: WeightSync
+        self._serving: ServingRecord
         self._recorder: Recorder
         self._workers: Workers
 
@@ -149,6 +151,7 @@ class RolloutService:
                 self._assemble(directory)
                 async with self._pool:
                     await self._run_all()
+                await self._serving.end()
         finally:
             await asyncio.to_thread(self._recorder.close, self.config.record_grace_s)
         self._write_metrics()
@@ -196,6 +199,7 @@ class RolloutService:
         self._sync = WeightSync(
             self._newest_weights, self._pool, interval_s=config.sync_interval_s, availability=self.dependencies.database
         )
+        self._serving = ServingRecord(self.data.serving, self._pool)
         self._workers = Workers(
             config,
             self.scheduler,
@@ -209,7 +213,7 @@ class RolloutService:
     def _helpers(self) -> list[Coroutine[Any, Any, None]]:
         """What goes on beside the workers."""
         planner = Planner(self.config, self.data, self.scheduler, self._workers, self.dependencies.database)
-        helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines()]
+        helpers = [self._sync.run(), planner.run(), self._keep_metrics(), self._look_at_engines(), self._serving.run()]
         if self.scheduler.batches is not None:
             gate = BatchGate(
                 self.scheduler.batches,

@@ -75,6 +75,11 @@ def test_status_shows_and_gives_json(config, data):
     figures = json.loads(text)
     assert figures["census"]["eligible"] == 2
     assert figures["groups_ready_by_task"] == {"fake/button": 1}
+    assert figures["serving"] == {}
+    data.publish(3, "s3://bucket/v3")
+    data.serving("r0@host", 3)
+    _, text = run("status", config, "--json")
+    assert json.loads(text)["serving"] == {"r0@host": 3}
 
 
 def test_check_tells_damage_by_its_exit_status_and_repairs_on_request(config, data):

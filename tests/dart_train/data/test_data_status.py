@@ -78,6 +78,10 @@ def test_why_names_what_the_engines_really_serve(busy):
     busy.serving("r0", 7)
     busy.serving("r1", 5)  # one that missed an update: its rollouts will be stale as well
     assert "(serving versions {5,7}; rows carry {3,4})" in busy.diagnose()
+    output = io.StringIO()
+    show_status(busy.status(), Console(file=output, width=140))
+    row = next(line for line in output.getvalue().splitlines() if "r1" in line)
+    assert "v5" in row and "r0" not in row
 
 
 def test_the_same_numbers_go_to_the_metrics(busy, tmp_path):

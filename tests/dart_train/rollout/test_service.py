@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from echo_engine import EchoEngine
 from pool_builders import until
 from service_parts import CLICK, TASKS, config_of, groups_of
@@ -22,7 +24,9 @@ from dart_gym.core.errors import ClusterError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import DatabaseGoneError
+from dart_train.data.insight import serving
 from dart_train.data.manager.data_manager import DataManager
+from dart_train.data.store import schema
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.service.rollout_service import RolloutService
 from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
@@ -220,6 +224,11 @@ async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, m
     await run
 
 
+def served(data: DataManager) -> dict[str, int]:
+    """Which version each replica serves, as the data manager knows it."""
+    return data.read(serving.serving_now)
+
+
 @pytest.mark.train
 @pytest.mark.e2e
 async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
@@ -236,9 +245,13 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
     await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas))
     victim = pool.replicas[0].process
     assert victim is not None
+    names = {f"{replica.name}@{socket.gethostname()}" for replica in pool.replicas}
+    await until(lambda: served(data) == dict.fromkeys(names, 1))
     os.kill(victim.pid, signal.SIGKILL)
     data.publish(2, shutil.copytree(model_dir, tmp_path / "v2"), "training")
     await until(lambda: all(r.state is ReplicaState.READY and r.version == 2 for r in pool.replicas))
+    await until(lambda: served(data) == dict.fromkeys(names, 2))
+    assert [len(life.replicas) for life in data.status().versions] == [len(names), 0]
     updated = service.scheduler.completed
     await until(lambda: service.scheduler.completed >= updated + 2 * config.workers)
     service.stop()
@@ -247,3 +260,7 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
     versions = Counter(t.newest_version for members in groups_of(data).values() for t in members)
     assert set(versions) == {1, 2} and versions.total() == summary.rollouts
     assert pool.replicas[0].process is not victim
+    assert served(data) == {}, "the service has ended"
+    history = sa.select(schema.serving.c.replica, schema.serving.c.version).order_by(schema.serving.c.id)
+    rows = data.store.read(lambda c: [tuple(row) for row in c.execute(history)])
+    assert {(name, version) for name in names for version in (1, 2)} <= set(rows)

@@ -18,7 +18,8 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.outcomes import TerminalState
 from dart_train.data.curation.rules import CurationConfig
-from dart_train.data.manager.data_manager import DataManager, image_hash
+from dart_train.data.files.trajectory_files import image_hash
+from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 
 if TYPE_CHECKING:

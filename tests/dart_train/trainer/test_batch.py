@@ -11,7 +11,7 @@ import torch
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
-from dart_train.data.manager.data_manager import Group
+from dart_train.data.manager.leasing import Group
 from dart_train.trainer.batches.collator import PROBLEMS, Collator, ImageCache, Sample
 from dart_train.trainer.batches.optimizer_batch import build_batch
 from dart_train.trainer.settings.training_error import TrainingError

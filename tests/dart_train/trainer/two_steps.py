@@ -30,7 +30,8 @@ from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import ActionError
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.tasks.suites.fake_suite import TASKS, FakeScenario
-from dart_train.data.manager.data_manager import DataManager, image_hash
+from dart_train.data.files.trajectory_files import image_hash
+from dart_train.data.manager.data_manager import DataManager
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.batches.samples import Sample
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model

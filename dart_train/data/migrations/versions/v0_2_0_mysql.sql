@@ -210,7 +210,7 @@ CREATE TABLE run_state (
 CREATE TABLE serving (
 	id BIGINT NOT NULL AUTO_INCREMENT,
 	run_id VARCHAR(191) NOT NULL,
-	replica VARCHAR(64) NOT NULL,
+	replica VARCHAR(191) NOT NULL,
 	version INTEGER NOT NULL,
 	started_at DOUBLE NOT NULL,
 	ended_at DOUBLE COMMENT 'NULL while it serves',

@@ -1,0 +1,57 @@
+"""ServingRecord: writes down in the run's data which version each engine replica serves, whenever that changes.
+
+Invariants:
+    - A replica of this service is told apart from those of services on other machines by its host; one that was started
+      elsewhere is known to all services by its address, and they say the same of it.
+    - A database that is away is told later. What a killed service said stands until its next life says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from dart_train.core.train_errors import DataError
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import Replica
+
+
+class ServingRecord:
+    """What the data manager was told of a pool's replicas.
+
+    Args:
+        serving: takes the name of a replica and the version that it serves from now on, or None where it serves none;
+            `Recording.serving`. It may block, and raise `DataError`.
+        pool: the replicas.
+        interval_s: seconds between two looks at them.
+    """
+
+    def __init__(self, serving: Callable[[str, int | None], None], pool: EnginePool, interval_s: float = 0.2) -> None:
+        self._serving, self._pool, self._interval = serving, pool, interval_s
+        self._told: dict[str, int | None] = {}
+
+    async def run(self) -> None:
+        """Tell changes as they come, until cancelled."""
+        while True:
+            for replica in self._pool.replicas:
+                await self._tell(_name(replica), replica.version if replica.usable else None)
+            await asyncio.sleep(self._interval)
+
+    async def end(self) -> None:
+        """Tell that nothing is served any more."""
+        for name in self._told:
+            await self._tell(name, None)
+
+    async def _tell(self, name: str, version: int | None) -> None:
+        if self._told.get(name) == version:
+            return
+        try:
+            await asyncio.to_thread(self._serving, name, version)
+        except DataError:
+            return  # the next look tells it
+        self._told[name] = version
+
+
+def _name(replica: Replica) -> str:
+    return f"{replica.name}@{socket.gethostname()}" if replica.spec.owned else replica.url
