@@ -6,6 +6,7 @@ Invariants:
     - `state.json` is replaced atomically, so that it is always whole; a phase is marked finished only after
       everything that it leaves behind is in place. The same command therefore goes on where a killed one was.
     - A run is defined by its resolved configuration; another one under the same name is refused.
+    - `run.json` says which version of the package began the run; one whose formats may differ refuses to go on with it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import start_time
+from dart_train.core.package_version import VERSION, same_series
 from dart_train.core.train_errors import DartTrainError, DiskFullError
 
 _log = logging.getLogger(__name__)
@@ -122,11 +124,17 @@ class RunDirectory:
         return self.root / "report.json"
 
     def create(self) -> None:
-        """Make the directories.
+        """Make the directories, or see that what is there can be gone on with.
 
         Raises:
-            RunDirectoryError: the disk is full or read-only.
+            RunDirectoryError: the disk is full or read-only, or another version of the package began the run.
         """
+        written = self._written_by()
+        if written is not None and not same_series(written):
+            raise RunDirectoryError(
+                f"{self.root} was written by version {written} of this package, and this is version {VERSION}, which "
+                "does not read its formats: go on with that version, or choose another --name for a new run"
+            )
         try:
             for path in (
                 self.data,
@@ -139,6 +147,16 @@ class RunDirectory:
                 path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise explain_os_error(error, self.root) from error
+        if written is None:
+            write_json(self.root / "run.json", {"version": VERSION})
+
+    def _written_by(self) -> str | None:
+        """Which version of the package began the run; None before it has begun."""
+        path = self.root / "run.json"
+        if path.exists():
+            return str(read_json(path, f"remove {self.root} to start this run afresh").get("version"))
+        begun = self.config.exists() or (self.root / "state.json").exists()
+        return "0.1.0" if begun else None  # which left no such file
 
 
 def explain_os_error(error: OSError, path: Path) -> RunDirectoryError:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from dart_gym.utils.processes import start_time
+from dart_train.core.package_version import VERSION
 from dart_train.run.run_directory import (
     RunDirectory,
     RunDirectoryError,
@@ -22,6 +23,31 @@ def make(tmp_path):
     run = RunDirectory(tmp_path / "r")
     run.create()
     return run
+
+
+def test_a_directory_says_which_version_began_it_and_others_refuse_it(tmp_path):
+    run = make(tmp_path)
+    assert json.loads((run.root / "run.json").read_text()) == {"version": VERSION}
+    run.create()  # goes on
+    for written in ("0.1.0", "0.3.1", "1.2.0"):
+        write_json(run.root / "run.json", {"version": written})
+        with pytest.raises(RunDirectoryError, match=f"written by version {written} of this .*another --name"):
+            run.create()
+    write_json(run.root / "run.json", {"version": f"{VERSION}.post1"})
+    run.create()
+    (run.root / "run.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match="is damaged .* remove .* to start this run afresh"):
+        run.create()
+
+
+@pytest.mark.parametrize("left", ["config.yaml", "state.json"])
+def test_a_directory_of_the_first_version_is_refused(tmp_path, left):
+    old = RunDirectory(tmp_path / "old")
+    old.root.mkdir()
+    (old.root / left).write_text("{}")
+    with pytest.raises(RunDirectoryError, match=r"was written by version 0\.1\.0 of this package, .* go on with that"):
+        old.create()
+    assert [path.name for path in old.root.iterdir()] == [left], "nothing was touched"
 
 
 def test_state_survives_and_counts_only_time_spent(tmp_path):
