@@ -200,11 +200,6 @@ class RunConfig(Section):
         """Copy what is set in one section into those that need it too."""
         if self.rollout.sampling.temperature <= 0:
             raise ValueError("rollout.sampling.temperature must be above 0: what is trained on is sampled")
-        images = self.rollout.engine.options.get("images", self.agent.screenshots)
-        if images < self.agent.screenshots:
-            raise ValueError(
-                f"rollout.engine.options.images {images} is below agent.screenshots {self.agent.screenshots}"
-            )
         for target, source, why in SAME:
             value, parent = _get(self, source), _get(self, target.rpartition(".")[0])
             found = _get(self, target)
@@ -231,6 +226,7 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("data.curation.group_size", "rollout.group_size", "groups are as large as they are rolled out"),
     ("data.curation.batch_groups", "trainer.groups_per_step", "a batch is what one step trains on"),
     ("rollout.seed", "seed", "the run has one seed"),
+    ("rollout.engine.images", "agent.screenshots", "prompts hold so many screenshots"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""
 

@@ -59,6 +59,7 @@ class Launch:
         model_dir: directory of the whole model: `path`, or what an adapter at `path` was trained on.
         version: of the weights.
         directory: for sockets and temporary files; a short path, removed at the end.
+        images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
         lora_rank: largest rank of adapters, where `transfer` is "lora".
     """
@@ -69,6 +70,7 @@ class Launch:
     model_dir: str
     version: int
     directory: Path
+    images: int = 5
     transfer: Transfer = "files"
     lora_rank: int = 16
 

@@ -36,7 +36,6 @@ class VLLMServer(EngineKind):
         description='GPUs of each replica, such as ["0,1", "2,3"]: one server for each entry, with tensor parallelism '
         "over the GPUs in it; empty for `replicas` servers that see them all",
     )
-    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
     max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
 
     def count(self, replicas: int) -> int:
@@ -65,7 +64,7 @@ class VLLMServer(EngineKind):
         argv = [*self.program, "serve", launch.model_dir, "--served-model-name", self.model]
         argv += ["--host", "127.0.0.1", "--port", str(port)]
         argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-        limits = json.dumps({"image": self.images, "video": 0})
+        limits = json.dumps({"image": launch.images, "video": 0})
         argv += ["--limit-mm-per-prompt", limits, "--max-model-len", str(self.max_length)]
         environment = {
             "VLLM_SERVER_DEV_MODE": "1",

@@ -162,6 +162,7 @@ class Replica:
                     model_dir=weights.model,
                     version=weights.version,
                     directory=spec.directory,
+                    images=spec.config.images,
                     transfer=spec.sync.transfer,
                     lora_rank=spec.sync.lora_rank,
                 )

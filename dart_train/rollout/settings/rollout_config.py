@@ -63,6 +63,7 @@ class EngineConfig(Section):
         "ws+unix://), vLLM's (http://); they are never restarted from here; rollout services with one database may "
         "share them, and update them one at a time",
     )
+    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
     request_timeout_s: float = Field(
         default=60.0, gt=0, description="a replica that takes longer over one request is dead"
     )

@@ -270,7 +270,7 @@ async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_
     ],
 )
 def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, options, path):
-    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, tmp_path, transfer, lora_rank=8)
+    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, tmp_path, transfer=transfer, lora_rank=8)
     command = VLLMServer(options=("--last",)).command(launch)
     assert " ".join(command.argv).endswith(f" {options} --last".replace("  ", " "))
     assert Path(command.environment["PYTHONPATH"]).name == path
