@@ -219,10 +219,9 @@ def expand_tasks(names: list[str]) -> list[str]:
         UnknownTaskError: neither a suite nor a task.
         TaskError: a malformed JSON.
     """
-    suites = set(registry.suites())
     found: list[str] = []
     for name in names:
-        if name in suites:
+        if registry.is_suite(name):
             found += registry.task_ids(name)
         else:
             task = registry.get_task(name)

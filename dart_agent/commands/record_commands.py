@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 import webbrowser
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,19 +13,11 @@ from dart_agent.episodes.recordings import RecordError, decoded, find_episodes, 
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines
-from dart_agent.exports.dataset_export import build_dataset, write_parquet
-from dart_agent.exports.osworld_results import export_osworld
+from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.models.model_directory import token_decoder
 from dart_agent.viewer.trajectory_page import find_one, render_page
 
 console = Console()
-
-
-class ExportKind(StrEnum):
-    """What a recorded evaluation can become."""
-
-    OSWORLD = "osworld"
-    DATASET = "dataset"
 
 
 def compare_command(
@@ -69,22 +59,16 @@ def export(
     directory: Annotated[Path, typer.Argument(help="Of an evaluation (dart-agent eval --out), or of one episode.")],
     out: Annotated[Path, typer.Argument(help="Where to write.")],
     kind: Annotated[
-        ExportKind, typer.Option("--as", help="Hugging Face data set (Parquet with images), or OSWorld's results.")
-    ] = ExportKind.DATASET,
+        str,
+        typer.Option("--as", help='"dataset" (Parquet with images), "osworld" (its layout of results) or your own.'),
+    ] = "dataset",
 ) -> None:
-    """Write recorded episodes as a Hugging Face data set, or in OSWorld's layout of results."""
+    """Write recorded episodes as a Hugging Face data set, in OSWorld's layout of results, or as you like."""
+    write = EXPORTERS.get(kind)
     episodes = list(find_episodes(directory))
     if not episodes:
         raise RecordError(f"{directory} holds no complete episode: play some with dart-agent eval --out")
-    if kind is ExportKind.OSWORLD:
-        exported = export_osworld(episodes, out)
-        lost = f", {exported.lost} lost ones without result.txt" if exported.lost else ""
-        console.print(f"{out}: {exported.episodes} results{lost}", markup=False, highlight=False)
-        return
-    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache:
-        dataset = build_dataset(episodes, Path(cache))
-        files = write_parquet(dataset, out)
-    console.print(f"{out}: {len(dataset)} steps in {len(files)} files", markup=False, highlight=False)
+    console.print(f"{out}: {write(episodes, out)}", markup=False, highlight=False)
 
 
 def mount(app: typer.Typer) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,14 @@ def write_parquet(dataset: Any, out: Path) -> list[Path]:
     except OSError as error:
         raise RecordError(f"cannot write {out} ({error}): check space, owner and rights") from error
     return written
+
+
+def export_dataset(episodes: Sequence[Path], out: Path) -> str:
+    """The exporter "dataset"."""
+    with tempfile.TemporaryDirectory(prefix="dart-agent-") as cache:
+        dataset = build_dataset(episodes, Path(cache))
+        files = write_parquet(dataset, out)
+    return f"{len(dataset)} steps in {len(files)} files"
 
 
 def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, Any]]:

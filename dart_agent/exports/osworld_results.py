@@ -46,6 +46,12 @@ class Exported:
     lost: int
 
 
+def export_results(episodes: Iterable[Path], out: Path) -> str:
+    """The exporter "osworld"."""
+    exported = export_osworld(episodes, out)
+    return f"{exported.episodes} results" + (f", {exported.lost} lost ones without result.txt" * (exported.lost > 0))
+
+
 def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
     """Write recorded episodes in OSWorld's layout.
 

@@ -1,4 +1,4 @@
-"""Policies by name, for the command line: "random", "oracle", "human", a model, or anybody's `module:Class`."""
+"""Policies by name, for the command line: built in, of an installed package, or anybody's `module:Class`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,31 @@ from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
-from dart_agent.policies.random_policy import RandomPolicy
 from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.utils.plugins import Registry, called_with
+from dart_gym.utils.plugins import Registry, called_with, has
 
-BUILT_IN = ("random", "oracle", "human", "vlm", "anthropic", "openai")
 HOSTED = ("anthropic", "openai")
-POLICIES: Registry[Callable[[], Policy]] = Registry("policy", "dart_gui.policies", {}, (called_with(),))
+
+
+def _plays(found: Any) -> str | None:
+    """A class must be a policy; a function may make one, which is seen when it is called."""
+    return has(reset=("episode",), act=("observation",))(found) if isinstance(found, type) else None
+
+
+POLICIES: Registry[Callable[[], Policy]] = Registry(
+    "policy",
+    "dart_gui.policies",
+    {
+        "random": "dart_agent.policies.random_policy:RandomPolicy",
+        "oracle": "dart_agent.policies.oracle_policy:OraclePolicy",
+        "human": "dart_agent.policies.human_policy:HumanPolicy",
+        "vlm": "dart_agent.policies.vlm_policy:VLMPolicy",
+        "anthropic": "dart_agent.policies.anthropic_policy:AnthropicPolicy",
+        "openai": "dart_agent.policies.openai_policy:OpenAIPolicy",
+    },
+    (called_with(), _plays),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +46,7 @@ class PolicyOptions:
     """A policy as the command line names it.
 
     Attributes:
-        spec: one of `BUILT_IN`, or `module:Class`.
+        spec: a name in `POLICIES`, or `module:Class`.
         model: "vlm": its directory; hosted models: their name.
         url: "vlm": of an engine server, None to load the model here; hosted models: another base URL.
         prompt: a style of `ConversationConfig`; in the words of the format if None ("vlm" only).
@@ -90,6 +107,7 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     Raises:
         ConfigurationError: no such policy, or it lacks a setting.
     """
+    POLICIES.get(options.spec)  # also of those that are opened below: an unknown name is refused first
     if options.spec == "vlm":
         async with _vlm_policies(options) as factory:
             yield factory
@@ -138,16 +156,13 @@ def _engine(model: str, url: str | None) -> Engine:
 
 
 def policy_factory(spec: str) -> PolicyFactory:
-    """The factory behind "random", "oracle" or "module:Class".
+    """The factory behind a policy that needs no options: "random", "oracle", an entry point or "module:Class".
 
-    A class (or function) of one's own is called without arguments, once per session; the current directory is
-    searched for its module, too.
+    A class (or function) of one's own is called without arguments, once per session.
 
     Raises:
         ConfigurationError: no such policy.
     """
-    if spec == "random":
-        return lambda session: RandomPolicy()
     if spec == "oracle":
         return lambda session: OraclePolicy(session.oracle)
     make = POLICIES.get(spec)

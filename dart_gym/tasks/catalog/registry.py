@@ -57,6 +57,11 @@ def suites() -> list[str]:
     return sorted(SUITES.names())
 
 
+def is_suite(name: str) -> bool:
+    """Whether a name is that of a suite, `module:Class` included, and not a task's or a file's."""
+    return name in SUITES.names() or (":" in name and "/" not in name and not name.endswith(".json"))
+
+
 def task_ids(suite: str | None = None) -> list[str]:
     """Ids of all tasks, or of one suite's, sorted. Raises `UnknownTaskError` for an unknown suite."""
     names = suites() if suite is None else [suite]
@@ -78,7 +83,7 @@ def get_task(task: str | Path | dict[str, Any]) -> Task:
     if isinstance(task, Path) or task.endswith(".json"):
         return task_from_file(Path(task))
     suite, slash, _ = task.partition("/")
-    if slash and (suite in SUITES.names() or ":" in suite):
+    if slash and is_suite(suite):
         found = _tasks(suite).get(task)
         if found is not None:
             return found

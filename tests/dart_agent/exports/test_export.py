@@ -21,6 +21,7 @@ from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Click, Done, Type
+from dart_gym.core.errors import PluginError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 
@@ -117,3 +118,13 @@ def test_the_command(tmp_path):
     assert Image.open(io.BytesIO(next((tmp_path / "o").rglob("step_0*.png")).read_bytes())).size == (30, 20)
     with pytest.raises(RecordError, match="no complete episode"):
         invoke(str(tmp_path / "o"), str(tmp_path / "x"))
+    assert "1 counted" in invoke(str(tmp_path / "e"), str(tmp_path / "x"), "--as", f"{__name__}:count")
+    with pytest.raises(PluginError, match="did you mean 'dataset'"):
+        invoke(str(tmp_path / "e"), str(tmp_path / "x"), "--as", "datasets")
+    with pytest.raises(PluginError, match="is called with .episodes, out., but takes .value"):
+        invoke(str(tmp_path / "e"), str(tmp_path / "x"), "--as", f"{__name__}:screen")
+
+
+def count(episodes: list[Path], out: Path) -> str:
+    """An exporter of one's own."""
+    return f"{len(episodes)} counted"

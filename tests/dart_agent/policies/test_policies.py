@@ -149,15 +149,17 @@ async def test_oracle_policy():
 def test_policies_by_name(tmp_path, monkeypatch):
     assert isinstance(policy_factory("random")(None), RandomPolicy)
     (tmp_path / "own_policy_module.py").write_text(
-        "from dart_agent.policies.random_policy import RandomPolicy as Mine\nclass Half:\n    pass\nnumber = 3\n"
+        "from dart_agent.policies.random_policy import RandomPolicy as Mine\n"
+        "class Half:\n    pass\nmake = lambda: 3\nnumber = 3\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert isinstance(policy_factory("own_policy_module:Mine")(None), RandomPolicy)
     with pytest.raises(ConfigurationError, match="without the methods"):
-        policy_factory("own_policy_module:Half")(None)
+        policy_factory("own_policy_module:make")(None)
     for spec, says in (
-        ("rando", "module:Class"),
+        ("rando", "did you mean 'random'.*module:Class"),
+        ("own_policy_module:Half", "lacks reset and act"),
         ("no_such_module:X", "no_such_module"),
         ("own_policy_module:X", "has no X"),
         ("own_policy_module:number", "not a class"),
