@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import draw_rooms
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dart_gym", "dart_agent", "dart_train")  # each may import those before it
 LARGEST_ROOM = 16
@@ -76,6 +78,18 @@ def test_no_room_imports_itself_over_others():
     for module, targets in GRAPH.items():
         rooms[_room(module)] |= {_room(target) for target in targets} - {_room(module)}
     assert not _circle(rooms)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_map_of_a_package_has_no_circle(package: str):
+    """Rooms with all that is below them, as they stand on the map in docs/design.md."""
+    assert not _circle(draw_rooms.imports(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_pictures_of_the_map_are_up_to_date(package: str):
+    picture = ROOT / "docs" / "images" / f"rooms-{package.removeprefix('dart_')}.svg"
+    assert picture.read_text(encoding="utf-8") == draw_rooms.draw(package), "run: python scripts/draw_rooms.py"
 
 
 def test_imports_point_from_the_face_to_the_parts():

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
-from dart_agent.engines.base.engine import BadResponse
 from dart_gym.core.errors import ConfigurationError
 
 # Special tokens that belong into responses: UI-TARS and Qwen-VL write boxes with them.
@@ -115,20 +114,20 @@ class ModelTokens:
         """Text of ids; special tokens are left out, or with `special` spelled out."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=not special)
 
-    def check_response(self, response_ids: Sequence[int]) -> None:
-        """Look whether ids can stand in a history as a response.
+    def fault_of(self, response_ids: Sequence[int]) -> str:
+        """Why ids cannot stand in a history as a response, in one line; "" where they can.
 
-        Raises:
-            BadResponse: there is an id among them that opens a message or stands for an image, or no token at all.
+        No response may hold an id that opens a message or stands for an image, or that is no token at all.
         """
         forbidden = set(self.suppressed_ids)
         for index, token_id in enumerate(response_ids):
             if token_id in forbidden or not 0 <= token_id < self.vocab_size:
                 token = self._tokenizer.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
-                raise BadResponse(
+                return (
                     f"the model's response holds {token or 'no token'} (id {token_id}) at place {index} of "
                     f"{len(response_ids)}; no response may. Does the engine honour Sampling.suppressed_ids?"
                 )
+        return ""
 
     def mm_token_type_ids(self, token_ids: ArrayLike) -> NDArray[np.int64]:
         """What transformers calls `mm_token_type_ids`: 1 on the pads of images, 0 on text, in the shape of the ids.

@@ -19,7 +19,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.engines.base.engine import Prompt
+from dart_agent.engines.base.engine import BadResponse, Prompt
 from dart_agent.formats import ActionFormat, get_format, ui_tars_prompts
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.image_patches import VisionSpec
@@ -162,7 +162,8 @@ class Conversation:
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
         ids = list(response_ids)
-        self._tokens.check_response(ids)
+        if fault := self._tokens.fault_of(ids):
+            raise BadResponse(fault)
         if ids and ids[-1] in self._tokens.stop_ids:
             ids.pop()
         self._turns[-1].response = ids
