@@ -36,10 +36,12 @@ class ModelConfig(Section):
     """Where the weights come from."""
 
     path: str = Field(
-        "tiny", description='"tiny": built in place, "tiny-warm": shipped with the package, or a directory'
+        "tiny",
+        description='Where the weights come from: "tiny" is built in place, "tiny-warm" and "tiny-base" are shipped '
+        "with the package, anything else is a directory of Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(
-        default_factory=dict, description="fields of dart_agent.models.tiny_model.TinyModelConfig"
+        default_factory=dict, description='Fields of `dart_agent.models.tiny_model.TinyModelConfig`, for path "tiny".'
     )
 
 
@@ -59,8 +61,10 @@ class ClusterConfig(DesktopSettings):
 
     def token(self) -> str | None:
         """Token of the cluster at `url`; None where none is needed. Raises `ConfigError` if the variable is not set."""
-        if self.url is None:
+        if self.url is None or self.token_env is None:
             return None
+        if self.url.startswith("ws+unix:"):
+            return os.environ.get(self.token_env)  # this user's own socket: it may do without
         try:
             return token_of(self.token_env)
         except ConfigurationError as error:
@@ -70,68 +74,91 @@ class ClusterConfig(DesktopSettings):
 class AgentConfig(Section):
     """How screenshots become prompts and text becomes actions."""
 
-    format: str = Field("ui_tars", description="a name of dart_agent.formats")
-    prompt: Style = Field("short", description="what precedes the instruction")
-    screenshots: int = Field(1, ge=1, description="newest screenshots in the prompt")
-    texts: int = Field(4, ge=0, description="newest own responses in the prompt")
+    format: str = Field(
+        "ui_tars",
+        description="How the model writes actions: a built-in format (docs/formats.md), the name of an installed "
+        "package's format, or module:Class.",
+    )
+    prompt: Style = Field(
+        "short",
+        description='What precedes the instruction: "ui_tars" is the prompt of UI-TARS, "format" what the format says '
+        'of itself, "short" nothing.',
+    )
+    screenshots: int = Field(1, ge=1, description="How many of the newest screenshots stand in the prompt.")
+    texts: int = Field(4, ge=0, description="How many of the model's newest responses stand in the prompt.")
     block: int = Field(
         1,
         ge=1,
-        description="screenshots dropped at once; more than 1 keeps prompts prefixes of the next ones",
+        description="How many screenshots are dropped at once; with more than 1 most prompts are prefixes of the "
+        "next ones.",
     )
-    min_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
-    max_pixels: int | None = Field(None, description="of the processor; None for the model directory's")
+    min_pixels: int | None = Field(
+        None,
+        description="Fewest pixels of a screenshot for the model's processor; null is what the model directory says.",
+    )
+    max_pixels: int | None = Field(
+        None,
+        description="Most pixels of a screenshot for the model's processor; null is what the model directory says.",
+    )
 
 
 class DemonstrationConfig(Section):
     """Demonstrations by the scripted oracles."""
 
-    per_task: int = Field(0, ge=0, description="episodes per task; 0 for none")
-    tasks: tuple[str, ...] | None = Field(None, description="None for the training tasks")
-    per_task_of: dict[str, int] = Field(default_factory=dict, description="other numbers for some tasks")
-    grid: int = Field(1, ge=1, description="clicks are demonstrated on multiples of so many pixels")
+    per_task: int = Field(0, ge=0, description="Episodes per task; 0 for no demonstrations.")
+    tasks: tuple[str, ...] | None = Field(
+        None, description="Tasks to demonstrate, by name or as suite/*; null is the trained tasks."
+    )
+    per_task_of: dict[str, int] = Field(default_factory=dict, description="Other numbers of episodes, by task.")
+    grid: int = Field(1, ge=1, description="Clicks are demonstrated on multiples of this many pixels.")
     wrong_instruction_share: float = Field(
-        0.0, ge=0, le=1, description="share of demonstrations that get the instruction of another: imperfect on purpose"
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of demonstrations that get the instruction of another one: imperfect on purpose.",
     )
     wrong_instruction_share_of: dict[str, float] = Field(
-        default_factory=dict, description="other shares for some tasks, in [0, 1]"
+        default_factory=dict, description="Other shares, in [0, 1], by task."
     )
 
 
 class WarmupConfig(Section):
     """Supervised training on the demonstrations, before the reinforcement learning."""
 
-    max_steps: int = Field(0, ge=0, description="optimizer steps; 0 for no warm-up")
+    max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 for no warm-up.")
     pool_sources: tuple[str, ...] = Field(
-        (), description="imitate recorded successes of these sources as well, such as human or another policy's"
+        (), description="Recorded successes of these sources are imitated too, such as human, or another policy's."
     )
-    learning_rate: float = Field(2e-3, gt=0)
-    batch_size: int = Field(16, ge=1)
-    warmup_steps: int = Field(50, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
-    threads: int = Field(2, ge=1)
+    learning_rate: float = Field(2e-3, gt=0, description="Learning rate of AdamW after its warm-up.")
+    batch_size: int = Field(16, ge=1, description="Demonstrated steps in a batch.")
+    warmup_steps: int = Field(50, ge=0, description="Optimizer steps in which the learning rate rises.")
+    weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
+    threads: int = Field(2, ge=1, description="Threads of torch on the CPU.")
 
 
 class DataConfig(Section):
     """The data manager. Size of groups and batches come from `rollout` and `trainer`."""
 
     url: str | None = Field(
-        None, description="SQLAlchemy URL without a password; None for a SQLite file in the run directory"
+        None,
+        description="SQLAlchemy URL of the database, without a password; null is a SQLite file in the run's directory.",
     )
-    url_env: str | None = Field(None, description="environment variable that holds the URL, password and all")
+    url_env: str | None = Field(
+        None, description="Environment variable that holds the URL of the database, with its password."
+    )
     files: str | None = Field(
         None,
-        description="directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, under "
-        "the run's name; None for the run directory",
+        description="Directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, "
+        "under the run's name; null is the run's directory.",
     )
-    image_format: Literal["png", "webp"] = Field("png", description="of new screenshots, both lossless")
+    image_format: Literal["png", "webp"] = Field("png", description="Format of new screenshots; both are lossless.")
     retention: RetentionConfig = RetentionConfig()
-    sweep_interval_s: float = Field(0.5, gt=0)
+    sweep_interval_s: float = Field(0.5, gt=0, description="Seconds between two rounds of the data manager's process.")
     unavailable_timeout_s: float = Field(
         300.0,
         ge=0,
-        description="how long the trainer and the data manager's process go on while the database is away; that of "
-        "rollouts is rollout.unavailable_timeout_s",
+        description="Seconds for which the trainer and the data manager's process go on while the database is away; "
+        "that of rollouts is `rollout.unavailable_timeout_s`.",
     )
     curation: CurationConfig = CurationConfig()
 
@@ -158,32 +185,43 @@ class DataConfig(Section):
 class EvaluationConfig(Section):
     """Held-out seeds before and after."""
 
-    episodes: int = Field(50, ge=1, description="per trained task")
-    beside: tuple[str, ...] = Field((), description="tasks that are not trained, evaluated and reported beside")
-    beside_episodes: int = Field(10, ge=1)
-    first_seed: int = Field(
-        0, ge=0, description="seeds first_seed, first_seed + 1, ...; below 10 000: never trained on"
+    episodes: int = Field(50, ge=1, description="Episodes per trained task.")
+    beside: tuple[str, ...] = Field(
+        (), description="Tasks that are not trained, evaluated and reported beside them, by name or as suite/*."
     )
-    temperature: float = Field(1.0, ge=0, description="Of the sampling; 0 is greedy.")
-    greedy: bool = Field(False, description="evaluate greedily as well")
-    samples: int = Field(2, ge=0, description="trajectories per task that the report shows as pictures")
+    beside_episodes: int = Field(10, ge=1, description="Episodes per task beside.")
+    first_seed: int = Field(
+        0,
+        ge=0,
+        description="The first of the seeds, which count up from it; below 10 000, since those are never trained on.",
+    )
+    temperature: float = Field(1.0, ge=0, description="Temperature of the sampling; 0 is greedy.")
+    greedy: bool = Field(False, description="Evaluate greedily as well.")
+    samples: int = Field(2, ge=0, description="Trajectories per task that the report shows as pictures.")
 
 
 class ControlConfig(Section):
     """What the reinforcement learning is compared with."""
 
-    supervised: bool = Field(False, description="supervised training goes on for the time that RL took")
-    shuffled_rewards: bool = Field(False, description="the same run with rewards shuffled between trajectories")
-    constant_click: bool = Field(True, description="the best constant click of every trained task")
-    constant_click_seeds: int = Field(100, ge=1)
+    supervised: bool = Field(
+        False,
+        description="Supervised training goes on for as long as the reinforcement learning took, as a comparison.",
+    )
+    shuffled_rewards: bool = Field(
+        False, description="The same run with rewards shuffled between trajectories, which must not learn."
+    )
+    constant_click: bool = Field(True, description="Measure the best constant click of every trained task.")
+    constant_click_seeds: int = Field(100, ge=1, description="Seeds on which constant clicks are measured.")
 
 
 class RunConfig(Section):
     """One run."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    description: str = ""
-    seed: int = 0
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name of the run and of its directory below --runs-dir."
+    )
+    description: str = Field("", description="What the report says of the run.")
+    seed: int = Field(0, description="Seed of everything that is drawn at random.")
     model: ModelConfig = ModelConfig()
     cluster: ClusterConfig = ClusterConfig()
     agent: AgentConfig = AgentConfig()

@@ -26,7 +26,9 @@ class DesktopSettings(Section):
     )
     provider_options: dict[str, Any] = Field(default_factory=dict, description="Options of the provider, by name.")
     sandbox: Literal["bwrap", "none"] | None = Field(
-        None, description="bwrap, or none where there are no user namespaces; by default what the task asks for."
+        None,
+        description="How programs are kept apart: bwrap, or none where there are no user namespaces; by default as "
+        "the task says.",
     )
     warm: int | None = Field(
         None,

@@ -42,64 +42,88 @@ class TaskSampling(StrEnum):
 
 
 class CurationConfig(Section):
-    """The switches of curation.
+    """The switches of curation."""
 
-    Attributes:
-        group_size: rollouts per group, where the scheduler does not say otherwise.
-        max_staleness: versions that a trajectory's oldest step may lie behind the newest checkpoint; None: no limit.
-        drop_no_signal: leave out groups whose rewards are all equal: their advantages are zero.
-        drop_above: leave out groups whose mean reward is so high or higher; None: off. DART's `acc_max`, 0.7 on hard
-            tasks.
-        select_rollouts: train on at most so many members of a group, positives and negatives balanced; None: on all.
-        batch_groups: groups in a batch, for back-pressure.
-        batches_ahead: how many batches of rollouts may wait or run before new ones are refused; None: no limit.
-        task_groups_ahead: groups of one task that may wait for the trainer while a whole batch waits; None: no limit.
-        success_window: how many of a task's latest rollouts make its success rate.
-        dynamic_rollouts: fewer rollouts for tasks that mostly succeed.
-        dynamic_rollouts_threshold: success rate up to which a group keeps its full size.
-        min_rollouts: least rollouts per group.
-        dynamic_length: cap an episode's steps by the task's longest success.
-        length_margin: steps allowed beyond the longest success.
-        min_length: least cap.
-        length_growth: factor on the cap after attempts that all ended at it; 1.0: it never grows.
-        experience_pool: let one success from the pool join a group that failed as a whole.
-        pool_sampling: which one: the newest, any with equal chances, or one of those used least.
-        pool_sources: what may join, by provenance. With "rollout", every success of the run itself goes into the pool.
-        task_sampling: shares of the tasks: "uniform" (their configured weights), "success" (more for those that succeed
-            about half the time), "curriculum" (easier bands first).
-        sampling_floor: least share of a task, relative to its configured weight; above 0, so that none is forgotten.
-        curriculum_bands: success rates that divide the tasks into bands, falling: easy, ..., hard.
-        curriculum_opens_at: a band opens once the mean success of all easier tasks is so high.
-        replay_leftovers: make new groups, within the staleness window, of trajectories that came too late for theirs,
-            were left out of it, or whose group never filled.
-        leftover_after_s: a group that got no member for so long will not fill.
-    """
-
-    group_size: int = Field(default=8, ge=1)
-    max_staleness: int | None = Field(default=4, ge=0)
-    drop_no_signal: bool = True
-    drop_above: float | None = Field(default=None, gt=0.0, le=1.0)
-    select_rollouts: int | None = Field(default=None, ge=2)
-    batch_groups: int = Field(default=12, ge=1)
-    batches_ahead: float | None = Field(default=2.0, ge=1.0)
-    task_groups_ahead: int | None = Field(default=None, ge=1)
-    success_window: int = Field(default=32, ge=1)
-    dynamic_rollouts: bool = False
-    dynamic_rollouts_threshold: float = Field(default=0.6, gt=0.0, le=1.0)
-    min_rollouts: int = Field(default=2, ge=1)
-    dynamic_length: bool = False
-    length_margin: int = Field(default=1, ge=0)
-    min_length: int = Field(default=2, ge=1)
-    length_growth: float = Field(default=1.5, ge=1.0)
-    experience_pool: bool = False
-    pool_sampling: PoolSampling = PoolSampling.NEWEST
-    pool_sources: tuple[Provenance, ...] = (Provenance.ORACLE, Provenance.HUMAN, Provenance.HINTED)
-    task_sampling: TaskSampling = TaskSampling.UNIFORM
-    sampling_floor: float = Field(default=0.1, gt=0.0, le=1.0)
-    curriculum_bands: tuple[float, ...] = (0.7, 0.3)
-    curriculum_opens_at: float = Field(default=0.6, gt=0.0, le=1.0)
-    replay_leftovers: bool = False
-    leftover_after_s: float = Field(default=600.0, gt=0.0)
+    group_size: int = Field(8, ge=1, description="Rollouts per group, where the scheduler does not say otherwise.")
+    max_staleness: int | None = Field(
+        4,
+        ge=0,
+        description="Versions that a trajectory's oldest step may lie behind the newest weights; null for no limit.",
+    )
+    drop_no_signal: bool = Field(
+        True, description="Leave out groups whose rewards are all equal: their advantages are zero."
+    )
+    drop_above: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="Leave out groups whose mean reward is this high or higher; null for none. DART's `acc_max`, "
+        "0.7 on hard tasks.",
+    )
+    select_rollouts: int | None = Field(
+        None,
+        ge=2,
+        description="Train on at most so many members of a group, successes and failures balanced; null for all.",
+    )
+    batch_groups: int = Field(12, ge=1, description="Groups in a batch, by which rollouts are held back.")
+    batches_ahead: float | None = Field(
+        2.0,
+        ge=1.0,
+        description="Batches of rollouts that may wait or run before new ones are refused; null for no limit.",
+    )
+    task_groups_ahead: int | None = Field(
+        None,
+        ge=1,
+        description="Groups of one task that may wait for the trainer while a whole batch waits; null for no limit.",
+    )
+    success_window: int = Field(32, ge=1, description="How many of a task's latest rollouts make its success rate.")
+    dynamic_rollouts: bool = Field(False, description="Fewer rollouts for tasks that mostly succeed.")
+    dynamic_rollouts_threshold: float = Field(
+        0.6, gt=0.0, le=1.0, description="Success rate up to which a group keeps its full size."
+    )
+    min_rollouts: int = Field(2, ge=1, description="Least rollouts per group.")
+    dynamic_length: bool = Field(False, description="Cap an episode's steps by the task's longest success.")
+    length_margin: int = Field(1, ge=0, description="Steps allowed beyond the longest success.")
+    min_length: int = Field(2, ge=1, description="Least cap on an episode's steps.")
+    length_growth: float = Field(
+        1.5, ge=1.0, description="Factor on the cap after attempts that all ended at it; with 1.0 it never grows."
+    )
+    experience_pool: bool = Field(
+        False, description="Let one success from the pool join a group that failed as a whole."
+    )
+    pool_sampling: PoolSampling = Field(
+        PoolSampling.NEWEST,
+        description="Which success joins: the newest, any with equal chances, or one of those used least.",
+    )
+    pool_sources: tuple[Provenance, ...] = Field(
+        (Provenance.ORACLE, Provenance.HUMAN, Provenance.HINTED),
+        description='Provenance of what may join. With "rollout", every success of the run itself goes into the pool.',
+    )
+    task_sampling: TaskSampling = Field(
+        TaskSampling.UNIFORM,
+        description='Shares of the tasks: "uniform" (their configured weights), "success" (more for those that '
+        'succeed about half the time), "curriculum" (easier bands first).',
+    )
+    sampling_floor: float = Field(
+        0.1,
+        gt=0.0,
+        le=1.0,
+        description="Least share of a task, relative to its configured weight; above 0, so that none is forgotten.",
+    )
+    curriculum_bands: tuple[float, ...] = Field(
+        (0.7, 0.3), description="Success rates that divide the tasks into bands, falling: easy, ..., hard."
+    )
+    curriculum_opens_at: float = Field(
+        0.6, gt=0.0, le=1.0, description="A band opens once the mean success of all easier tasks is this high."
+    )
+    replay_leftovers: bool = Field(
+        False,
+        description="Make new groups, within the staleness window, of trajectories that came too late for theirs, "
+        "were left out of it, or whose group never filled.",
+    )
+    leftover_after_s: float = Field(
+        600.0, gt=0.0, description="Seconds without a new member after which a group counts as one that will not fill."
+    )
 
     @field_validator("curriculum_bands")
     @classmethod

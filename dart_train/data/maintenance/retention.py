@@ -38,19 +38,25 @@ GIGABYTE = 1e9
 
 
 class RetentionConfig(Section):
-    """What is kept of trajectories that are done with.
+    """What is kept of trajectories that are done with."""
 
-    Attributes:
-        max_age_days: remove the files of trajectories that ended longer ago; None: keep them.
-        max_gigabytes: remove the oldest until all files together are smaller; None: no limit.
-        webp_after_days: re-encode screenshots of that age as lossless WebP; None: leave them PNG.
-        interval_s: how often the data manager's process collects; None: only `dart-train data gc` does.
-    """
-
-    max_age_days: float | None = Field(default=None, ge=0.0)
-    max_gigabytes: float | None = Field(default=None, ge=0.0)
-    webp_after_days: float | None = Field(default=None, ge=0.0)
-    interval_s: float | None = Field(default=None, gt=0.0)
+    max_age_days: float | None = Field(
+        None, ge=0.0, description="Days after which the files of an ended trajectory are removed; null keeps them."
+    )
+    max_gigabytes: float | None = Field(
+        None, ge=0.0, description="Gigabytes of files above which the oldest are removed; null for no limit."
+    )
+    webp_after_days: float | None = Field(
+        None,
+        ge=0.0,
+        description="Days after which screenshots are encoded anew as lossless WebP; null leaves them PNG.",
+    )
+    interval_s: float | None = Field(
+        None,
+        gt=0.0,
+        description="Seconds between two collections by the data manager's process; null: only `dart-train data gc` "
+        "collects.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

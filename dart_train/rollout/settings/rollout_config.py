@@ -31,66 +31,74 @@ class Mode(StrEnum):
 class TaskEntry(Section):
     """One task of the training set."""
 
-    id: str = Field(min_length=1, description='such as "miniwob/click-tab"')
-    weight: float = Field(default=1.0, gt=0, description="share of the rollouts, relative to the other tasks")
+    id: str = Field(
+        min_length=1,
+        description='Task id such as "miniwob/click-tab", all of a suite as "miniwob/*", or the path of an OSWorld '
+        "JSON.",
+    )
+    weight: float = Field(1.0, gt=0, description="Share of the rollouts, relative to the other tasks.")
     max_steps: int | None = Field(
-        default=None, ge=1, description="step limit; None for the service's, then the task's own"
+        None, ge=1, description="Step limit of the task; null is `rollout.max_steps`, then the task's own."
     )
 
 
 class SamplingConfig(Section):
     """How the policy samples. There is no top_p, top_k or penalty: they would bias the log-probabilities."""
 
-    temperature: float = Field(default=1.0, ge=0)
-    max_tokens: int = Field(default=24, ge=1)
+    temperature: float = Field(1.0, ge=0, description="Temperature of the sampling, above 0.")
+    max_tokens: int = Field(24, ge=1, description="Longest response in tokens.")
 
 
 class EngineConfig(Section):
     """The engine replicas: started here as processes, or running elsewhere and reached by URL."""
 
     kind: str = Field(
-        default="transformers",
-        description='what is started: "transformers" (our own engine), "vllm" (`vllm serve`), the entry point of an '
-        "installed package, or module:Class of your own",
+        "transformers",
+        description='What is started: "transformers" (our own engine), "vllm" (`vllm serve`), the name of an '
+        "installed package's engine, or module:Class.",
     )
     options: dict[str, Any] = Field(
-        default={}, validate_default=True, description="of this kind of engine; docs/engines.md lists those of each"
+        {}, validate_default=True, description="Options of this kind of engine; docs/engines.md lists those of each."
     )
-    replicas: int = Field(default=1, ge=1, description="processes to start; ignored where `urls` is given")
+    replicas: int = Field(1, ge=1, description="Replicas to start as processes; ignored where `urls` is given.")
     urls: tuple[str, ...] = Field(
-        default=(),
-        description="replicas that already run, of this kind or that which their scheme names: ours (ws://, "
-        "ws+unix://), vLLM's (http://); they are never restarted from here; rollout services with one database may "
-        "share them, and update them one at a time",
+        (),
+        description="Replicas that run already, of this kind or of that which their scheme names: ours (ws://, "
+        "ws+unix://), vLLM's (http://). They are never restarted from here; rollout services with one "
+        "database may share them, and update them one at a time.",
     )
     images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
     request_timeout_s: float = Field(
-        default=60.0, gt=0, description="a replica that takes longer over one request is dead"
+        60.0, gt=0, description="Seconds after which a replica that has not answered a request counts as dead."
     )
-    start_timeout_s: float = Field(default=120.0, gt=0, description="until a started replica answers")
-    health_interval_s: float = Field(default=1.0, gt=0)
+    start_timeout_s: float = Field(120.0, gt=0, description="Seconds until a started replica must answer.")
+    health_interval_s: float = Field(1.0, gt=0, description="Seconds between two looks at a replica's health.")
     unavailable_timeout_s: float = Field(
-        default=300.0, gt=0, description="how long a request waits for any replica before MODEL_ERROR"
+        300.0, gt=0, description="Seconds that a request waits for any replica before its episode ends as MODEL_ERROR."
     )
-    max_backoff_s: float = Field(default=30.0, gt=0, description="longest pause before a dead replica is started again")
-    least_requests: int = Field(default=4, ge=1, description="requests that a loaded replica gets at the same time")
-    most_requests: int = Field(default=256, ge=1, description="requests that any replica gets at the same time")
+    max_backoff_s: float = Field(
+        30.0, gt=0, description="Longest pause in seconds before a dead replica is started again."
+    )
+    least_requests: int = Field(4, ge=1, description="Requests that a loaded replica gets at the same time, at least.")
+    most_requests: int = Field(256, ge=1, description="Requests that a replica gets at the same time, at most.")
     updates_at_once: int = Field(
-        default=1, ge=1, description="replicas whose weights are updated at the same time; one always goes on serving"
+        1, ge=1, description="Replicas whose weights are updated at the same time; one always goes on serving."
     )
     update: Literal["drain", "abort", "keep"] | None = Field(
-        default=None,
-        description="what an update does to running requests: drain lets them end first, while the other replicas "
-        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them (vLLM 0.32 "
-        "ends itself over frozen requests whose images were in its prefix cache). None: drain for vLLM; our own engine "
-        "updates between two batches in any case",
+        None,
+        description="What an update does to running requests: drain lets them end first, while the other replicas "
+        "serve; abort cuts them off, and the rest is sampled with the new weights; keep freezes them "
+        "(vLLM 0.32 ends itself over frozen requests whose images were in its prefix cache). null is "
+        "drain for vLLM; our own engine updates between two batches in any case.",
     )
-    drain_s: float = Field(default=60.0, gt=0, description="longest wait for running requests; then they are cut off")
+    drain_s: float = Field(
+        60.0, gt=0, description="Longest wait in seconds for running requests before an update; then they are cut off."
+    )
     fingerprint_tolerance: float | None = Field(
-        default=0.2,
+        0.2,
         gt=0,
-        description="most that a log-probability may be off the published fingerprint of the weights (bfloat16 rounds "
-        "to some hundredths); None for no such check",
+        description="Most that a log-probability may be off the published fingerprint of the weights (bfloat16 "
+        "rounds to some hundredths); null for no such check.",
     )
 
     @field_validator("options")
@@ -126,115 +134,125 @@ class SyncConfig(Section):
     """How new weights get into the replicas."""
 
     transfer: Transfer = Field(
-        default="files",
-        description="files: each replica reads the published directory itself. lora: versions are adapters, whole "
-        "models are not taken. nccl, tcp (vLLM only): a sender beside the rollout service reads the directory and "
-        "streams the tensors, between GPUs or without; servers that were not started from here must have been started "
-        "for it (docs/engines.md)",
+        "files",
+        description="How new weights get into the replicas. files: each replica reads the published directory "
+        "itself. lora: versions are adapters, whole models are not taken. nccl, tcp (vLLM only): a "
+        "sender beside the rollout service reads the directory and streams the tensors, between GPUs or "
+        "without; servers that were not started from here must have been started for it "
+        "(docs/engines.md).",
     )
     python: str | None = Field(
-        default=None,
+        None,
         min_length=1,
-        description="interpreter of the sender: for nccl that of vLLM's own environment; None for ours, which does for "
-        "tcp",
+        description="Python interpreter of the sender: for nccl that of vLLM's own environment; null is ours, which "
+        "does for tcp.",
     )
     device: str = Field(
-        default="cuda:0", description="the sender's GPU for nccl: no replica may use it, the trainer's is the usual one"
+        "cuda:0", description="GPU of the sender for nccl: no replica may use it, the trainer's is the usual one."
     )
     address: str = Field(
-        default="127.0.0.1", min_length=1, description="of this machine, where replicas reach the sender"
+        "127.0.0.1", min_length=1, description="Address of this machine at which replicas reach the sender."
     )
-    buffer_mib: float = Field(default=1024.0, gt=0, description="tensors are sent together up to this size")
-    lora_rank: int = Field(default=16, ge=1, description="largest rank of adapters; for vLLM servers started from here")
+    buffer_mib: float = Field(1024.0, gt=0, description="Tensors are sent together up to this size in MiB.")
+    lora_rank: int = Field(
+        16, ge=1, description="Largest rank of adapters, for vLLM servers that are started from here."
+    )
     lease_s: float = Field(
-        default=30.0,
+        30.0,
         gt=0,
-        description="services that share replicas update one at a time; one that is dead gives way after this time",
+        description="Seconds after which the lock of a dead service is free: services that share replicas update "
+        "one at a time.",
     )
 
 
 class RolloutConfig(Section):
     """Everything that the rollout service decides by. The paths and the cluster's URL come from the run."""
 
-    tasks: tuple[TaskEntry, ...] = Field(min_length=1, description="ids, or entries with weight and max_steps")
-    workers: int = Field(default=4, ge=1, description="desktops used at the same time")
-    group_size: int = Field(
-        default=8, ge=1, description="rollouts of one task and seed that are compared with one another"
+    tasks: tuple[TaskEntry, ...] = Field(
+        min_length=1, description="Tasks to train on: names, or entries with weight and max_steps."
     )
-    max_steps: int | None = Field(default=None, ge=1, description="step limit of tasks without one in their entry")
+    workers: int = Field(4, ge=1, description="Rollouts that are played at the same time, each on a desktop.")
+    group_size: int = Field(8, ge=1, description="Rollouts of one task and seed that are compared with one another.")
+    max_steps: int | None = Field(
+        None, ge=1, description="Step limit of tasks that have none in their entry; null is the task's own."
+    )
     budget_rollouts: int | None = Field(
-        default=None, ge=1, description="stop after so many recorded rollouts of the run"
+        None, ge=1, description="Rollouts of the run after which the service ends; null for no end."
     )
     mode: Mode = Field(
-        default=Mode.ROLLOUT,
-        description="what a free desktop waits for: nothing (rollout-wise, as DART does), its group (task-wise), or "
-        "batch, training and weights (batch-wise)",
+        Mode.ROLLOUT,
+        description="What a free desktop waits for: nothing (rollout-wise, as DART does), its group (task-wise), or "
+        "batch, training and weights (batch-wise).",
     )
     over_provision: float = Field(
-        default=1.0,
+        1.0,
         ge=1.0,
         le=2.0,
-        description="batch-wise only: groups that are opened for a batch, as a multiple of those that complete it; "
-        "what is left over goes on and is in the next batch",
+        description="Batch-wise only: groups that are opened for a batch, as a multiple of those that complete it. "
+        "What is left over goes on and is in the next batch.",
     )
     pacing: Literal["settle", "osworld", "step-pause"] = Field(
-        default="settle",
-        description="how long desktops wait for their screen: until it stands still, as OSWorld's runners do, or with "
-        "its pause of 2 s after each action alone",
+        "settle",
+        description="How long desktops wait for their screen: until it stands still (settle), as OSWorld's runners "
+        "do (osworld), or their pause of 2 s after each action alone (step-pause).",
     )
-    seed: int = Field(default=0, ge=0, description="of the stream of training seeds and of sampling")
+    seed: int = Field(0, ge=0, description="Seed of the stream of training seeds and of the sampling.")
     stay_groups: float = Field(
-        default=2.0, ge=0, description="full groups that a task may run ahead so that a worker can stay on it"
+        2.0, ge=0, description="Full groups that a task may run ahead so that a worker can stay on it."
     )
     groups_at_once: int | None = Field(
-        default=None,
+        None,
         ge=1,
-        description="no group is begun while so many have members to deal. 1 completes groups soonest: for many tasks "
-        "and desktops that are thrown away; None lets a desktop stay on a task, for those kept over episodes",
+        description="No group is begun while so many have members to deal. 1 completes groups soonest, for many "
+        "tasks and desktops that are thrown away; null lets a desktop stay on a task, for those kept "
+        "over episodes.",
     )
-    max_attempts: int = Field(default=5, ge=1, description="tries of one rollout that the environment loses")
+    max_attempts: int = Field(5, ge=1, description="Tries of a rollout that the environment loses.")
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
-    sync_interval_s: float = Field(default=0.2, gt=0, description="how often the checkpoint table is looked at")
+    sync_interval_s: float = Field(0.2, gt=0, description="Seconds between two looks for new weights.")
     admission_interval_s: float = Field(
-        default=0.25, gt=0, description="how often the data manager is asked for admission"
+        0.25, gt=0, description="Seconds between two questions to the data manager whether more may be rolled out."
     )
-    metrics_interval_s: float = Field(default=1.0, gt=0)
+    metrics_interval_s: float = Field(1.0, gt=0, description="Seconds between two lines of metrics.")
     time_limit_s: float | None = Field(
-        default=None, gt=0, description="of an episode, looked at after each step; it is scored then. None for none"
+        None,
+        gt=0,
+        description="Seconds of an episode, looked at after each step; it is scored then. null for no limit.",
     )
     turn_limit_s: float | None = Field(
-        default=None,
+        None,
         gt=0,
-        description="of one decision of the policy; the episode ends as MODEL_ERROR then, and is played again. None: "
-        "engine.unavailable_timeout_s and one request more, so that a policy may wait for engines that are away",
+        description="Seconds of one decision of the policy; the episode ends as MODEL_ERROR then, and is played "
+        "again. null is `engine.unavailable_timeout_s` and one request more, so that a policy may wait "
+        "for engines that are away.",
     )
     breaker_losses: int = Field(
-        default=6, ge=1, description="rollouts of a task that its desktop loses in a row before the task is left out"
+        6, ge=1, description="Rollouts of a task that its desktop loses in a row before the task is left out."
     )
     breaker_reset_s: float = Field(
-        default=30.0,
+        30.0,
         gt=0,
-        description="for how long; twice as long after each try that is lost, up to 20 times that",
+        description="Seconds for which a task is left out; twice as long after each try that is lost, up to 20 "
+        "times that.",
     )
     unavailable_timeout_s: float = Field(
-        default=300.0,
+        300.0,
         gt=0,
-        description="how long cluster, database, space on the disk, all engines, or all tasks may be away",
+        description="Seconds for which the cluster, the database, space on the disk, all engines or all tasks may "
+        "be away.",
     )
-    max_unrecorded: int = Field(default=256, ge=1, description="episodes waiting for the database before workers pause")
+    max_unrecorded: int = Field(256, ge=1, description="Episodes that wait for the database before workers pause.")
     max_unrecorded_mb: int = Field(
-        default=2048, ge=1, description="megabytes of screenshots waiting for the database before workers pause"
+        2048, ge=1, description="Megabytes of screenshots that wait for the database before workers pause."
     )
-    stop_grace_s: float = Field(default=3.0, ge=0, description="time that running episodes get to end after SIGTERM")
-    record_grace_s: float = Field(
-        default=8.0, ge=0, description="time that is left to record what has ended, after that"
-    )
+    stop_grace_s: float = Field(3.0, ge=0, description="Seconds that running episodes get to end after SIGTERM.")
+    record_grace_s: float = Field(8.0, ge=0, description="Seconds that are left after that to record what has ended.")
     metrics_listen: str | None = Field(
-        default=None,
-        description='where Prometheus finds /metrics: "127.0.0.1:9465", "unix:/path/to.sock", or "" for nowhere. '
-        "None: rollout.sock in the run's directory",
+        None,
+        description='Where Prometheus finds /metrics: "127.0.0.1:9465", "unix:/path/to.sock", or "" for nowhere; '
+        "null is rollout.sock in the run's directory.",
     )
 
     @field_validator("tasks", mode="before")

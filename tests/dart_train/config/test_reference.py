@@ -1,0 +1,71 @@
+"""docs/configuration.md and configs/schema.json are what the classes say, and the shipped files are valid by them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from dart_gym.core.section import subsection
+from dart_train.config.run_config import RunConfig
+
+ROOT = Path(__file__).parents[3]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+spec = importlib.util.spec_from_file_location("configuration_reference", ROOT / "scripts/configuration_reference.py")
+assert spec and spec.loader
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+
+
+def schema() -> dict:
+    return json.loads(reference.SCHEMA.read_text())
+
+
+def test_page_and_schema_are_up_to_date():
+    written, made = schema(), json.loads(reference.schema())
+    same_transformers = written["$comment"] == made["$comment"]
+    if not same_transformers:  # whose fields are read as they are installed
+        for one in (written, made):
+            del one["$comment"], one["$defs"]["TrainerConfig"]
+    assert written == made, "run python scripts/configuration_reference.py"
+    if same_transformers:
+        assert reference.PAGE.read_text() == reference.page(), "run python scripts/configuration_reference.py"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_files_are_valid(path: Path):
+    assert path.read_text().splitlines()[0] == "# yaml-language-server: $schema=schema.json"
+    jsonschema.validate(yaml.safe_load(path.read_text()), schema())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rolout": {}},
+        {"rollout": {"tasks": ["a"], "slots": 2}},
+        {"trainer": {"loss_type": "grp"}},
+        {"trainer": {"epsilon": 2}},
+        {"data": {"image_format": "jpeg"}},
+    ],
+)
+def test_an_editor_finds_mistakes(wrong: dict):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"name": "x", "rollout": {"tasks": ["fake/two-steps"]}, **wrong}, schema())
+
+
+def test_every_key_says_what_it_means_in_a_sentence():
+    found, sections = [], [RunConfig]
+    for section in sections:
+        for name, field in section.model_fields.items():
+            below = subsection(field.annotation)
+            sections += [below] if below is not None else []
+            inherited = section.__name__ == "TrainerConfig" and name not in reference.OWN_HINTS
+            if (below is None or name == "tasks") and not inherited:
+                text = field.description or " "
+                whole = text.endswith((".", ")")) and not text[0].islower()
+                found += [] if whole else [f"{section.__name__}.{name}: {text}"]
+    assert not found
