@@ -51,7 +51,7 @@ class Evaluation:
 
     Attributes:
         status: OK, or which part failed.
-        score: in [0, 1]; None unless status is OK.
+        score: success in [0, 1]; None unless status is OK.
         evaluator: name and version of what computed it, such as "miniwob/1.0".
         detail: what a person wants to know about a failure or a low score.
     """
@@ -125,7 +125,7 @@ class StepResult:
             size: height and width of the screen in pixels.
             detail: what broke, for people.
             evaluator: who found out: "session" or "cluster".
-            instruction: of the episode, if it is known.
+            instruction: the episode's task in words, if it is known.
             step_index: number of actions carried out before.
             timings: seconds by phase; {} by default.
             info: see `StepResult`; {} by default.

@@ -95,7 +95,8 @@ async def serve_port(desktop: Desktop, reader: asyncio.StreamReader, writer: asy
         if not line.isdigit() or not 0 < int(line) < 1 << 16:
             log.info("a client asked for the port %r", line[:20])
             return
-        await join(reader, writer, str(await desktop.open_port(int(line))))
+        path = await desktop.open_port(int(line))
+        await join(reader, writer, asyncio.open_unix_connection(path))
     except (OSError, TimeoutError, ValueError, DesktopError) as error:
         log.info("a client of a port was dropped: %s", error)
     finally:

@@ -64,9 +64,9 @@ async def connect(
             result = await session.reset("miniwob/click-test", seed=0)
 
     Args:
-        url: of a server, or of several, separated by commas; without one a private cluster is started.
+        url: address of a server, or of several, separated by commas; without one a private cluster is started.
         token_env: name of the environment variable that holds the cluster's token.
-        codec: of the screenshots; see `dart_gym.envs.env_settings.EnvSettings`.
+        codec: image codec of the screenshots; see `dart_gym.envs.env_settings.EnvSettings`.
 
     Raises:
         ConfigurationError: a bad URL or codec, or a token that is not there.

@@ -145,7 +145,7 @@ class OSWorldEnv(DesktopEnv):
 
     Args:
         task: a task's id ("osworld/<id>") or file; by default each reset names one, or draws one.
-        options: see `DesktopEnv`.
+        options: the other settings by name, as for `DesktopEnv`.
     """
 
     def __init__(self, task: str | None = None, **options: Unpack[EnvOptions]) -> None:

@@ -36,8 +36,8 @@ class Transition:
     """What one environment answered.
 
     Attributes:
-        env_id: which one.
-        request_id: of the request, as `send` or `async_reset` returned it.
+        env_id: number of the environment.
+        request_id: id of the request, as `send` or `async_reset` returned it.
         is_reset: whether it answers a reset.
         result: the step result: typed ending, evaluation, timings.
         accessibility: whether its observation holds the accessibility tree.
@@ -126,7 +126,7 @@ class Dispatcher:
     """One session per environment, opened with its first request.
 
     Args:
-        link: to the cluster.
+        link: the way to the cluster.
         num_envs: how many environments.
         size: height and width in pixels of the black frame that stands for a lost screen.
         accessibility: whether observations hold the accessibility tree.

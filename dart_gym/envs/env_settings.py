@@ -53,16 +53,16 @@ class EnvSettings:
     Attributes:
         task: the task of every episode; "miniwob/click-test" by default.
         tasks: several, of which each reset draws one.
-        suite: all tasks of a suite likewise.
-        url: of a cluster (`ws+unix:///path.sock`, `ws://host:port`), or of several, separated by commas; without one
-            a private cluster is started.
+        suite: name of a suite, of whose tasks each reset draws one.
+        url: a cluster's address (`ws+unix:///path.sock`, `ws://host:port`), or several, separated by commas; without
+            one a private cluster is started.
         token_env: name of the environment variable that holds the cluster's token.
-        osworld_url: of a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop;
+        osworld_url: a machine that runs OSWorld's server (`http://host:5000`), to use instead of a local desktop;
             for a vector as many as environments, separated by commas.
-        codec: of the screenshots between cluster and client, "raw" or "png", or one of those that lose a little; by
+        codec: image codec of the screenshots: "raw" or "png", or one of those that lose a little; by
             default "raw" where the cluster runs on this machine, "png" elsewhere.
-        width: of the screen in pixels, instead of the task's.
-        height: likewise.
+        width: columns of the screen in pixels, instead of the task's.
+        height: rows of the screen in pixels, instead of the task's.
         render_mode: "rgb_array" or None.
         max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
             `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
@@ -70,7 +70,7 @@ class EnvSettings:
         pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
         accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
             "osworld" tell.
-        deadline_s: of one operation; what takes longer is a fault of the environment.
+        deadline_s: seconds that one operation may take; what takes longer is a fault of the environment.
     """
 
     task: str | None = None
@@ -151,8 +151,8 @@ class EnvSettings:
 
         Args:
             choice: the environment's tasks, which know its screen and machine.
-            task: the episode's.
-            seed: of the task's initial state.
+            task: id or OSWorld JSON of the episode's task.
+            seed: seed of the task's initial state.
             pacing: instead of the environment's.
         """
         return ResetRequest(

@@ -1,14 +1,14 @@
-"""Episodes prepared ahead: spare sessions whose next episode is being started while the others step.
+"""Episodes prepared ahead: sessions beside those of the environments, on which next episodes are being started.
 
-When an episode ends, the spare that was prepared first takes its place, and the session that it replaces becomes a
-spare: its desktop is put right in the background. A step then waits for no reset, as long as episodes do not end faster
-than desktops are prepared.
+When an episode ends, the session that was prepared first takes its place, and the one that it replaces prepares the
+next episode: its desktop is put right in the background. A step then waits for no reset, as long as episodes do not end
+faster than desktops are prepared.
 
 Invariants:
     - Episodes are handed out in the order in which they were drawn, whoever is ready first, so which environment gets
-      which task and seed does not depend on timing, nor on the number of spares.
-    - A spare draws an episode only once it holds a slot. So one that finds the cluster full holds nothing up:
-      episodes are started in place then, as without spares.
+      which task and seed does not depend on timing, nor on the number of sessions.
+    - A session draws an episode only once it holds a slot. So one that finds the cluster full holds nothing up:
+      episodes are started in place then, as without prefetch.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Prefetch:
     """Sessions besides those of the environments. Its methods are called from one thread.
 
     Args:
-        link: to the cluster.
-        count: how many spares.
-        draw: the next episode.
-        start: starts one on a session.
-        deadline_s: of the wait for a slot.
+        link: the way to the cluster.
+        count: how many sessions to hold beside those of the environments.
+        draw: returns the next episode.
+        start: starts a drawn episode on a session.
+        deadline_s: longest wait for a slot, in seconds.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ class TaskChoice:
     """The tasks of an environment.
 
     Attributes:
-        task_ids: from which an episode's task is drawn when a reset names none.
-        height: of every screen, in pixels.
-        width: of every screen, in pixels.
+        task_ids: ids from which an episode's task is drawn when a reset names none.
+        height: rows of every screen, in pixels.
+        width: columns of every screen, in pixels.
         override: "width" and "height" given by the user, which replace those of the tasks.
     """
 
@@ -86,8 +86,8 @@ class TaskChoice:
         """The task that the options of a reset ask for, or one drawn.
 
         Args:
-            rng: draws.
-            options: at most one of `task_id`, `task` and `suite`.
+            rng: random generator that draws.
+            options: options of the reset: at most one of `task_id`, `task` and `suite`.
 
         Raises:
             ValueError: more than one of them, or a task with a screen of another size.

@@ -52,8 +52,8 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     (bool array: only these).
 
     Args:
-        num_envs: how many.
-        task: see `DesktopEnv`.
+        num_envs: number of desktops.
+        task: the task of every episode; "miniwob/click-test" by default.
         max_episode_steps: `gymnasium.make_vec`'s name for `max_steps`.
         autoreset_mode: "DISABLED", "NEXT_STEP" or "SAME_STEP"; see the module.
         prefetch: spare desktops on which SAME_STEP prepares the next episodes; the cluster needs so many more.
@@ -114,9 +114,9 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         """Ask environments to start an episode; `recv` gives the first observations.
 
         Args:
-            env_ids: which; all by default.
+            env_ids: numbers of the environments; all by default.
             tasks: one per environment asked for, None to draw one.
-            seeds: likewise.
+            seeds: one per environment asked for, None to draw one.
 
         Returns:
             Request ids, one per environment.
@@ -157,7 +157,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         Args:
             min_ready: wait for so many (or for all that are in flight, if fewer).
             max_ready: return at most so many.
-            timeout: in seconds; fewer answers, or none, when it has passed.
+            timeout: longest wait in seconds; fewer answers, or none, when it has passed.
 
         Raises:
             DartGymError: what is no fault of one desktop (an unreachable cluster, a missing program).
@@ -200,7 +200,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
 
         Args:
             seed: one number (environment i gets seed + i), or one per environment.
-            options: see the class.
+            options: options of the reset, listed at the class.
         """
         if isinstance(seed, (int, np.integer)):
             seed = int(seed)

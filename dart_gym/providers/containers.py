@@ -37,7 +37,7 @@ class Owner:
     Attributes:
         host: name of its machine.
         boot: when that machine was booted, as the kernel names it.
-        pid_namespace: where its pid counts.
+        pid_namespace: name of the pid namespace in which its pid counts.
         pid: its pid.
         started: when it was started, in clock ticks since the boot.
     """
@@ -129,12 +129,12 @@ def desktop_container(
     Args:
         spec: what the task asks for. Its sandbox is made inside the container, which is why bubblewrap must be allowed
             to make namespaces there; with "none" the container itself is the sandbox, under Docker's own restrictions.
-        image: of docker/osworld.
-        directory: on this side, where the sockets are to be; the user must be able to write there.
+        image: tag of the image of docker/osworld.
+        directory: directory of this side for the sockets; the user must be able to write there.
         user: "uid:gid" of everything inside, "" for the image's own.
         network: "none", or any network of Docker; a desktop in bubblewrap has none of its own in any case.
-        limits: see there.
-        owner: the server.
+        limits: memory and processors that the container may use.
+        owner: the server that the container belongs to.
         seccomp: a seccomp profile as JSON; "" for the default of the sandbox.
         runtime: another OCI runtime, such as "runsc"; "" for Docker's default.
     """
@@ -186,10 +186,10 @@ def vm_container(
         image: OSWorld's.
         disk: the machine's qcow2; it is read only, each container writes to a layer of its own.
         kvm: whether to hand /dev/kvm through; without, QEMU translates every instruction and takes minutes to boot.
-        limits: of the container.
-        vm_memory: of the machine, in bytes.
-        vm_cores: of the machine.
-        owner: the server.
+        limits: memory and processors that the container may use.
+        vm_memory: memory of the virtual machine, in bytes.
+        vm_cores: number of processors of the virtual machine.
+        owner: the server that the container belongs to.
     """
     ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
     host_config: dict[str, Any] = {

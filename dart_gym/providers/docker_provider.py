@@ -47,7 +47,7 @@ class DockerOptions(Options):
     Attributes:
         image: made from docker/osworld/Dockerfile.
         network: Docker's network of the containers. A desktop in bubblewrap has none of its own in any case.
-        memory: of a container, "/tmp" included; "4GiB".
+        memory: a container's memory, "/tmp" included, such as "4GiB".
         cpus: cores of a container.
         pids: processes and threads of a container.
         boot_timeout_s: how long a container may take until its desktop is ready.

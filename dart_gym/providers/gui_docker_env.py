@@ -54,7 +54,7 @@ class GuiDockerEnvOptions(Options):
     """Options of the provider "gui-docker-env".
 
     Attributes:
-        base_url: of the servers, separated by commas; "" for OSWORLD_BASE_URL.
+        base_url: addresses of the servers, separated by commas; "" for OSWORLD_BASE_URL.
         token_env: environment variable with the token.
         start_timeout_s: how long a server may take to start a machine; its own limit is 300.
         exclusive_token: the token is this server's alone: whatever else runs under it is an orphan, and is stopped.

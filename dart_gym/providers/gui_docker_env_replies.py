@@ -47,9 +47,9 @@ def read_start(status: int, text: str, retry_after: str | None, attempt: int) ->
     """What a reply to `/start_emulator` means.
 
     Args:
-        status: of HTTP.
-        text: the body.
-        retry_after: the header.
+        status: HTTP status of the reply.
+        text: body of the reply.
+        retry_after: value of the header Retry-After; None without one.
         attempt: how many times before the server was full.
     """
     body = _object(text)
@@ -74,7 +74,7 @@ def wait_seconds(retry_after: str | None, attempt: int, now: datetime | None = N
     Args:
         retry_after: seconds or a date, as HTTP has it.
         attempt: how many times before it was full.
-        now: the time, for tests.
+        now: seconds since 1970, given by tests.
     """
     usual = min(FIRST_WAIT_S * 2 ** min(attempt, 10), LONGEST_WAIT_S)
     if retry_after is None:

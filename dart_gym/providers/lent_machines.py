@@ -27,7 +27,7 @@ class Machine:
 
     Attributes:
         id: its name at who lends it.
-        address: where it is.
+        address: address of the machine's server.
         held: what its lender keeps with it.
     """
 
@@ -61,7 +61,7 @@ class LentDesktop(OSWorldDesktop):
     """See `dart_gym.desktops.base.desktop.Desktop`.
 
     Args:
-        spec: what a task asks for.
+        spec: the desktop that a task asks for.
         lender: who has the machine for it.
     """
 

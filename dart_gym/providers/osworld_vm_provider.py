@@ -33,9 +33,9 @@ class OSWorldVmOptions(Options):
 
     Attributes:
         disk: OSWorld's Ubuntu.qcow2.
-        image: of QEMU in a container.
-        memory: of a machine.
-        cores: of a machine.
+        image: tag of the image with QEMU.
+        memory: memory of a virtual machine, such as "4GiB".
+        cores: number of processors of a virtual machine.
         boot_timeout_s: how long a machine may take until it answers.
         kvm: False runs without it, which takes minutes to boot and is for trying only.
         host: the Docker Engine, as in DOCKER_HOST.

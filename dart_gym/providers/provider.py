@@ -55,7 +55,7 @@ class Provider(Protocol):
     """Makes desktops. A class of one's own is named on the command line as those here are (`docs/plugins.md`).
 
     Attributes:
-        name: as on the command line.
+        name: name of the provider on the command line.
         options_type: what its options are; it is constructed with one of them.
         capacity: how many desktops it can have at once; None for no limit that it knows of.
         local: whether its desktops take memory of this machine.

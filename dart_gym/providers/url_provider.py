@@ -28,7 +28,7 @@ class UrlOptions(Options):
     """Options of the provider "url".
 
     Attributes:
-        urls: of the machines, separated by commas; see `parse_machine_url`.
+        urls: addresses of the machines, separated by commas; see `parse_machine_url`.
     """
 
     urls: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]

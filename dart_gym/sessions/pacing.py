@@ -19,9 +19,9 @@ class Pacing:
     """A way of waiting.
 
     Attributes:
-        name: as options and infos call it.
+        name: name in options and infos.
         after_reset_s: a fixed pause after the set-up; None: until the screen stands still.
-        after_action_s: likewise after an action.
+        after_action_s: a fixed pause after an action; None: until the screen stands still.
     """
 
     name: str

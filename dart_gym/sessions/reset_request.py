@@ -29,7 +29,7 @@ class ResetRequest:
 
     Attributes:
         task: an id such as "miniwob/click-tab", an OSWorld JSON or the path of its file (*.json), or a task.
-        seed: of the task's initial state; equal seeds give equal episodes where the suite can.
+        seed: seed of the task's initial state; equal seeds give equal episodes where the suite can.
         max_steps: the step limit; the task's own by default.
         time_limit_s: wall-clock limit of the episode in seconds, looked at after each step; none by default.
         desktop: "width" and "height" in pixels that replace those of the task; "osworld_url" of a machine with
@@ -65,16 +65,20 @@ class ResetRequest:
         """The task that is asked for, on the asked desktop; see `resolve_task`."""
         return resolve_task(self.task, self.desktop)
 
-    def to_wire(self) -> dict[str, Any]:
-        """Plain values, with the content of a task's file instead of its path.
+    def with_content(self) -> ResetRequest:
+        """The same request with the content of a task's file instead of its path.
 
         Raises:
             UnknownTaskError, TaskError: the file cannot be read, or is no task.
         """
-        task: Any = self.task.raw if isinstance(self.task, Task) else self.task
-        if isinstance(task, str) and task.endswith(".json"):
-            task = task_from_file(Path(task)).raw
+        if isinstance(self.task, str) and self.task.endswith(".json"):
+            return dataclasses.replace(self, task=task_from_file(Path(self.task)).raw)
+        return self
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values; for a `Task` its JSON, or its id where it has none."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        task = self.task.raw or self.task.id if isinstance(self.task, Task) else self.task
         return {**values, "task": task, "seed": int(self.seed)}
 
     @classmethod

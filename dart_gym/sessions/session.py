@@ -11,16 +11,17 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.errors import DesktopError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
-from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, PhaseTimer
+from dart_gym.desktops.base.desktop import ActionError, Desktop
 from dart_gym.sessions.pacing import Pacing, describe, pacing_named
 from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.slot import Slot
@@ -32,21 +33,42 @@ ACCESSIBILITY_S = 10.0
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
 
 
+class PhaseTimer:
+    """Seconds of one operation by phase; what is timed twice adds up. Use `with timer.phase("settle"): ...`."""
+
+    def __init__(self, **seconds: float) -> None:
+        self._seconds, self._started = seconds, time.perf_counter()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time inside to a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
+
+    def finish(self) -> dict[str, float]:
+        """Seconds by phase, and "total" of the whole operation."""
+        return {**self._seconds, "total": time.perf_counter() - self._started}
+
+
 @dataclass(slots=True)
 class _Episode:
     """State of the running episode."""
 
     task: Task
-    seed: int
-    max_steps: int
-    ends_at: float
+    request: ResetRequest
     desktop: Desktop
     scenario: Scenario
     prepared: Prepared
     info: dict[str, object]
-    pacing: Pacing
-    accessibility: bool = False
+    ends_at: float = math.inf
     actions: list[Action] = field(default_factory=list)
+
+    @property
+    def pacing(self) -> Pacing:
+        return pacing_named(self.request.pacing)
 
 
 class Session:
@@ -86,43 +108,41 @@ class Session:
             MissingDependencyError: the machine cannot run such a desktop.
         """
         request = ResetRequest.of(task, fields)
-        started = time.perf_counter()
+        timer = PhaseTimer(queue=0.0)
         self._episode = None
-        resolved, pacing = request.resolve(), pacing_named(request.pacing)
+        resolved = request.resolve()
         info: dict[str, object] = {"task_id": resolved.id, "task_hash": resolved.hash, "seed": request.seed}
-        info |= describe(pacing, None)
-        timer = PhaseTimer({"queue": 0.0})
+        info |= describe(pacing_named(request.pacing), None)
         try:
             async with asyncio.timeout(deadline_s):
-                episode = await self._start(resolved, request.seed, pacing, info, timer)
-                episode.accessibility = request.accessibility
+                episode = await self._start(resolved, request, info, timer)
                 observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._slot.discard()
-            return _lost(resolved.desktop, "", 0, _explain("reset", error, deadline_s), info, timer, started)
+            size, detail = (resolved.desktop.height, resolved.desktop.width), _explain("reset", error, deadline_s)
+            return StepResult.lost(size, detail, evaluator="session", timings=timer.finish(), info=dict(info))
         except BaseException:
             self._slot.discard()
             raise
-        episode.max_steps = request.max_steps or resolved.max_steps
-        episode.ends_at = math.inf if request.time_limit_s is None else time.monotonic() + request.time_limit_s
+        if request.time_limit_s is not None:
+            episode.ends_at = time.monotonic() + request.time_limit_s
         self._episode = episode
-        return _result(observation, None, None, 0, info, timer, started)
+        return StepResult(observation, timings=timer.finish(), info=dict(info))
 
-    async def _start(
-        self, task: Task, seed: int, pacing: Pacing, info: dict[str, object], timer: PhaseTimer
-    ) -> _Episode:
+    async def _start(self, task: Task, request: ResetRequest, info: dict[str, object], timer: PhaseTimer) -> _Episode:
+        pacing = pacing_named(request.pacing)
         with timer.phase("boot"):
             desktop = await self._slot.desktop(task.desktop)
         if self._slot.api_address is not None:
             info["osworld_api"] = self._slot.api_address.describe()
         with timer.phase("prepare"):
             scenario = self._slot.scenario(task.suite)
-            prepared = await scenario.prepare(desktop, task, seed)
+            prepared = await scenario.prepare(desktop, task, request.seed)
             settled = prepared.settled
             if not prepared.frame_ready or pacing.after_reset_s is not None:
                 settled = await pacing.wait(desktop, prepared.settle, pacing.after_reset_s)
             info |= describe(pacing, settled)
-        return _Episode(task, seed, task.max_steps, math.inf, desktop, scenario, prepared, info, pacing)
+        return _Episode(task, request, desktop, scenario, prepared, info)
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
         """Carry out an action, wait until the screen has settled, and return what it shows.
@@ -150,7 +170,7 @@ class Session:
             with timer.phase("watch"):
                 if await episode.scenario.after_action(desktop, action):
                     terminal = TerminalState.DONE
-        if terminal is None and len(episode.actions) >= episode.max_steps:
+        if terminal is None and len(episode.actions) >= (episode.request.max_steps or episode.task.max_steps):
             terminal = TerminalState.STEP_LIMIT
         if terminal is None and time.monotonic() >= episode.ends_at:
             terminal = TerminalState.TIME_LIMIT
@@ -179,7 +199,7 @@ class Session:
         tree = None
         with timer.phase("capture"):
             screenshot = await episode.desktop.screenshot()
-        if episode.accessibility:
+        if episode.request.accessibility:
             with timer.phase("accessibility"):
                 found = await episode.desktop.accessibility_tree(timeout=ACCESSIBILITY_S)
             tree, episode.info["accessibility_complete"] = found.xml, found.complete
@@ -195,22 +215,28 @@ class Session:
 
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
         """Run a part of the episode under its deadline; trouble with the environment becomes its result."""
-        started = time.perf_counter()
         episode, timer = self._running(), PhaseTimer()
         try:
             async with asyncio.timeout(deadline_s):
                 observation, terminal, evaluation = await operation(episode, timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._abandon()
-            detail = _explain(name, error, deadline_s)
-            instruction, steps = episode.prepared.instruction, len(episode.actions)
-            return _lost(episode.task.desktop, instruction, steps, detail, episode.info, timer, started)
+            return StepResult.lost(
+                (episode.task.desktop.height, episode.task.desktop.width),
+                _explain(name, error, deadline_s),
+                evaluator="session",
+                instruction=episode.prepared.instruction,
+                step_index=len(episode.actions),
+                timings=timer.finish(),
+                info=dict(episode.info),
+            )
         except BaseException:  # cancelled, or a bug: nobody knows the desktop's state any more
             self._abandon()
             raise
         if terminal is not None:
             self._episode = None
-        return _result(observation, terminal, evaluation, len(episode.actions), episode.info, timer, started)
+        steps, info = len(episode.actions), dict(episode.info)
+        return StepResult(observation, terminal, evaluation, steps, timer.finish(), info)
 
     async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
         """The next action of a perfect user.
@@ -252,38 +278,3 @@ def _explain(operation: str, error: BaseException, deadline_s: float) -> str:
     if isinstance(error, TimeoutError) and not str(error):
         return f"{operation} was not done within its deadline of {deadline_s:g} s"
     return f"{operation}: {type(error).__name__}: {error}"
-
-
-def _result(
-    observation: Observation,
-    terminal: TerminalState | None,
-    evaluation: Evaluation | None,
-    step_index: int,
-    info: dict[str, object],
-    timer: PhaseTimer,
-    started: float,
-) -> StepResult:
-    timings = timer.seconds
-    timings["total"] = time.perf_counter() - started
-    return StepResult(observation, terminal, evaluation, step_index, timings, dict(info))
-
-
-def _lost(
-    spec: DesktopSpec,
-    instruction: str,
-    step_index: int,
-    detail: str,
-    info: dict[str, object],
-    timer: PhaseTimer,
-    started: float,
-) -> StepResult:
-    timings = timer.seconds | {"total": time.perf_counter() - started}
-    return StepResult.lost(
-        (spec.height, spec.width),
-        detail,
-        evaluator="session",
-        instruction=instruction,
-        step_index=step_index,
-        timings=timings,
-        info=dict(info),
-    )

@@ -39,7 +39,7 @@ class Slot:
     """The place of one desktop in a server (or of a session without one). Used by one session at a time.
 
     Args:
-        name: for logs and the status operation.
+        name: what logs and the status call it.
         desktop_factory: makes a desktop that is not started yet.
         api_policy: how each desktop offers the OSWorld API; None for not at all.
 

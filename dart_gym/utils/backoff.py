@@ -22,7 +22,7 @@ class Pauses:
     """The pauses between the attempts at one thing, which has to be done by a deadline.
 
     Args:
-        deadline: on the monotonic clock; no pause goes beyond it.
+        deadline: time on the monotonic clock; no pause goes beyond it.
         first_s: seconds of the first pause.
         longest_s: most seconds of any pause.
     """

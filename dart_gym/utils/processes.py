@@ -75,7 +75,7 @@ def follow_parent(parent: int | None = None, signum: signal.Signals = signal.SIG
 
     Args:
         parent: pid of the process that started it, if known: when it is dead already, this one ends at once.
-        signum: the signal.
+        signum: signal that the kernel sends.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
     if parent is not None and os.getppid() != parent:

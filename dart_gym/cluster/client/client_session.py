@@ -91,7 +91,7 @@ class ClientSession:
             ClusterError: no desktop was free (code CAPACITY), or the cluster is unreachable.
             UnknownTaskError, TaskError, ConfigurationError, MissingDependencyError: as on the other side.
         """
-        arguments = ResetRequest.of(task, fields).to_wire()
+        arguments = ResetRequest.of(task, fields).with_content().to_wire()
         self._last = None
         waited = 0.0
         if len(self._servers.records) > 1 and not self._holds_slot:

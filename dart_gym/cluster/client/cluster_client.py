@@ -21,7 +21,7 @@ class ClusterClient:
     Args:
         url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
         token: bearer token, if the cluster wants one.
-        settings: see `ClientSettings`.
+        settings: how the client behaves; the defaults of `ClientSettings` if None.
     """
 
     def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:

@@ -65,7 +65,7 @@ class ClusterServers:
     Args:
         url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
         token: bearer token, if the cluster wants one.
-        settings: see `ClientSettings`.
+        settings: how the client behaves; the defaults of `ClientSettings` if None.
 
     Attributes:
         records: one of each server, in the order of the URL.

@@ -40,11 +40,12 @@ class ServerRecord:
     """What a client knows of one server.
 
     Attributes:
-        address: where it is.
+        address: where the server listens.
         load: its last status; None before the first one.
         asked_at: monotonic time of that.
         placed: sessions that this client opened there since.
-        failures: in a row; `down_until` is the monotonic time until which it is left alone.
+        failures: how many times in a row it did not answer.
+        down_until: monotonic time until which it is left alone.
     """
 
     address: Address

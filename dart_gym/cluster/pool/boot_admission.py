@@ -86,8 +86,8 @@ def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running
     """Decide whether a desktop may boot.
 
     Args:
-        machine: what is left now.
-        limits: what must be left.
+        machine: what the machine has left now.
+        limits: what the machine must have left.
         need: bytes that the desktop will use.
         promised: bytes that admitted desktops will still take, because they are booting.
         running: living and booting desktops of this server.
@@ -173,7 +173,7 @@ class Admission:
     """Lets desktops boot, one after the other as the machine allows. Everything happens in one event loop.
 
     Args:
-        limits: what must be left.
+        limits: what the machine must have left.
         probe: tells what the machine has left.
 
     Attributes:
@@ -224,7 +224,7 @@ class Admission:
         """Wait until a desktop may boot; its memory counts as promised inside. Cancel to give up.
 
         Args:
-            spec: of the desktop.
+            spec: what kind of desktop is to boot.
             running: counts this server's desktops.
             make_room: stops one that nobody uses; whether there was one.
         """

@@ -24,8 +24,8 @@ class Claim:
     """Somebody waits for a slot.
 
     Attributes:
-        owner: on whose account.
-        number: of its arrival; later ones have larger numbers.
+        owner: name of the account that the slot counts for.
+        number: order of arrival; later claims have larger numbers.
     """
 
     owner: str
@@ -44,10 +44,10 @@ def next_claim(
     """The claim that gets the next free slot; None when every owner that waits has used up its quota.
 
     Args:
-        claims: who waits.
+        claims: all claims that wait, in any order.
         lent: slots that each owner has now.
         served: when each owner was last given a slot, as a number; larger is later.
-        quota: see `Quota`.
+        quota: tells how many slots an owner may have at once.
     """
     first: dict[str, Claim] = {}
     for claim in sorted(claims, key=lambda claim: claim.number):

@@ -60,8 +60,8 @@ class WarmDesktop:
     """A desktop that is ready, or being booted.
 
     Attributes:
-        spec: of the desktop.
-        slot: its place.
+        spec: what kind of desktop it is.
+        slot: the place that it has until a session takes it.
         booting: the task that boots it.
     """
 
@@ -79,7 +79,7 @@ class WarmPool:
     """The warm desktops of a server.
 
     Args:
-        size: how many to hold.
+        size: how many warm desktops to hold at most.
         make_slot: makes an empty slot of a name.
         admission: whether the machine has room.
         running: counts this server's desktops, warm ones included.

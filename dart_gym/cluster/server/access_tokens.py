@@ -51,7 +51,7 @@ class Principal:
     """Who a token stands for.
 
     Attributes:
-        name: for quotas, fairness, the status and logs; "" where no tokens are used.
+        name: what quotas, fairness, the status and logs go by; "" where no tokens are used.
         max_desktops: how many desktops its sessions may hold together; None for no limit.
         max_sessions: how many sessions it may have open; None for no limit.
         watches_all: whether it may watch the desktops of others too.
@@ -136,7 +136,7 @@ class TokenFile:
     """A tokens file, and what it held when it was read last.
 
     Args:
-        path: of the file.
+        path: the tokens' file.
 
     Raises:
         ConfigurationError: it cannot be read or is malformed.

@@ -62,7 +62,7 @@ class ClusterServer:
     """Serves desktops. Use as an async context manager, or `start` and `stop`.
 
     Args:
-        settings: see `ServerSettings`.
+        settings: where it listens, how many desktops it has, and how long sessions live.
         desktop_factory: makes desktops that are not started yet.
         local: whether they take memory of this machine.
     """
@@ -190,7 +190,7 @@ class ClusterServer:
         """End all sessions and stop all desktops; operations under way get some time. Idempotent.
 
         Args:
-            patience_s: for operations under way, if `drain_s` is not shorter.
+            patience_s: seconds that operations under way may take, if `drain_s` is not shorter.
         """
         if self._server is None:
             return

@@ -31,7 +31,7 @@ from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import TerminalState
-from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED
+from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED, ResetRequest
 
 PATHS = ("/ws", "/openenv/ws")
 DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another
@@ -61,9 +61,9 @@ class ResetData(BaseModel):
         episode_id: what the state says; made up by default.
         task_id: a task's name.
         task: an OSWorld JSON instead.
-        max_steps, time_limit_s, pacing, accessibility: as in `dart_gym.envs.env_settings.EnvSettings`.
-        width, height: of the screen, instead of the task's.
-        deadline_s: of this and the following operations.
+        max_steps, time_limit_s, pacing, accessibility: as in `dart_gym.sessions.reset_request.ResetRequest`.
+        width, height: size of the screen in pixels, instead of the task's.
+        deadline_s: seconds that this and each following operation may take.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -80,17 +80,17 @@ class ResetData(BaseModel):
     deadline_s: Annotated[float, Field(gt=0, le=frames.MAX_DEADLINE_MS / 1000)] = DEADLINE_S
 
     def arguments(self) -> dict[str, Any]:
-        """Of the cluster's request."""
+        """Those of the cluster's request."""
         size = {key: value for key, value in (("width", self.width), ("height", self.height)) if value is not None}
-        return {
-            "task": self.task or self.task_id or DEFAULT_TASK,
-            "seed": secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
-            "max_steps": self.max_steps,
-            "time_limit_s": self.time_limit_s,
-            "desktop": size or None,
-            "pacing": self.pacing,
-            "accessibility": self.accessibility,
-        }
+        return ResetRequest(
+            self.task or self.task_id or DEFAULT_TASK,
+            secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
+            max_steps=self.max_steps,
+            time_limit_s=self.time_limit_s,
+            desktop=size or None,
+            pacing=self.pacing,
+            accessibility=self.accessibility,
+        ).to_wire()
 
 
 class MessageError(Exception):

@@ -57,7 +57,7 @@ class Operations:
     """Executes requests.
 
     Args:
-        pool: the slots.
+        pool: lends the slots.
         sandbox: replaces the tasks' choice if given.
         counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
@@ -175,9 +175,9 @@ class Operations:
         """Wait for something that others must free, as long as the client is there and the server is not closing.
 
         Args:
-            waiting: for what; it is cancelled if it takes longer than `timeout`.
-            timeout: in seconds.
-            gone: see there.
+            waiting: the coroutine to wait for; it is cancelled if it takes longer than `timeout`.
+            timeout: longest wait in seconds.
+            gone: returns when the client has gone.
             why: tells why it takes so long.
             give_back: takes back what came at the very moment at which we were cancelled.
 

@@ -32,7 +32,7 @@ def clean_up(api_directories: Iterable[Path] = (), cleaners: Iterable[Cleaner] =
 
     Args:
         api_directories: where servers put the sockets of OSWorld APIs.
-        cleaners: of providers, for what lies elsewhere.
+        cleaners: functions of providers that remove what lies elsewhere.
     """
     parts: list[Cleaner] = [_desktops, *(lambda path=path: _api_sockets(path) for path in api_directories), *cleaners]
     removed: list[str] = []

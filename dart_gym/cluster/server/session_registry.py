@@ -33,7 +33,7 @@ class Sessions:
     """The register of a server's sessions.
 
     Args:
-        lifetimes: how long they live.
+        lifetimes: how long sessions live.
         give_back: takes the desktop of a session back (`Operations.end`).
         counters: what is counted, for the status.
     """

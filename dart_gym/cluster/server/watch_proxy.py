@@ -32,9 +32,9 @@ class WatchProxy:
     """The page of a cluster on a loopback port. Use as an async context manager.
 
     Args:
-        url: of the cluster.
-        token: of the cluster, if it wants one.
-        port: to listen on; 0 lets the system choose.
+        url: the cluster's, with scheme `ws`, `wss` or `ws+unix`.
+        token: bearer token, if the cluster wants one.
+        port: TCP port on loopback; 0 lets the system choose.
     """
 
     def __init__(self, url: str, token: str | None = None, port: int = 0) -> None:

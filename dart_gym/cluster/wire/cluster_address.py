@@ -17,10 +17,10 @@ class Address:
     """A parsed URL. Either `path` is set (a Unix socket), or `host` and `port` are.
 
     Attributes:
-        url: as given.
+        url: the URL as it was given.
         host: name or IP address.
         port: 0 lets the server choose.
-        path: of the Unix socket; "" for TCP.
+        path: absolute path of the Unix socket; "" for TCP.
         tls: whether it is `wss`.
     """
 

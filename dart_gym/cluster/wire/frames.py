@@ -52,9 +52,9 @@ class Hello:
     Attributes:
         codecs: image codecs that the client takes, best first.
         resume: token of the session to go on with; "" for a new one.
-        version: of the protocol.
+        version: version of the protocol.
         client: who it is, for logs and the status.
-        take_over: with `resume`: also from a connection that is alive, which is cut.
+        take_over: with `resume`: cut the session's connection, even one that is alive.
     """
 
     codecs: tuple[str, ...] = ("png",)
@@ -70,10 +70,10 @@ class Welcome:
 
     Attributes:
         session: the session's token, a secret: it resumes the session.
-        codec: of its images.
+        codec: image codec of its screenshots.
         resumed: whether it is the session that the client asked to go on with.
         grace_s: how long the session outlives a lost connection.
-        version: of the protocol.
+        version: version of the protocol.
         limits: what the server allows, those of `LIMITS` that it sets.
     """
 
@@ -100,10 +100,10 @@ class Reply:
     """Answer to a request: `result`, or `error` with a code.
 
     Attributes:
-        id: of the request; -1 for an error that answers none (a broken frame, the server's farewell).
+        id: id of the request; -1 for an error that answers none (a broken frame, the server's farewell).
         result: plain values; of a step also the image.
         code: None if all went well.
-        message: of the error.
+        message: the error in words; "" if all went well.
     """
 
     id: int

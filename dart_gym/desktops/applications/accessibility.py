@@ -30,7 +30,7 @@ async def read_tree(desktop: Executes, timeout: float) -> AccessibilityTree:
     """Read the tree of everything that is shown.
 
     Args:
-        desktop: whose.
+        desktop: the desktop whose programs are asked.
         timeout: seconds; what could not be read by then is left out.
 
     Raises:

@@ -20,10 +20,10 @@ class Application:
     """A part of the machine that OSWorld's tasks expect.
 
     Attributes:
-        name: what people call it.
+        name: the application's usual name.
         program: what must be on the PATH; "" for what is no program.
         packages: Debian's packages of it.
-        needed_for: who needs it.
+        needed_for: which tasks or functions need it.
         aliases: other programs of the same packages, and the names of OSWorld's `related_apps`.
     """
 

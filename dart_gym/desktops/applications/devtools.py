@@ -159,7 +159,7 @@ class Browser:
     """The tabs of a browser, by the HTTP side of DevTools.
 
     Args:
-        path: of the Unix socket that leads to its port.
+        path: Unix socket that leads to the browser's port.
         port: that port, as the browser knows it.
     """
 

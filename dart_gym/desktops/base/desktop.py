@@ -9,8 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -38,7 +37,7 @@ class DesktopSpec:
         reusable: whether a later episode may run on the same desktop, because tasks of this profile reset
             everything that they touch. Otherwise a reset throws the desktop away.
         env: extra environment variables of the programs on it.
-        url: of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
+        url: address of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
         margin: rows of pixels below the screen, on which programs draw and which no screenshot shows; for the signs
             of a scenario (see `Desktop.read_margin`). Kind "xvfb" only.
     """
@@ -105,7 +104,7 @@ class SettlePolicy:
     Attributes:
         quiet_ms: no change for so long.
         max_ms: the cap on the whole wait.
-        min_ms: at least so long (gives slow programs time to react).
+        min_ms: shortest wait (gives slow programs time to react).
         reply_quiet_ms: no change for so long is enough once the focused program says that it has handled all input;
             a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
             does where a program cannot say.
@@ -170,26 +169,3 @@ class Desktop(Protocol):
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket on this side that leads to a TCP port on the desktop's own loopback."""
-
-
-@dataclass(slots=True)
-class PhaseTimer:
-    """Collects seconds by phase. Use `with timer.phase("settle"): ...`; phases add up."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def phase(self, name: str) -> _Phase:
-        """A context manager that adds the time spent inside to `name`."""
-        return _Phase(self, name)
-
-
-class _Phase:
-    def __init__(self, timer: PhaseTimer, name: str) -> None:
-        self._timer, self._name, self._start = timer, name, 0.0
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *exc: object) -> None:
-        seconds = self._timer.seconds
-        seconds[self._name] = seconds.get(self._name, 0.0) + time.perf_counter() - self._start

@@ -78,7 +78,7 @@ async def settle(
     """Wait until the screen stands still or the cap is reached.
 
     Args:
-        framebuffer: of the screen.
+        framebuffer: the screen's pixels.
         policy: when it counts as still.
         handled: waits so many seconds for the focused program to say that it has handled its input; False if it cannot.
     """

@@ -45,7 +45,7 @@ class APIPolicy:
 
     Attributes:
         directory: where their Unix sockets lie; None for TCP on loopback.
-        open_to_all: on TCP, without a token: for stock clients, on a machine whose users are all trusted.
+        open_to_all: listen on TCP without a token: for stock clients, on a machine whose users are all trusted.
     """
 
     directory: Path | None = None

@@ -22,7 +22,7 @@ def program_arguments(data: Mapping[str, Any], home: str) -> list[str]:
     its positional parameters (as `subprocess` does it); `~/` at the start of an argument is the home directory.
 
     Args:
-        data: the request's JSON.
+        data: the JSON object of the request.
         home: home directory of the desktop's user.
 
     Raises:

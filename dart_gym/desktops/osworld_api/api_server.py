@@ -43,7 +43,7 @@ class OSWorldAPI:
     Args:
         desktop: a started desktop; it must outlive the API. Used from the event loop that opened the API.
         path: the Unix socket to listen on, or None for loopback TCP.
-        open_to_all: on TCP, ask for no token, and lead local ports to DevTools and VLC.
+        open_to_all: ask for no token on TCP, and lead local ports to DevTools and VLC.
         port: TCP port, 0 for any free one.
 
     Attributes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.base.desktop import Desktop
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _CHUNK = 1 << 16
 
 
@@ -14,7 +16,7 @@ class PortForwarder:
     """Loopback ports of this side, each leading to a port on the desktop's own loopback.
 
     Args:
-        desktop: whose ports.
+        desktop: the desktop whose ports are reached.
     """
 
     def __init__(self, desktop: Desktop) -> None:
@@ -31,7 +33,8 @@ class PortForwarder:
             self._clients.add(task)
             task.add_done_callback(self._clients.discard)
             try:
-                await join(reader, writer, str(await self._desktop.open_port(port)))
+                path = await self._desktop.open_port(port)
+                await join(reader, writer, asyncio.open_unix_connection(path))
             except (OSError, DesktopError, asyncio.CancelledError):
                 writer.close()  # either side may leave at any time; the client sees a closed connection
 
@@ -50,10 +53,23 @@ class PortForwarder:
             await asyncio.wait(self._clients)
 
 
-async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
-    """Lead a connection to a Unix socket, until both sides have ended; closes it. Raises `OSError` as they break."""
+async def join(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    opening: Awaitable[Streams],
+    timeout: float | None = None,
+) -> None:
+    """Lead a connection to another one until both sides have ended; closes both. Raises `OSError` as they break.
+
+    Args:
+        reader: the end to read from.
+        writer: the end to write to.
+        opening: opens the other connection.
+        timeout: seconds that opening may take; None for any time.
+    """
     try:
-        inner_reader, inner_writer = await asyncio.open_unix_connection(path)
+        async with asyncio.timeout(timeout):
+            inner_reader, inner_writer = await opening
         try:
             await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
         finally:

@@ -18,7 +18,7 @@ class Recorder:
     """At most one recording at a time.
 
     Args:
-        desktop: whose screen.
+        desktop: the desktop whose screen is recorded.
     """
 
     def __init__(self, desktop: Desktop) -> None:

@@ -35,6 +35,7 @@ from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeou
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.settling import Settling, differs
 from dart_gym.desktops.input.input_events import InputEvent, input_events
+from dart_gym.desktops.osworld_api.port_forwarder import join
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_machine_url
 
 CONNECT_TIMEOUT_S = 10.0
@@ -45,14 +46,13 @@ _MARGIN_S = 5.0
 _POLL_S = 0.5
 _FREE_POLL_S = 0.02
 _TIMED_OUT = 124  # what coreutils' `timeout` says
-_CHUNK = 1 << 16
 
 
 class OSWorldDesktop:
     """See `dart_gym.desktops.base.desktop.Desktop`.
 
     Args:
-        spec: of kind "osworld", with the `url` of the machine (see `parse_machine_url`).
+        spec: a spec of kind "osworld", with the `url` of the machine (see `parse_machine_url`).
         address: where the machine is, in the place of the spec's `url`.
 
     Raises:
@@ -342,21 +342,9 @@ class OSWorldDesktop:
     def _relay(self, port: int) -> Any:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with contextlib.suppress(OSError, TimeoutError):  # the one side sees that the other one has gone
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    there = await self._address.connect(port)
-                await asyncio.gather(_pump(reader, there[1]), _pump(there[0], writer))
-            writer.close()
+                await join(reader, writer, self._address.connect(port), CONNECT_TIMEOUT_S)
 
         return connected
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(_CHUNK):
-            writer.write(data)
-            await writer.drain()
-    finally:
-        writer.close()
 
 
 def _decoded(data: bytes) -> NDArray[np.uint8]:

@@ -96,11 +96,11 @@ class XConnection:
     """The host's connection to a desktop's X server.
 
     Args:
-        path: the server's socket.
+        path: Unix socket of the X server.
 
     Attributes:
         display: python-xlib's display, for requests that have no method here.
-        root: the root window.
+        root: python-xlib's root window.
     """
 
     def __init__(self, path: Path) -> None:

@@ -48,7 +48,7 @@ class XvfbDesktop:
     """See `dart_gym.desktops.base.desktop.Desktop`. Start it in a thread that lives at least as long as the desktop.
 
     Args:
-        spec: what kind of desktop.
+        spec: size, profile and sandbox of the desktop.
 
     Raises:
         ConfigurationError: unknown profile or sandbox, or an impossible size.

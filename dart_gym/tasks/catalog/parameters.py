@@ -20,7 +20,7 @@ def draw(specification: Mapping[str, Any], task_id: str, seed: int) -> dict[str,
     """Draw a value for each parameter of a task.
 
     Args:
-        specification: by name, `{"choice": [...]}` (strings, integers, or objects whose fields become
+        specification: by placeholder name, `{"choice": [...]}` (strings, integers, or objects whose fields become
             "name.field") or `{"integer": [low, high]}` (both included).
         task_id: keeps tasks of equal seeds independent of each other.
         seed: any integer.
@@ -52,7 +52,7 @@ def fill(value: Any, values: Mapping[str, Value], *, typed: bool = False) -> Any
 
     Args:
         value: any JSON value; keys of objects are left alone.
-        values: by placeholder name.
+        values: the drawn values by placeholder name.
         typed: whether a string that is nothing but one placeholder becomes the value itself (an integer stays one).
     """
     if isinstance(value, str):

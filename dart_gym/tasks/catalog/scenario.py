@@ -47,7 +47,7 @@ class Scenario(Protocol):
         """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended.
 
         Args:
-            desktop: on which it was carried out.
+            desktop: the desktop on which it was carried out.
             action: what was carried out just now, or could not be.
         """
 

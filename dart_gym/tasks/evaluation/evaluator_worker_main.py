@@ -128,7 +128,7 @@ class Worker:
     """Answers requests about one evaluation.
 
     Args:
-        settings: see `worker.py`.
+        settings: what `evaluator_worker` sends first.
     """
 
     def __init__(self, settings):

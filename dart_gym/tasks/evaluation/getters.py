@@ -40,9 +40,9 @@ async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> 
     """Copy of a file, or of several where `multi`; None where there is none.
 
     Args:
-        desktop: where the files are.
+        desktop: the desktop with the files.
         config: `path` and `dest`, lists where `multi`; `gives`, which of several the metric gets (default the first).
-        cache: where the copies go.
+        cache: directory for the copies.
     """
     multi = bool(config.get("multi", False))
     paths, names = (config["path"], config["dest"]) if multi else ([config["path"]], [config["dest"]])

@@ -42,7 +42,7 @@ class Script:
     """The oracle of one episode.
 
     Args:
-        task_id: for messages.
+        task_id: the task's id, which messages name.
         entries: `dart.oracle`, placeholders filled.
 
     Raises:

@@ -45,8 +45,8 @@ async def mirror(
     """Put the files of tasks into a cache.
 
     Args:
-        tasks: whose files.
-        cache: where to.
+        tasks: the tasks whose files are downloaded.
+        cache: the cache that gets the files.
         source: a copy of the hub's data set, or a cache directory of OSWorld; looked at before the web.
         report: is told each URL with what became of it.
     """

@@ -43,7 +43,7 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
     """Why a task cannot run or be scored here; [] where it can.
 
     Args:
-        task: the task.
+        task: the task that is to be played.
         cache: answers whether a URL's content is there (a `DownloadCache`).
         has_program: answers whether the desktop has a program (`machine_has`).
 

@@ -44,7 +44,7 @@ async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> Settle
     """Wait until programs are idle and the screen stands still.
 
     Args:
-        desktop: with the programs that were started.
+        desktop: the desktop with the programs that were started.
         timeout: the most seconds to wait.
 
     Returns:

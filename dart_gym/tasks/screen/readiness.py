@@ -37,7 +37,7 @@ async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: 
     """Wait until what `ready` asks for holds.
 
     Args:
-        desktop: where.
+        desktop: the desktop whose screen is looked at.
         ready: `dart.ready`: `{"window": title}` or nothing.
         timeout: seconds for the window to appear and to be painted.
 

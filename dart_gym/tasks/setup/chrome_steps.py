@@ -121,7 +121,7 @@ def write_visits(database: Path, visits: Sequence[dict[str, Any]], now: datetime
     """Add visits to a database of Chrome's.
 
     Args:
-        database: the file.
+        database: path of Chrome's database of history.
         visits: `{"url", "title", "visit_time_from_now_in_seconds"}`.
         now: the time that they count back from.
     """

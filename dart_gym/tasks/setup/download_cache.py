@@ -49,7 +49,7 @@ class DownloadCache:
     """A cache in a directory, which is made when something is stored.
 
     Attributes:
-        directory: where it is.
+        directory: directory of the cached files.
         offline: whether `fetch` may only give what is there.
         max_bytes: no file may be larger.
     """

@@ -69,7 +69,7 @@ async def run_steps(
     """Carry out set-up steps in order.
 
     Args:
-        desktop: where.
+        desktop: the desktop to set up.
         steps: OSWorld's `{"type": ..., "parameters": {...}}`.
         cache: directory of this side for the output that steps ask to keep, in an evaluation; None where none may.
         downloads: where files of the web come from; this user's cache by default.

@@ -45,6 +45,8 @@ async def test_a_client_that_goes_gives_its_desktop_back(tcp_server, until):
         ({"type": "reset", "data": {"task_id": "fake/two-stps"}}, "VALIDATION_ERROR", "fake/two-steps"),
         ({"type": "reset", "data": {"task_id": TASK, "task": {}}}, "VALIDATION_ERROR", "not both"),
         ({"type": "reset", "data": {"task_id": TASK, "width": 1}}, "VALIDATION_ERROR", "width"),
+        ({"type": "reset", "data": {"task_id": TASK, "pacing": "slow"}}, "VALIDATION_ERROR", "unknown pacing"),
+        ({"type": "reset", "data": {"task_id": "/etc/task.json"}}, "VALIDATION_ERROR", "send its content"),
         ({"type": "step", "data": {"kind": "move", "x": 1, "y": 1}}, "SESSION_ERROR", "reset"),
     ],
 )

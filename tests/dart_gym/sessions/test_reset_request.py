@@ -16,9 +16,9 @@ def test_it_crosses_the_wire_as_it_is():
 def test_a_tasks_file_crosses_as_its_content(tmp_path):
     task = {"id": "a", "instruction": "do it"}
     (tmp_path / "task.json").write_text(json.dumps(task))
-    assert ResetRequest(str(tmp_path / "task.json"), 0).to_wire()["task"] == task
+    assert ResetRequest(str(tmp_path / "task.json"), 0).with_content().task == task
     with pytest.raises(UnknownTaskError, match="cannot read"):
-        ResetRequest(str(tmp_path / "none.json"), 0).to_wire()
+        ResetRequest(str(tmp_path / "none.json"), 0).with_content()
 
 
 @pytest.mark.parametrize("change", [{"seed": "1"}, {"task": 3}, {"accessibility": 1}, {"desktop": []}])

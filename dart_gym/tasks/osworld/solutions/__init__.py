@@ -19,7 +19,7 @@ def solution(identifier: str) -> list[dict[str, Any]]:
     """The script that solves a task of OSWorld's; [] where none is known.
 
     Args:
-        identifier: the `id` of its JSON.
+        identifier: the `id` of the task's JSON.
     """
     path = known().get(identifier)
     return json.loads(path.read_text(encoding="utf-8"))["oracle"] if path is not None else []
