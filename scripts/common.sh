@@ -27,7 +27,7 @@ need_space() {  # need_space MIB WHAT
 
 run_pip() {
   local venv=$1; shift
-  "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" >"$LOG" 2>&1 ||
+  "$venv/bin/python" -m pip install --disable-pip-version-check -q --no-compile "$@" >"$LOG" 2>&1 ||
     { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
 }
 

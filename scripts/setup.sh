@@ -94,7 +94,7 @@ install_desktop_python() {
   mkdir -p "$(dirname "$place")"
   rm -rf "$place".new.*                                    # of a set-up that was interrupted
   new=$(mktemp -d "$place.new.XXXXXX")
-  run_pip "$VENV" --no-deps --no-compile --target "$new" -r requirements/desktop.txt
+  run_pip "$VENV" --no-deps --target "$new" -r requirements/desktop.txt
   /usr/bin/python3 -m compileall -q "$new" || die "/usr/bin/python3 could not compile $new" "run: apt-get install python3"
   touch "$new/$stamp"
   chmod 755 "$new"
