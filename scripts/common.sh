@@ -31,11 +31,12 @@ run_pip() {
     { grep -v '^WARNING' "$LOG" | tail -5 >&2; die "pip could not install: $*" "its last words are above; run again when that is mended: it continues where it was"; }
 }
 
-# install VENV FILE... : the packages of locked requirements, by uv where there is one, since that takes seconds.
+# install VENV FILE... : the packages of locked requirements; by uv where there is one, .venv's at last: that takes seconds.
 install() {
-  local venv=$1 files=(); shift
+  local venv=$1 uv files=(); shift
   for file in "$@"; do files+=(-r "$file"); done
-  if command -v uv >/dev/null && uv pip install -q --no-deps --python "$venv/bin/python" "${files[@]}" >"$LOG" 2>&1; then return; fi
+  uv=$(command -v uv || echo .venv/bin/uv)
+  if [ -x "$uv" ] && "$uv" pip install -q --no-deps --python "$venv/bin/python" "${files[@]}" >"$LOG" 2>&1; then return; fi
   run_pip "$venv" --no-deps "${files[@]}"   # it may know an index that uv does not
 }
 

@@ -25,7 +25,6 @@ run() {  # run PYTHON LOCK TESTS... : in an environment of its own
 }
 
 MARKERS=$1
-PATH="$PWD/.venv/bin:$PATH"   # uv
 run 3.11 floors tests
 run 3.12 test tests/dart_gym tests/dart_agent
 run 3.13 test tests/dart_gym tests/dart_agent
