@@ -90,7 +90,7 @@ def serve(
     for name in settings.suites:
         if name != "*":
             SUITES.get(name)
-    maker = make_provider(settings.provider, [f"{key}={value}" for key, value in settings.provider_options.items()])
+    maker = make_provider(settings.provider, settings.provider_options)
     settings = settings.model_copy(
         update={
             "desktops": _desktops(settings.desktops, maker),

@@ -14,11 +14,10 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 import yaml
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section, mistakes
+from dart_gym.core.section import Section
 
 S = TypeVar("S", bound=Section)
 _PLAIN = (int, float, bool, Path, str)
@@ -49,11 +48,7 @@ def takes(
                 value = given.pop(name)
                 if value is not None:
                     values[name] = _pairs(value, name) if _is_mapping(fields[name]) else value
-            try:
-                made = section.model_validate(values)
-            except ValidationError as error:
-                raise ConfigurationError("; ".join(mistakes(error, section))) from None
-            command(made, **given)
+            command(section.parse(values), **given)
 
         _, *rest = inspect.signature(command, eval_str=True).parameters.values()
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in rest]

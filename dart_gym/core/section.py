@@ -6,11 +6,12 @@ from the same place. A wrong key or value is one line that names the key, what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
 
 MOST_LISTED = 40
@@ -20,6 +21,23 @@ class Section(BaseModel):
     """Unknown keys are refused, and a value does not change once it is made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+        """The section that holds these values.
+
+        Args:
+            values: by key.
+            where: key of the section in what a person wrote, for the message.
+
+        Raises:
+            ConfigurationError: an unknown key (the message suggests a near one), or a wrong value.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            prefix = f"{where}." if where else ""
+            raise ConfigurationError("; ".join(prefix + line for line in mistakes(error, cls))) from None
 
 
 def subsection(annotation: Any) -> type[Section] | None:
@@ -36,10 +54,14 @@ def mistakes(error: ValidationError, root: type[Section]) -> Iterator[str]:
         where = ".".join(map(str, item["loc"])) or "configuration"
         if item["type"] == "extra_forbidden":
             known = _known_keys(root, item["loc"][:-1])
-            many = "docs/configuration.md lists them all" if len(known) > MOST_LISTED else None
+            many = (
+                "docs/configuration.md lists them all" if len(known) > MOST_LISTED else None if known else "it has none"
+            )
             yield f"{where}: unknown key; {suggest(str(item['loc'][-1]), known, otherwise=many)}"
         elif "password" in item["msg"]:
             yield f"{where}: {item['msg']}"  # what was given is not to be shown
+        elif item["type"] == "missing":
+            yield f"{where}: this key is required"
         elif item["type"] == "value_error":
             yield f"{where}: {item['msg'].removeprefix('Value error, ')}"
         else:

@@ -11,44 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, ClassVar, Protocol, Self
+from collections.abc import AsyncIterator
+from typing import Any, ClassVar, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.suggestions import suggest
+from dart_gym.core.section import Section
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 
 log = logging.getLogger(__name__)
 
 
-class Options(BaseModel):
-    """Base of the options of the providers: unknown keys are errors, with a suggestion."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The options of given values.
-
-        Raises:
-            ConfigurationError: an unknown key, or a wrong value.
-        """
-        for key in values:
-            if key not in cls.model_fields:
-                hint = suggest(key, cls.model_fields) if cls.model_fields else "it has none"
-                raise ConfigurationError(f"the provider has no option {key!r}; {hint}")
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(map(str, first["loc"])) or "options"
-            if first["type"] == "missing":
-                message = f"the provider needs the option {name!r}; next step: --provider-option {name}=VALUE"
-                raise ConfigurationError(message) from None
-            raise ConfigurationError(f"the provider's option {name}: {first['msg']} (got {first['input']!r})") from None
+class Options(Section):
+    """Base of the options of the providers."""
 
 
 class Provider(Protocol):

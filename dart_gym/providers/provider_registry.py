@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from dart_gym.core.errors import ConfigurationError
 from dart_gym.providers.provider import Provider
 from dart_gym.utils.plugins import Registry, called_with, has
 
@@ -22,29 +22,16 @@ PROVIDERS: Registry[type[Provider]] = Registry(
 )
 
 
-def make_provider(name: str, options: Sequence[str] = ()) -> Provider:
+def make_provider(name: str, options: Mapping[str, Any] | None = None) -> Provider:
     """A provider, not opened yet.
 
     Args:
         name: built in, of an installed package, or "module:Class".
-        options: "key=value" each, as on the command line.
+        options: by name; texts, as on the command line, or values.
 
     Raises:
         ConfigurationError: unknown provider, unknown option, or a value that is none.
         MissingDependencyError: it needs a Python package that is not installed.
     """
     kind = PROVIDERS.get(name)
-    return kind(kind.options_type.parse(_parsed(options)))
-
-
-def _parsed(options: Sequence[str]) -> dict[str, str]:
-    values: dict[str, str] = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not key:
-            raise ConfigurationError(f"an option of a provider is KEY=VALUE, got {option!r}")
-        if key in values:
-            raise ConfigurationError(f"the option {key!r} of the provider is given twice")
-        values[key] = value
-    return values
+    return kind(kind.options_type.parse(options or {}, "provider_options"))

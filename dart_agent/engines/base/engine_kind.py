@@ -7,16 +7,12 @@ named as `dart_agent.engines.engine_kinds` says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
-
-from pydantic import ValidationError
+from typing import Any, ClassVar, Literal
 
 from dart_agent.engines.base.engine import Engine
-from dart_gym.core.errors import ConfigurationError
-from dart_gym.core.section import Section, mistakes
+from dart_gym.core.section import Section
 
 Transfer = Literal["files", "lora", "nccl", "tcp"]
 """How new weights get into a server; see `SyncConfig` of the rollout service."""
@@ -102,18 +98,6 @@ class EngineKind(Section, ABC):
     schemes: ClassVar[tuple[str, ...]] = ()
     transfers: ClassVar[tuple[Transfer, ...]] = ("files",)
     drains: ClassVar[bool] = False
-
-    @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> Self:
-        """The kind with these options.
-
-        Raises:
-            ConfigurationError: an unknown option (the message suggests a near one), or a wrong value.
-        """
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as error:
-            raise ConfigurationError("; ".join(f"options.{line}" for line in mistakes(error, cls))) from None
 
     def count(self, replicas: int) -> int:
         """How many servers are started where `replicas` are asked for."""

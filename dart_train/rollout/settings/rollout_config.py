@@ -108,7 +108,7 @@ class EngineConfig(Section):
         if "kind" not in info.data:
             return options
         try:
-            return ENGINES.get(info.data["kind"]).parse(options).model_dump(mode="json")
+            return ENGINES.get(info.data["kind"]).parse(options, "options").model_dump(mode="json")
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
 

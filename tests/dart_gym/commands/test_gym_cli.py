@@ -113,5 +113,10 @@ def test_settings_come_from_a_file_and_options_go_first(tmp_path):
         given("--config", str(own))
     with pytest.raises(ConfigurationError, match="desktops: input should be greater than or equal to 1"):
         given("--desktops", "0")
+    for wrong in (["network"], ["=host"]):
+        with pytest.raises(ConfigurationError, match="KEY=VALUE"):
+            given("--provider-option", *wrong)
+    with pytest.raises(ConfigurationError, match="given twice"):
+        given("--provider-option", "memory=1GiB", "--provider-option", "memory=2GiB")
     with pytest.raises(ConfigurationError, match="cannot read"):
         given("--config", str(tmp_path / "none.yaml"))

@@ -38,7 +38,7 @@ def provider_of(monkeypatch):
     def make(*servers, **options):
         monkeypatch.setenv("OSWORLD_BASE_URL", ",".join(server.url for server in servers))
         given = {"start_timeout_s": 20, "search_period_s": 0.02, **options}
-        provider = make_provider("gui-docker-env", [f"{key}={value}" for key, value in given.items()])
+        provider = make_provider("gui-docker-env", given)
         provider.longest_start_s = 0.0  # a test's own timeout holds
         return provider
 

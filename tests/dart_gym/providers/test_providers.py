@@ -25,25 +25,22 @@ from dart_gym.providers.provider_registry import PROVIDERS, make_provider
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("dokcer", [], "did you mean 'docker'"),
-        ("nothing like it", [], "known: xvfb, docker"),
-        ("docker", ["netwrok=host"], "did you mean 'network'"),
-        ("docker", ["network"], "KEY=VALUE"),
-        ("docker", ["=host"], "KEY=VALUE"),
-        ("docker", ["memory=1GiB", "memory=2GiB"], "given twice"),
-        ("docker", ["memory=much"], "memory"),
-        ("docker", ["memory=1MiB"], "memory"),
-        ("docker", ["cpus=0"], "cpus"),
-        ("docker", ["user=root"], "user"),
-        ("docker", ["seccomp=/nowhere/profile.json"], "cannot be read"),
-        ("docker", ["host=tcp://elsewhere:2375"], "not of this machine"),
-        ("xvfb", ["image=x"], "it has none"),
-        ("osworld-vm", [], "disk"),
-        ("url", [], "urls"),
-        ("url", ["urls=,"], "urls"),
-        ("url", ["urls=ftp://host"], "http://host:5000"),
-        ("url", ["urls=http://host:many"], "port"),
-        ("url", ["urls=http://a:5000,http://a:5000"], "given twice"),
+        ("dokcer", {}, "did you mean 'docker'"),
+        ("nothing like it", {}, "known: xvfb, docker"),
+        ("docker", {"netwrok": "host"}, "did you mean 'network'"),
+        ("docker", {"memory": "much"}, "memory"),
+        ("docker", {"memory": "1MiB"}, "memory"),
+        ("docker", {"cpus": "0"}, "cpus"),
+        ("docker", {"user": "root"}, "user"),
+        ("docker", {"seccomp": "/nowhere/profile.json"}, "cannot be read"),
+        ("docker", {"host": "tcp://elsewhere:2375"}, "not of this machine"),
+        ("xvfb", {"image": "x"}, "it has none"),
+        ("osworld-vm", {}, "disk"),
+        ("url", {}, "urls"),
+        ("url", {"urls": ","}, "urls"),
+        ("url", {"urls": "ftp://host"}, "http://host:5000"),
+        ("url", {"urls": "http://host:many"}, "port"),
+        ("url", {"urls": "http://a:5000,http://a:5000"}, "given twice"),
     ],
 )
 def test_a_bad_choice_is_an_error_that_says_what_to_do(name, options, said):
@@ -51,8 +48,8 @@ def test_a_bad_choice_is_an_error_that_says_what_to_do(name, options, said):
         make_provider(name, options)
 
 
-def test_options_are_typed_and_may_be_written_with_dashes():
-    provider = make_provider("docker", ["memory=2GiB", "boot-timeout-s=90", "network=bridge"])
+def test_options_are_typed():
+    provider = make_provider("docker", {"memory": "2GiB", "boot_timeout_s": "90", "network": "bridge"})
     assert provider.options.memory == 2 * 2**30
     assert provider.options.boot_timeout_s == 90.0
     assert provider.longest_start_s == 90.0
@@ -62,12 +59,12 @@ def test_gui_docker_env_needs_an_address_and_a_token(monkeypatch):
     monkeypatch.delenv("OSWORLD_TOKEN", raising=False)
     monkeypatch.delenv("OSWORLD_BASE_URL", raising=False)
     with pytest.raises(ConfigurationError, match="export it as OSWORLD_TOKEN"):
-        make_provider("gui-docker-env", ["base_url=http://host:50003"])
+        make_provider("gui-docker-env", {"base_url": "http://host:50003"})
     monkeypatch.setenv("OSWORLD_TOKEN", "secret")
     with pytest.raises(ConfigurationError, match="OSWORLD_BASE_URL"):
         make_provider("gui-docker-env")
     with pytest.raises(ConfigurationError, match="http://host:50003"):
-        make_provider("gui-docker-env", ["base_url=ftp://host"])
+        make_provider("gui-docker-env", {"base_url": "ftp://host"})
 
 
 async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
@@ -80,18 +77,18 @@ async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
 def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name, monkeypatch, tmp_path):
     monkeypatch.setenv("OSWORLD_TOKEN", "secret")
     options = {
-        "url": ["urls=http://127.0.0.1:1"],
-        "osworld-vm": [f"disk={tmp_path}"],
-        "gui-docker-env": ["base_url=http://127.0.0.1:1"],
+        "url": {"urls": "http://127.0.0.1:1"},
+        "osworld-vm": {"disk": f"{tmp_path}"},
+        "gui-docker-env": {"base_url": "http://127.0.0.1:1"},
     }
-    provider = make_provider(name, options.get(name, []))
+    provider = make_provider(name, options.get(name))
     assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
     assert provider.desktop(DesktopSpec(kind="osworld", url="http://127.0.0.1:2")).spec.url == "http://127.0.0.1:2"
 
 
 @pytest.mark.parametrize("profile", ["bare", "browser"])
 def test_osworlds_machines_have_osworlds_profile_alone(profile):
-    provider = make_provider("url", ["urls=http://127.0.0.1:1"])
+    provider = make_provider("url", {"urls": "http://127.0.0.1:1"})
     with pytest.raises(ConfigurationError, match="--provider xvfb or docker"):
         provider.desktop(DesktopSpec(profile=profile))
 
@@ -107,7 +104,7 @@ def test_a_machines_url_hides_its_token_and_may_lead_ports_elsewhere():
 
 async def test_machines_are_lent_one_by_one_and_go_to_who_waited_longest(start_machine, osworld_spec):
     apis = [(await start_machine())[0] for _ in range(2)]
-    provider = make_provider("url", ["urls=" + ",".join(api.address.url for api in apis)])
+    provider = make_provider("url", {"urls": ",".join(api.address.url for api in apis)})
     assert provider.capacity == 2
     first, second, third, fourth = (provider.desktop(osworld_spec) for _ in range(4))
     await first.start()
@@ -129,7 +126,7 @@ async def test_machines_are_lent_one_by_one_and_go_to_who_waited_longest(start_m
 
 async def test_who_waits_in_vain_or_leaves_takes_no_machine_along(start_machine, osworld_spec):
     api, _ = await start_machine()
-    provider = make_provider("url", [f"urls={api.address.url}"])
+    provider = make_provider("url", {"urls": f"{api.address.url}"})
     provider.longest_start_s = 0.0
     holder, late, leaver = (provider.desktop(osworld_spec) for _ in range(3))
     await holder.start()
@@ -147,7 +144,7 @@ async def test_who_waits_in_vain_or_leaves_takes_no_machine_along(start_machine,
 
 async def test_a_machine_that_is_dead_or_has_another_screen_is_given_back(start_machine, osworld_spec):
     api, _ = await start_machine()
-    provider = make_provider("url", [f"urls={api.address.url}"])
+    provider = make_provider("url", {"urls": f"{api.address.url}"})
     other = DesktopSpec(profile="osworld", width=640, height=480)
     with pytest.raises(ConfigurationError, match="320x240"):
         await provider.desktop(other).start()
@@ -170,7 +167,7 @@ async def test_a_server_uses_the_desktops_of_its_provider(start_desktop, tmp_pat
         "config": [],
         "evaluator": {"func": "infeasible"},
     }
-    async with opened(make_provider("url", [f"urls={api.address.url}"])) as provider:
+    async with opened(make_provider("url", {"urls": f"{api.address.url}"})) as provider:
         settings = ServerSettings(listen=f"ws+unix://{tmp_path}/s", desktops=1)
         async with ClusterServer(settings, provider.desktop) as server:
             client = ClusterClient(server.url, settings=ClientSettings(reconnect_s=0.5))

@@ -41,7 +41,7 @@ def test_resolved_configuration_reads_back_as_itself(tmp_path):
         ({"data": {"curation": {"group_size": 4}}}, ["data.curation.group_size is 4", "set rollout.group_size only"]),
         ({"rollout": {"tasks": ["a"], "sampling": {"temperature": 0}}}, ["temperature must be above 0"]),
         ({"trainer": {"loss_type": "grp"}}, ["trainer.loss_type", "'grpo'", "(got 'grp')"]),
-        ({"rollout": {"tasks": ["a"], "engine": {"kind": "vllm"}}, "agent": {"screenshots": 6}}, ["images 5 is below"]),
+        ({"rollout": {"tasks": ["a"], "engine": {"images": 5}}}, ["set agent.screenshots only"]),
         ({"trainer": {"delta": 1.1}}, ["trainer: delta=1.1 must be above"]),
         ({"trainer": {"eval_steps": 5}}, ["trainer.eval_steps: unknown key"]),
         ({"trainer": {"weight_decay": "much"}}, ["trainer.weight_decay: input should be a valid number"]),
