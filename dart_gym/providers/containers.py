@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.base.desktop import DesktopSpec
-from dart_gym.utils.processes import start_time
+from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 
 SERVER_LABEL = "dart-gym.server"
 PROVIDER_LABEL = "dart-gym.provider"
@@ -53,7 +53,7 @@ class Owner:
         """This process."""
         pid = os.getpid()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"), pid, start_time(pid) or 0)
+        return cls(socket.gethostname(), boot, own_pid_namespace(), pid, start_time(pid) or 0)
 
     @classmethod
     def parse(cls, label: str) -> Owner | None:
@@ -68,24 +68,19 @@ class Owner:
         """As the value of a label."""
         return f"{self.host}/{self.boot}/{self.pid_namespace}/{self.pid}/{self.started}"
 
-    def is_dead(self, here: Owner, started_now: int | None) -> bool:
-        """Whether the owner has ended for sure.
-
-        Args:
-            here: this process.
-            started_now: start time of whatever process has the owner's pid now; None for none.
-        """
+    def is_dead(self, here: Owner) -> bool:
+        """Whether the owner has ended for sure, as process `here` can tell."""
         if self.host != here.host:
             return False  # of another machine that uses the same Docker daemon
         if self.boot != here.boot:
             return True
-        return self.pid_namespace == here.pid_namespace and started_now != self.started
+        return has_ended(self.pid, self.started, self.pid_namespace)
 
 
 def is_orphan(labels: Mapping[str, str], here: Owner) -> bool:
     """Whether a container was made by a server that is dead."""
     owner = Owner.parse(labels.get(SERVER_LABEL, ""))
-    return owner is not None and owner.is_dead(here, start_time(owner.pid))
+    return owner is not None and owner.is_dead(here)
 
 
 @dataclass(frozen=True, slots=True)

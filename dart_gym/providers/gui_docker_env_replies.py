@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from dart_gym.utils.backoff import backoff
+
 SHORTEST_WAIT_S, FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0, 15.0
 _SAID = 200
 
@@ -76,7 +78,7 @@ def wait_seconds(retry_after: str | None, attempt: int, now: datetime | None = N
         attempt: how many times before it was full.
         now: seconds since 1970, given by tests.
     """
-    usual = min(FIRST_WAIT_S * 2 ** min(attempt, 10), LONGEST_WAIT_S)
+    usual = backoff(attempt + 1, FIRST_WAIT_S, LONGEST_WAIT_S)
     if retry_after is None:
         return usual
     if retry_after.strip().isdigit():

@@ -31,14 +31,19 @@ class Pauses:
         self._deadline, self._first, self._longest = deadline, first_s, longest_s
         self._failures = 0
 
+    def next(self) -> float | None:
+        """Seconds to wait before the next attempt; None where that would go beyond the deadline."""
+        self._failures += 1
+        pause = backoff(self._failures, self._first, self._longest)
+        return pause if time.monotonic() + pause <= self._deadline else None
+
     async def wait(self, otherwise: Exception) -> None:
         """Let some time pass before the next attempt.
 
         Args:
             otherwise: raised where the pause would go beyond the deadline.
         """
-        self._failures += 1
-        pause = backoff(self._failures, self._first, self._longest)
-        if time.monotonic() + pause > self._deadline:
+        pause = self.next()
+        if pause is None:
             raise otherwise
         await asyncio.sleep(pause)

@@ -57,6 +57,23 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def has_ended(pid: int, started: int, pid_namespace: str | None = None) -> bool:
+    """Whether the process that had this pid and start time has ended for sure.
+
+    Args:
+        pid: of the process.
+        started: its `start_time`.
+        pid_namespace: where the pid counts, as `own_pid_namespace` tells; None for where this process is. Of
+            processes elsewhere nobody here can tell.
+    """
+    return pid_namespace in (None, own_pid_namespace()) and start_time(pid) != started
+
+
+def own_pid_namespace() -> str:
+    """Where this process's pid counts, such as "pid:[4026531836]"."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 def private_memory(pids: Iterable[int]) -> int:
     """Bytes of memory that these processes share with no file and with nobody else, swapped-out ones left aside."""
     pages = 0

@@ -16,17 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dart_gym.utils.backoff import backoff
 from dart_train.core.train_errors import DataError
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-
-
-def backoff(tries: int, ceiling_s: float = LONGEST_PAUSE_S, first_s: float = FIRST_PAUSE_S) -> float:
-    """Seconds to wait after so many failures in a row: 0.1, 0.2, 0.4, ... up to the ceiling. Pure."""
-    return min(ceiling_s, first_s * 2.0 ** min(max(tries - 1, 0), 30))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Availability:
         if began:
             limit = "" if math.isinf(self._timeout) else f" for {self._timeout:g} s"
             _log.warning("%s %s, will go on trying%s: %s", self.what, self.words[0], limit, self._reason)
-        return backoff(tries)
+        return backoff(tries, FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def succeeded(self, source: str = "") -> None:
         """A try of that source succeeded."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
-from dart_gym.utils.processes import start_time
+from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
 from dart_train.core.train_errors import DartTrainError, DiskFullError
 
@@ -359,7 +359,7 @@ class RunLock:
         """Raise `RunDirectoryError` unless the launcher that has the lock is dead."""
         file.seek(0)
         pid, _, started = file.read().strip().partition(" ")
-        if not started.isdigit() or start_time(int(pid)) == int(started):
+        if not started.isdigit() or not has_ended(int(pid), int(started)):
             raise RunDirectoryError(
                 f"{self._path.parent} is in use by process {pid or '(starting)'}; wait for it, stop it, or choose "
                 "another --name"

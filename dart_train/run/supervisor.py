@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dart_gym.utils.backoff import backoff
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
 from dart_train.core.train_errors import DartTrainError
@@ -87,7 +88,7 @@ def next_start(crashes: deque[float], now: float, spec: ModuleSpec, window_s: fl
     recent = [t for t in crashes if now - t <= (spec.crash_window_s if window_s is None else window_s)]
     if len(recent) >= spec.max_crashes:
         return None
-    return now + FIRST_BACKOFF_S * 2 ** (len(recent) - 1)
+    return now + backoff(len(recent), FIRST_BACKOFF_S)
 
 
 def log_tail(path: Path, start: int = 0) -> str:

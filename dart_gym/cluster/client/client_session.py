@@ -27,6 +27,7 @@ from dart_gym.core.errors import ClusterError, ProtocolError
 from dart_gym.core.outcomes import StepResult, TerminalState
 from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.sessions.session import DEFAULT_DEADLINE_S
+from dart_gym.utils.backoff import Pauses
 
 REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
 MAX_SENDS = 4  # of one request, over reconnects
@@ -324,8 +325,8 @@ class ClientSession:
             ClusterError: UNREACHABLE; SESSION_LOST, after which the next call opens a new session; or why every server
                 refused.
         """
-        give_up = time.monotonic() + self._servers.settings.reconnect_s
-        pause = FIRST_RETRY_S
+        deadline = time.monotonic() + self._servers.settings.reconnect_s
+        pauses = Pauses(deadline, FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             reasons: list[Exception] = []
             for server in [self._server] if self._server else await self._servers.by_preference():
@@ -334,7 +335,8 @@ class ClientSession:
                     return connection
             if reasons and all(isinstance(reason, ClusterError) for reason in reasons):
                 raise reasons[0]  # every server answered, and refused
-            if time.monotonic() + pause >= give_up:
+            pause = pauses.next()
+            if pause is None:
                 url, error = self.server_url, reasons[-1]
                 self._leave()
                 raise ClusterError(
@@ -342,8 +344,7 @@ class ClientSession:
                     "is `dart-gym serve` running there?",
                     ErrorCode.UNREACHABLE,
                 ) from error
-            await asyncio.sleep(pause)  # backing off between attempts
-            pause = min(2 * pause, LAST_RETRY_S)
+            await asyncio.sleep(pause)
 
     async def _try(self, server: ServerRecord, reasons: list[Exception]) -> ClientConnection | None:
         """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""

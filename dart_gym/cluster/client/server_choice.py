@@ -15,6 +15,7 @@ from typing import Any
 
 from dart_gym.cluster.wire.cluster_address import Address, parse_address
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.backoff import backoff
 
 STATUS_AGE_S = 2.0  # a status may be so old when a session is placed by it
 FIRST_REST_S, LAST_REST_S = 1.0, 30.0  # how long a server that failed is left alone, doubling
@@ -62,8 +63,8 @@ class ServerRecord:
 
     def failed(self, now: float) -> None:
         """Note that it did not answer, or takes nobody."""
-        rest = min(LAST_REST_S, FIRST_REST_S * 2 ** min(self.failures, 8))
-        self.failures, self.down_until, self.asked_at, self.placed = self.failures + 1, now + rest, -math.inf, 0
+        self.failures, self.asked_at, self.placed = self.failures + 1, -math.inf, 0
+        self.down_until = now + backoff(self.failures, FIRST_REST_S, LAST_REST_S)
 
     def is_down(self, now: float) -> bool:
         """Whether it failed so recently that nobody need ask."""

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import DesktopError
-from dart_gym.utils.processes import start_time
+from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 
 DISPLAY_FILE = "display"
 _OWNER = "owner"
@@ -55,8 +55,8 @@ def own_directory(prefix: str = "") -> Path:
         OSError: it cannot be written.
     """
     base, pid, number = runtime_dir(), os.getpid(), next(_counter)
-    owner = {"pid": pid, "start_time": start_time(pid), "pid_namespace": _pid_namespace()}
-    making = base / f"{_NEW}.{_pid_namespace().strip('pid:[]')}.{pid}.{owner['start_time']}.{number}"
+    owner = {"pid": pid, "start_time": start_time(pid), "pid_namespace": own_pid_namespace()}
+    making = base / f"{_NEW}.{own_pid_namespace().strip('pid:[]')}.{pid}.{owner['start_time']}.{number}"
     path = base / f"{prefix}{pid}-{number}"
     making.mkdir(mode=0o700)
     try:
@@ -79,10 +79,6 @@ def clean_leftovers() -> list[Path]:
     return [path for path in dead if not path.exists()]
 
 
-def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
-
-
 def _owner_is_dead(path: Path) -> bool:
     owner: dict[str, Any]
     if made := re.fullmatch(rf"{_NEW}\.(\d+)\.(\d+)\.(\d+)\.\d+", path.name):
@@ -92,7 +88,7 @@ def _owner_is_dead(path: Path) -> bool:
             owner = json.loads((path / _OWNER).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return False  # nobody says whose it is
-    return owner["pid_namespace"] == _pid_namespace() and start_time(owner["pid"]) != owner["start_time"]
+    return has_ended(owner["pid"], owner["start_time"], owner["pid_namespace"])
 
 
 def processes_of(directories: Iterable[Path]) -> list[int]:

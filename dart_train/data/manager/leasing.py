@@ -207,7 +207,7 @@ class Leasing(Insight):
             remaining = deadline - time.monotonic()
             if leased is not None or remaining <= 0:
                 return leased
-            threading.Event().wait(min(LEASE_POLL_S, remaining))
+            time.sleep(min(LEASE_POLL_S, remaining))
 
     def leases(
         self,

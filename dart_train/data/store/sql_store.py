@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from sqlalchemy import event, exc
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from dart_gym.utils.backoff import Pauses
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import (
     CorruptDataError,
@@ -208,7 +208,8 @@ class Store:
 
     def _run(self, engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
         self.check_alive()  # or it would be made anew, empty
-        races, pause, began, said = 0, RETRY_S, time.monotonic(), False
+        races, began, said = 0, time.monotonic(), False
+        pauses = Pauses(began + self._unavailable_timeout_s, RETRY_S, LONGEST_PAUSE_S)
         while True:
             try:
                 with engine.begin() as connection:
@@ -223,10 +224,10 @@ class Store:
                     races += 1
                     continue
                 away = not self.is_sqlite and (code in MYSQL_AWAY or error.connection_invalidated)
-                waited = time.monotonic() - began
-                if not away or waited + pause > self._unavailable_timeout_s:
+                pause = pauses.next() if away else None
+                if pause is None:
                     raise self._explain(error) from error
-                if waited > SAY_AWAY_S and not said:
+                if time.monotonic() - began > SAY_AWAY_S and not said:
                     said = True
                     reason = " ".join(str(error.orig).split())
                     _log.warning(
@@ -236,8 +237,7 @@ class Store:
                 if said:
                     _log.warning("%s is back after %.0f s", self.where, time.monotonic() - began)
                 return result
-            threading.Event().wait(pause)
-            pause = min(LONGEST_PAUSE_S, pause * 2)
+            time.sleep(pause)
 
     # Schema
 
@@ -290,7 +290,7 @@ class Store:
             except DatabaseBusyError:
                 if not self.is_sqlite or time.monotonic() > deadline:
                     raise
-                threading.Event().wait(RETRY_S)
+                time.sleep(RETRY_S)
 
     # Errors
 

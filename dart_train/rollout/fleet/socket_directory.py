@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dart_gym.utils.processes import start_time
+from dart_gym.utils.processes import has_ended, start_time
 
 PREFIX = "dart-engines-"
 
@@ -42,4 +42,4 @@ def owner_lives(name: str) -> bool:
     started = rest.partition("-")[0]
     if not pid.isdigit() or not started.isdigit():
         return True
-    return start_time(int(pid)) == int(started)
+    return not has_ended(int(pid), int(started))

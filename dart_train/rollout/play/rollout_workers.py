@@ -27,7 +27,8 @@ from dart_gym.core.errors import (
     UnknownTaskError,
 )
 from dart_gym.core.outcomes import TerminalState
-from dart_train.core.availability import backoff
+from dart_gym.utils.backoff import backoff
+from dart_train.core.availability import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from dart_train.core.train_errors import TasksFailedError
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
@@ -142,7 +143,7 @@ class Workers:
             self._tries[worker] += 1
             if self._tries[worker] == 2:  # the others have had time to notice if it is the whole cluster
                 _log.warning("worker %d lost its desktop, %d others go on: %s", worker, len(self._connected), error)
-            return backoff(self._tries[worker])
+            return backoff(self._tries[worker], FIRST_PAUSE_S, LONGEST_PAUSE_S)
         availability = self._dependencies.cluster
         pause = availability.failed(error, f"worker {worker}")
         if availability.timed_out:
@@ -166,7 +167,7 @@ class Workers:
             losses = 0 if self._take(rollout) else losses + 1
             self._gauges.clock.enter(worker, "idle")
             if losses:
-                await self._pause(backoff(losses))
+                await self._pause(backoff(losses, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             if rollout.trajectory.lost_by == "cluster":
                 return
             assignment = await self._next(worker)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from dart_gym.utils.backoff import backoff
+
 
 @dataclass(slots=True)
 class _Circuit:
@@ -73,7 +75,7 @@ class CircuitBreakers:
         circuit.reason = reason
         if circuit.losses < self._losses or (circuit.until is not None and not circuit.probing):
             return False  # the latter: begun before
-        circuit.until = self._clock() + min(self._longest, self._first * 2.0 ** min(circuit.times, 30))
+        circuit.until = self._clock() + backoff(circuit.times + 1, self._first, self._longest)
         circuit.times += 1
         circuit.probing = False
         return True

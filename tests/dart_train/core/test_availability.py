@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from dart_train.core.availability import Availability, backoff
+from dart_train.core.availability import Availability
 from dart_train.rollout.play.dependencies import Dependencies
 
 
@@ -14,8 +14,6 @@ class Clock:
 
 
 def test_the_pause_doubles_up_to_a_ceiling_for_each_source():
-    assert [backoff(tries) for tries in range(9)] == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-    assert backoff(10_000) == 5.0
     availability = Availability("the database", 60.0)
     assert [availability.failed("gone", "a") for _ in range(3)] == [0.1, 0.2, 0.4]
     assert availability.failed("gone", "b") == 0.1
