@@ -24,7 +24,6 @@ from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.modules.module_context import open_data
-from dart_train.modules.run_policy import conversation_config
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import SupervisedConfig, train_supervised
 
@@ -56,7 +55,7 @@ def second_stage(first: Path, runs_dir: Path) -> Path:
     run = pipeline.execute(config, runs_dir, only=("prepare", "demonstrate"))
     target = run.root / "weights"
     tokens = ModelTokens.load(first)
-    conversation = Conversation(tokens, VisionSpec.from_dir(first), conversation_config(config.agent))
+    conversation = Conversation(tokens, VisionSpec.from_dir(first), config.agent)
     warmup = config.warmup
     settings = SupervisedConfig(
         max_steps=warmup.max_steps,

@@ -139,8 +139,9 @@ async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
     engine = _engine(options.model, options.url)
+    make = model_policies(options.model, conversation, sampling, options.format)
     try:
-        yield model_factory(engine, options.model, conversation, sampling, options.format)
+        yield lambda session: make(engine)
     finally:
         await engine.close()
 
@@ -176,15 +177,22 @@ def policy_factory(spec: str) -> PolicyFactory:
     return build
 
 
-def model_factory(
-    engine: Engine, model_dir: str, conversation: ConversationConfig, sampling: Sampling, action_format: str
-) -> PolicyFactory:
-    """Policies of one model that share its tokenizer and image processing."""
+def model_policies(
+    model_dir: str | Path, conversation: ConversationConfig, sampling: Sampling, action_format: str
+) -> Callable[[Engine], Policy]:
+    """Policies of one model, around an engine each, that share its tokenizer and image processing.
+
+    Args:
+        model_dir: a Hugging Face directory.
+        conversation: how prompts are made.
+        sampling: how responses are sampled.
+        action_format: how the model writes actions, a name of `dart_agent.formats`.
+    """
     from dart_agent.models.image_patches import VisionSpec
     from dart_agent.models.model_tokens import ModelTokens
     from dart_agent.policies.vlm_policy import VLMPolicy
 
     tokens, vision, chosen = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), get_format(action_format)
-    return lambda session: VLMPolicy(
+    return lambda engine: VLMPolicy(
         engine, tokens=tokens, vision=vision, action_format=chosen, conversation=conversation, sampling=sampling
     )

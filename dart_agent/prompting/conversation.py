@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from dart_agent.engines.base.engine import BadResponse, Prompt
 from dart_agent.formats import ActionFormat, get_format, ui_tars_prompts
@@ -25,44 +26,41 @@ from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.section import Section
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationConfig:
-    """How prompts are made.
+class ConversationConfig(Section):
+    """How prompts are made. A run's `agent` section is one, too."""
 
-    Attributes:
-        style: "ui_tars" (UI-TARS's computer-use prompt, to the letter), "format" (what the action format says of
-            itself, as the system message) or "short" (the instruction alone).
-        screenshots: so many of the newest images are kept, at least 1.
-        texts: so many of the newest responses are kept.
-        block: so many images are dropped at once, at most `screenshots`. 1 is a sliding window, as UI-TARS has it;
-            with more, between `screenshots - block + 1` and `screenshots` images are kept.
-        language: of the thoughts ("ui_tars" only).
-        call_user: offer `call_user()` ("ui_tars" only).
-        report_errors: say with the next screenshot why the last action could not be carried out.
-    """
+    style: Style = Field(
+        "ui_tars",
+        description='What precedes the instruction: "ui_tars" is the prompt of UI-TARS, to the letter, "format" what '
+        'the action format says of itself, "short" nothing.',
+    )
+    screenshots: int = Field(5, ge=1, description="How many of the newest screenshots stand in the prompt.")
+    texts: int = Field(35, ge=0, description="How many of the model's newest responses stand in the prompt.")
+    block: int = Field(
+        1,
+        ge=1,
+        description="How many screenshots are dropped at once, at most `screenshots`; with more than 1 most prompts "
+        "are prefixes of the next ones, and screenshots - block + 1 to screenshots stand in the prompt.",
+    )
+    language: str = Field("English", description='Language of the thoughts (style "ui_tars" only).')
+    call_user: bool = Field(False, description='Whether call_user() is offered (style "ui_tars" only).')
+    report_errors: bool = Field(
+        True, description="Whether the next prompt says why the last action could not be carried out."
+    )
 
-    style: Style = "ui_tars"
-    screenshots: int = 5
-    texts: int = 35
-    block: int = 1
-    language: str = "English"
-    call_user: bool = False
-    report_errors: bool = True
-
-    def __post_init__(self) -> None:
-        if self.style not in get_args(Style):
-            raise ConfigurationError(f"unknown prompt style {self.style!r}; known: {', '.join(get_args(Style))}")
-        if self.screenshots < 1 or self.texts < 0:
-            raise ConfigurationError("a prompt needs screenshots >= 1 and texts >= 0")
-        if not 1 <= self.block <= self.screenshots:
-            raise ConfigurationError(f"block must be in [1, screenshots = {self.screenshots}], got {self.block}")
+    @model_validator(mode="after")
+    def _block_fits(self) -> Self:
+        if self.block > self.screenshots:
+            raise ValueError(f"block must be in [1, screenshots = {self.screenshots}], got {self.block}")
         if self.block > 1 and self.texts < self.screenshots - 1:
-            raise ConfigurationError(
+            raise ValueError(
                 f"a block window keeps the response to every kept screenshot but the newest: texts must be at least "
                 f"{self.screenshots - 1}, got {self.texts}"
             )
+        return self
 
 
 def style_for(action_format: ActionFormat) -> Style:

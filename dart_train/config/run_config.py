@@ -6,6 +6,7 @@ A value that two sections need is set in one of them: `SAME` and `DEFAULTS` say 
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dart_agent.formats.ui_tars_prompts import Style
+from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section, mistakes
@@ -71,26 +73,23 @@ class ClusterConfig(DesktopSettings):
             raise ConfigError(f"cluster.token_env: {error}") from None
 
 
-class AgentConfig(Section):
+def _as_in_conversations(name: str, default: object) -> Any:
+    """A field of `ConversationConfig` with another default."""
+    info = copy.copy(ConversationConfig.model_fields[name])
+    info.default = default
+    return info
+
+
+class AgentConfig(ConversationConfig):
     """How screenshots become prompts and text becomes actions."""
 
+    style: Style = _as_in_conversations("style", "short")
+    screenshots: int = _as_in_conversations("screenshots", 1)
+    texts: int = _as_in_conversations("texts", 4)
     format: str = Field(
         "ui_tars",
         description="How the model writes actions: a built-in format (docs/formats.md), the name of an installed "
         "package's format, or module:Class.",
-    )
-    prompt: Style = Field(
-        "short",
-        description='What precedes the instruction: "ui_tars" is the prompt of UI-TARS, "format" what the format says '
-        'of itself, "short" nothing.',
-    )
-    screenshots: int = Field(1, ge=1, description="How many of the newest screenshots stand in the prompt.")
-    texts: int = Field(4, ge=0, description="How many of the model's newest responses stand in the prompt.")
-    block: int = Field(
-        1,
-        ge=1,
-        description="How many screenshots are dropped at once; with more than 1 most prompts are prefixes of the "
-        "next ones.",
     )
     min_pixels: int | None = Field(
         None,

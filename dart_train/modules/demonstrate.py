@@ -10,7 +10,6 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import PlayableSession
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext
-from dart_train.modules.run_policy import conversation_config
 from dart_train.rollout.play.oracle_demonstrations import (
     SOURCE,
     DemonstratingPolicy,
@@ -44,7 +43,7 @@ def main(context: ModuleContext) -> None:
             tokens=tokens,
             vision=vision,
             action_format=get_format(config.agent.format),
-            conversation=conversation_config(config.agent),
+            conversation=config.agent,
             grid=settings.grid,
         )
 

@@ -15,7 +15,6 @@ from dart_train.core.train_errors import DartTrainError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules.module_context import ModuleContext
 from dart_train.modules.module_context import Progress as PanelProgress
-from dart_train.modules.run_policy import conversation_config
 from dart_train.trainer.batches.collator import Sample
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
 from dart_train.trainer.supervised import Progress, SupervisedConfig, train_supervised
@@ -92,7 +91,7 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]
     tokens = ModelTokens.load(model_dir)
     vision, action_format = VisionSpec.from_dir(model_dir), get_format(config.agent.format)
-    conversation = Conversation(tokens, vision, conversation_config(config.agent), action_format)
+    conversation = Conversation(tokens, vision, config.agent, action_format)
     share, share_of = config.demonstrations.wrong_instruction_share, config.demonstrations.wrong_instruction_share_of
     passes = MAX_PASSES if share or any(share_of.values()) else 1
     rng = random.Random(config.seed)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from dart_agent.engines.base.engine import BadResponse
 from dart_agent.formats import get_format
@@ -186,5 +187,5 @@ def test_misuse(tokens, vision):
         conversation.respond([1])
     blocks = ({"block": 0}, {"block": 6}, {"block": 2, "texts": 3})
     for wrong in ({"style": "long"}, {"screenshots": 0}, {"texts": -1}, *blocks):
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ValidationError, match="|".join(wrong)):
             ConversationConfig(**wrong)
