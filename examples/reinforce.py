@@ -13,8 +13,8 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.data import LeasedGroups, Leasing
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
-from dart_train.trainer.forward.forward_pass import response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights.checkpoint import write_model
 
 

@@ -14,7 +14,7 @@ import gc
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward.forward_pass import ImageFeatures, base_model, features_pay, response_logprobs
+from dart_train.trainer.policy_logprobs import ImageFeatures, base_model, features_pay, response_logprobs
 
 AIMS = {"merged_speedup_window5": Aim(1.5, at_most=False), "merged_speedup_block": Aim(2.5, at_most=False)}
 WINDOWS = {"window5": Window(5), "block": Window(9, block=5), "narrow_block": Window(5, block=4)}
@@ -133,7 +133,7 @@ class _Workbench:
         return Outcome(seconds, loss, rows, peak_mb(self.device), self._flops(batches, features is not None))
 
     def _train(self, batches: list[MicroBatch], samples: list[Sample], features: ImageFeatures | None) -> float:
-        config = losses.ObjectiveConfig(beta=0.0)
+        config = losses.ObjectiveConfig(losses.GRPO(epsilon=0.9, epsilon_high=9.0, delta=None), beta=0.0)
         normalizer = losses.Normalizer(sum(len(sample.response_ids) for sample in samples), len(samples))
         total = 0.0
         for batch in (batch.to(self.device) for batch in batches):
@@ -143,7 +143,7 @@ class _Workbench:
                 logprobs, entropies, torch.full_like(logprobs, -6.4), batch.mask, batch.advantages,
                 batch.behaviour_logprobs, batch.behaviour_known,
             )  # fmt: skip
-            loss = losses.objective(scored, replace(config, epsilon=0.9, epsilon_high=9.0, delta=None), normalizer).loss
+            loss = losses.objective(scored, config, normalizer).loss
             loss.backward()
             total += float(loss.detach())
         if features is not None:

@@ -102,3 +102,9 @@ class CheckpointError(DataError):
     """A checkpoint cannot be published as asked, or is not whole."""
 
     hopeless = True
+
+
+class TrainingError(DartTrainError):
+    """Training cannot go on: the weights or gradients are not finite, or there is nothing to train on."""
+
+    hopeless = True

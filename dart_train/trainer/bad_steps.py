@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import local_part
 

@@ -2,9 +2,10 @@
 
     lease of groups -> optimizer batch -> one optimizer step -> publish a version -> commit the lease
 
-Only documented hooks are overridden: `get_train_dataloader`, `create_optimizer`, `training_step`, `compute_loss`, `log`
-and `train`, beside callbacks. A step's micro-batches add up to the gradient of the whole batch, whatever their sizes,
-however many calls of `training_step` they are spread over (`gradient_accumulation_steps`), and on however many ranks.
+Only documented hooks are overridden: `get_train_dataloader`, `create_optimizer`, `training_step`, `log` and `train`,
+beside callbacks. This module reads the whole configuration; the parts that it is made of take what they need. A step's
+micro-batches add up to the gradient of the whole batch, whatever their sizes, however many calls of `training_step`
+they are spread over (`gradient_accumulation_steps`), and on however many ranks.
 
 The policies in play: mu sampled (its log-probabilities are recorded, of versions that may lie behind), pi_old is the
 trainer's policy before the step, pi the one that is trained. With `old_logprobs="current"` and one update per lease
@@ -37,19 +38,18 @@ from transformers.utils.logging import disable_progress_bar
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
-from dart_train.trainer import losses
 from dart_train.trainer.bad_steps import BadSteps
-from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.batches.lease_holder import Leased, LeaseDataset, LeaseHolder, Turn
-from dart_train.trainer.forward.policy_logprobs import Policy, Reference
-from dart_train.trainer.hooks import Hooks
-from dart_train.trainer.settings import zero
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
+from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
+from dart_train.trainer.batches.optimizer_batch import BatchSettings
+from dart_train.trainer.losses import EntropySelection
+from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
-from dart_train.trainer.states import States
-from dart_train.trainer.step_runner import StepRunner
+from dart_train.trainer.states import BestMetric, States
+from dart_train.trainer.step_runner import StepRunner, StepSettings
 from dart_train.trainer.step_statistics import merge_metrics
-from dart_train.trainer.weights import sharding
-from dart_train.trainer.weights.adapters import base_model, is_adapted
+from dart_train.trainer.weights import sharding, zero
+from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
@@ -71,7 +71,7 @@ class DartGRPOTrainer(Trainer):
         model_dir: directory of the tokenizer and processor files; `model` where that is a directory.
         ref_model: model directory of the KL term's reference; by default the weights as they are given here, without
             the adapter where there is one. Only with `beta`.
-        demonstrations: samples that are imitated beside, `supervised_rows` of them in each step; with
+        demonstrations: samples whose cross-entropy is minimised beside, `supervised_rows` of them in each step; with
             `supervised_coef`.
         metrics: where each report also goes as a JSON line.
         stop: asked between steps and while waiting for data; True ends training.
@@ -111,21 +111,19 @@ class DartGRPOTrainer(Trainer):
         self.model_dir = Path(model_dir or model)
         self._checkpoints = Path(checkpoints or Path(str(args.output_dir)).parent / "checkpoints")
         self.ranks = Ranks.current()
-        self._objective = args.objective()
-        self._leased: Leased | None = None
+        self._lease: Lease | None = None
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []
         self._stop = stop or (lambda: False)
         self._metrics = metrics
         self._keep_accounts(args, data, holder)
-        self._leases = LeaseDataset(
-            self.leases, args.num_iterations, self._end_training, args.gradient_accumulation_steps
-        )
         super().__init__(
-            model=trainable(load_model(model) if self._weights_dir else model, args),
+            model=trainable(
+                load_model(model) if self._weights_dir else model, freeze_vision=args.freeze_vision, lora=_lora(args)
+            ),
             args=args,
-            train_dataset=self._leases,
-            callbacks=[Hooks(self), *(callbacks or [])],
+            train_dataset=self.leases,
+            callbacks=[_Callbacks(self), *(callbacks or [])],
             optimizers=optimizers,
         )
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
@@ -143,13 +141,13 @@ class DartGRPOTrainer(Trainer):
         self.ref_model: Any = None
         self._make_policies(tokens, ref_model)
         self.steps = StepRunner(
-            args,
+            step_settings(args),
             self._collator(tokens, data),
             self._policy,
             self._reference,
             demonstrations=demonstrations if args.supervised_coef else (),
             ranks=self.ranks,
-            compute_loss=lambda inputs: self.compute_loss(self.model, inputs),
+            device=args.device,
             backward=Tensor.backward if args.deepspeed else self.accelerator.backward,
             share_gradients=self.ranks.complete_gradients if args.deepspeed else self.ranks.average_gradients,
         )
@@ -160,17 +158,24 @@ class DartGRPOTrainer(Trainer):
             data, self._checkpoints, self.model_dir, every=args.publish_steps, keep=args.keep_published,
             keep_s=args.keep_published_s, ranks=self.ranks,
         )  # fmt: skip
-        self.leases = LeaseHolder(
+        self.leases = LeaseSource(
             data,
             holder,
             groups=args.groups_per_step,
             at_least=args.min_groups_per_step or args.groups_per_step,
             ttl_s=args.lease_ttl_s,
             stop=self._should_stop,
+            on_end=self._end_training,
+            iterations=args.num_iterations,
+            parts=args.gradient_accumulation_steps,
             ranks=self.ranks,
         )
-        self.bad_steps = BadSteps(args.max_bad_steps, Path(str(args.output_dir)), self.ranks)
-        self.states = States(args, self.publisher, self.leases, self.bad_steps, self.ranks)
+        output_dir = Path(str(args.output_dir))
+        self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
+        self.states = States(
+            output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded_by=args.sharded_by,
+            best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
+        )  # fmt: skip
 
     def _make_policies(self, tokens: ModelTokens, ref_model: str | Path | None) -> None:
         """The policy that is trained, and with `beta` the reference."""
@@ -243,25 +248,25 @@ class DartGRPOTrainer(Trainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Leases one by one. Not prepared by accelerate: its loader gives an item only when it has the next."""
-        return DataLoader(self._leases, batch_size=None, collate_fn=_as_inputs)
+        return DataLoader(self.leases, batch_size=None, collate_fn=_as_inputs)
 
     # --- one step -----------------------------------------------------------------------------------------------
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Gradient of one optimizer batch, or of a part of it; returns its loss with the last part, before it 0."""
-        turn: Turn = inputs["turn"]
+        part: StepPart = inputs["step_part"]
         step = self.state.global_step
-        if turn.part == 0:
-            self._step_started, self._leased = time.perf_counter(), turn.leased
+        if part.part == 0:
+            self._step_started, self._lease = time.perf_counter(), part.lease
             self.steps.begin(
-                turn.leased, step=step, version=self.publisher.version, unpublished=self.publisher.unpublished
+                part.lease, step=step, version=self.publisher.version, unpublished=self.publisher.unpublished
             )
         self.model.train()
-        self.steps.run(turn.part, turn.parts, step)
-        if turn.part < turn.parts - 1:
+        self.steps.run(part.part, part.parts, step)
+        if part.part < part.parts - 1:
             return torch.zeros((), device=self.args.device)
         loss, report = self.steps.finish()
-        self._reports.append({**report, "perf/wait_s": turn.leased.wait_s if self.steps.iteration == 1 else 0.0})
+        self._reports.append({**report, "perf/wait_s": part.lease.wait_s if self.steps.iteration == 1 else 0.0})
         if not self.bad_steps.passes(loss, self.model.parameters()):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)
@@ -270,45 +275,6 @@ class DartGRPOTrainer(Trainer):
             self._zero.step()  # the optimizer that transformers steps hereafter leaves it to the engine
         self.publisher.unpublished += 1
         return loss
-
-    def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.imitation`."""
-        micro: MicroBatch = inputs["micro_batch"]
-        logprobs, entropies = self._policy(micro, inputs["features"])
-        reference = None
-        if self._reference is not None:
-            reference, _ = self._reference(micro, inputs["reference_features"])
-        kept = inputs["kept"]
-        by_token = self.args.entropy_mask_level == "token"
-        scored = losses.Scored(
-            logprobs=logprobs,
-            entropies=entropies,
-            old_logprobs=self._old_logprobs(micro, logprobs, inputs["old_logprobs"]),
-            mask=micro.mask,
-            advantages=micro.advantages,
-            behaviour_logprobs=micro.behaviour_logprobs,
-            behaviour_known=micro.behaviour_known,
-            reference_logprobs=reference,
-            kept_steps=None if by_token else kept,
-            kept_tokens=kept if by_token else None,
-            weights=micro.reinforced,
-        )
-        result = losses.objective(scored, self._objective, inputs["normalizer"])
-        inputs["statistics"].add(micro, scored, result)
-        loss = result.loss
-        if bool(micro.supervised.any()):
-            imitated = losses.imitation(logprobs, micro.mask, micro.imitated, inputs["normalizer"])
-            inputs["statistics"].imitated(imitated.detach() / self.ranks.count)
-            loss = loss + self.args.supervised_coef * imitated
-        return (loss, {"logprobs": logprobs}) if return_outputs else loss
-
-    def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, recomputed: Tensor | None) -> Tensor:
-        """(S, T) log-probabilities that the ratio is taken against, without gradient."""
-        if self.args.old_logprobs == "behaviour":
-            return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
-        return logprobs.detach() if recomputed is None else recomputed
 
     # --- between steps ------------------------------------------------------------------------------------------
 
@@ -320,16 +286,16 @@ class DartGRPOTrainer(Trainer):
 
     def end_step(self, control: TrainerControl) -> None:
         """Publish if it is time, and hand in the lease after its last iteration."""
-        batch, leased = self.steps.batch, self._leased
-        if batch is None or leased is None:
+        batch, lease = self.steps.batch, self._lease
+        if batch is None or lease is None:
             return
         before = self.publisher.version
         started = time.perf_counter()
         last = self.steps.iteration >= self.args.num_iterations
-        contained = leased.serial if last else self.leases.contained
+        contained = lease.serial if last else self.leases.contained
         self.publisher.publish_if_due(self.model, contained, self.state.global_step)
         if last:
-            self.leases.commit(leased, before)
+            self.leases.commit(lease, before)
             self.publisher.served = max(self.publisher.served, batch.newest_version)
             self.steps.end()
         now = time.perf_counter()
@@ -373,6 +339,56 @@ class DartGRPOTrainer(Trainer):
         return 0
 
 
-def _as_inputs(turn: Any) -> dict[str, Any]:
+def _as_inputs(part: Any) -> dict[str, Any]:
     """What `transformers` hands to `training_step`: it insists on a mapping."""
-    return {"turn": turn}
+    return {"step_part": part}
+
+
+class _Callbacks(TrainerCallback):
+    """Calls the trainer at the moments that `transformers` names."""
+
+    def __init__(self, trainer: DartGRPOTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Before the first step."""
+        self._trainer.begin_training()
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """After an optimizer step."""
+        self._trainer.end_step(control)
+
+    def on_save(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """After a state was written."""
+        self._trainer.save_complete()
+
+    def on_train_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """After the last step."""
+        self._trainer.end_training()
+
+
+def _lora(args: DartGRPOConfig) -> LoraSettings | None:
+    """The adapter that is trained; None where the weights themselves are."""
+    if not args.use_peft:
+        return None
+    return LoraSettings(args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules, args.seed)
+
+
+def step_settings(args: DartGRPOConfig) -> StepSettings:
+    """What the loss of a step is made of."""
+    return StepSettings(
+        objective=args.objective(),
+        batch=BatchSettings(
+            args.make_advantage(), args.balance_trajectories, args.shuffle_rewards, args.max_completion_length
+        ),
+        selection=EntropySelection(
+            args.top_entropy_quantile,
+            args.entropy_mask_level,
+            args.entropy_mask_scope,
+        ),
+        old_logprobs=args.old_logprobs,
+        supervised_coef=args.supervised_coef,
+        supervised_rows=args.supervised_rows,
+        micro_batch_tokens=args.micro_batch_tokens,
+        seed=args.seed,
+    )

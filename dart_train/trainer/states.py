@@ -10,15 +10,15 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers import TrainerControl, TrainerState
 
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.bad_steps import BadSteps
-from dart_train.trainer.batches.lease_holder import LeaseHolder
-from dart_train.trainer.settings.grpo_config import DartGRPOConfig
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.batches.lease_source import LeaseSource
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
@@ -27,30 +27,55 @@ if TYPE_CHECKING:
     from dart_train.trainer.weights.checkpoint import ResumePoint
 
 
+@dataclass(frozen=True, slots=True)
+class BestMetric:
+    """What makes a state the best.
+
+    Attributes:
+        name: of the metric, as it is logged; None where no state is the best.
+        greater_is_better: whether larger values are better.
+        window: steps that the metric is averaged over; before so many, none is best.
+    """
+
+    name: str | None = None
+    greater_is_better: bool | None = None
+    window: int = 10
+
+
 class States:
     """One trainer's states.
 
     Args:
-        args: of the trainer.
+        output_dir: where `transformers` writes them.
         publisher: knows the version.
         leases: know what the weights contain.
         bad_steps: know what was skipped.
         ranks: who trains together.
+        best: which of them is the best.
+        sharded_by: setting that shards training, "fsdp" or "deepspeed": states of another layout are refused.
 
     Attributes:
         resumed: the state that this life went on from; None at a beginning.
     """
 
     def __init__(
-        self, args: DartGRPOConfig, publisher: Publisher, leases: LeaseHolder, bad_steps: BadSteps, ranks: Ranks
+        self,
+        output_dir: Path,
+        publisher: Publisher,
+        leases: LeaseSource,
+        bad_steps: BadSteps,
+        ranks: Ranks,
+        *,
+        best: BestMetric,
+        sharded_by: str | None,
     ) -> None:
-        self._args = args
-        self._output_dir = Path(str(args.output_dir))
+        self._output_dir = output_dir
+        self._best, self._sharded_by = best, sharded_by
         self._publisher = publisher
         self._leases = leases
         self._bad_steps = bad_steps
         self._ranks = ranks
-        self._recent: deque[float] = deque(maxlen=args.best_window)
+        self._recent: deque[float] = deque(maxlen=best.window)
         self._due = False
         self._saved = -1
         self.resumed: ResumePoint | None = None
@@ -85,7 +110,7 @@ class States:
             TrainingError: it is incomplete or damaged, or was saved in another layout than is trained in.
         """
         point = checkpoint.read_resume_point(directory)
-        checkpoint.check_layout(point, sharded_by=self._args.sharded_by)
+        checkpoint.check_layout(point, sharded_by=self._sharded_by)
         self.resumed = point
         self._bad_steps.skipped, self._publisher.best = point.skipped, point.best
         self._saved = point.step
@@ -118,15 +143,15 @@ class States:
 
     def _note_best(self, state: TrainerState, control: TrainerControl, report: dict[str, float]) -> None:
         """Let the state that is about to be saved be the best, if its steps were."""
-        name = self._args.metric_for_best_model
+        name = self._best.name
         value = report.get(name) if name else None
         if value is None:
             return
         self._recent.append(value)
-        if not control.should_save or len(self._recent) < self._args.best_window:
+        if not control.should_save or len(self._recent) < self._best.window:
             return
         mean, best = sum(self._recent) / len(self._recent), state.best_metric
-        if best is None or (mean > best if self._args.greater_is_better else mean < best):
+        if best is None or (mean > best if self._best.greater_is_better else mean < best):
             state.best_metric, state.best_global_step = mean, state.global_step
             publisher = self._publisher
             publisher.best = publisher.version if not publisher.unpublished else publisher.best

@@ -12,26 +12,58 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import release_memory
 from accelerate.utils.memory import should_reduce_batch_size
 from torch import Tensor
 
-from dart_train.trainer.batches.collator import Collator, Sample
-from dart_train.trainer.batches.lease_holder import Leased
-from dart_train.trainer.batches.optimizer_batch import OptimizerBatch, build_batch
-from dart_train.trainer.forward.forward_pass import ImageFeatures
-from dart_train.trainer.forward.policy_logprobs import Policy, Reference
-from dart_train.trainer.forward.scoring import Scores, needs_scoring, score_batch, use_scores
-from dart_train.trainer.settings.grpo_config import DartGRPOConfig
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
+from dart_train.trainer import losses
+from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
+from dart_train.trainer.batches.lease_source import Lease
+from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
+from dart_train.trainer.policy_logprobs import ImageFeatures, Policy, Reference
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import is_sharded
 
 _log = logging.getLogger(__name__)
+
+
+OldLogprobs = Literal["current", "recompute", "behaviour"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What the loss of a step is made of.
+
+    Attributes:
+        objective: terms of the loss.
+        batch: how leased groups become a batch.
+        selection: which steps or tokens count, by entropy.
+        old_logprobs: what the ratio is taken against: the policy as it is, a pass before the first update on a lease,
+            or what the engine recorded.
+        supervised_coef: weight of the cross-entropy on demonstrations.
+        supervised_rows: demonstrated steps that every batch takes.
+        micro_batch_tokens: most tokens of a micro-batch, padding included.
+        seed: of what is drawn: demonstrations, and the control that shuffles rewards.
+    """
+
+    objective: losses.ObjectiveConfig
+    batch: BatchSettings
+    selection: losses.EntropySelection
+    old_logprobs: OldLogprobs = "current"
+    supervised_coef: float = 0.0
+    supervised_rows: int = 16
+    micro_batch_tokens: int = 16384
+    seed: int = 42
+
+    @property
+    def scores_first(self) -> bool:
+        """Whether a batch takes a pass of its own before the first update."""
+        return self.selection.keep < 1.0 or self.old_logprobs == "recompute"
 
 
 @dataclass(slots=True)
@@ -57,13 +89,13 @@ class StepRunner:
     """Runs the optimizer steps of one trainer, one at a time.
 
     Args:
-        args: of the trainer.
+        settings: what the loss is made of.
         collator: makes micro-batches.
         policy: that is trained.
         reference: of the KL term; None without one.
-        demonstrations: imitated beside, `args.supervised_rows` of them in each batch.
+        demonstrations: samples that each batch takes some of; () for none.
         ranks: who trains together.
-        compute_loss: share of a micro-batch in the loss, from the trainer's inputs.
+        device: where the model is.
         backward: adds a loss's gradient.
         share_gradients: puts the ranks' gradients of a whole step together.
 
@@ -75,53 +107,53 @@ class StepRunner:
 
     def __init__(
         self,
-        args: DartGRPOConfig,
+        settings: StepSettings,
         collator: Collator,
         policy: Policy,
         reference: Reference | None,
         *,
         demonstrations: Sequence[Sample],
         ranks: Ranks,
-        compute_loss: Callable[[dict[str, Any]], Tensor],
+        device: torch.device,
         backward: Callable[[Tensor], Any],
         share_gradients: Callable[[Iterable[torch.nn.Parameter]], Any],
     ) -> None:
-        self._args = args
+        self._settings = settings
         self._collator = collator
         self._policy = policy
         self._reference = reference
         self._demonstrations = demonstrations
         self._ranks = ranks
-        self._compute_loss = compute_loss
+        self._device = device
         self._backward = backward
         self._share_gradients = share_gradients
-        self._max_tokens = args.micro_batch_tokens
+        self._max_tokens = settings.micro_batch_tokens
         self._work: _Work | None = None
         self.batch: OptimizerBatch | None = None
         self.iteration = 0
         self.memory_retries = 0
 
-    def begin(self, leased: Leased, *, step: int, version: int, unpublished: int) -> None:
+    def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
         """Make the batch of a lease at its first iteration; it is the same afterwards.
 
         Args:
-            leased: the lease.
+            lease: that the step trains on.
             step: optimizer steps done.
             version: of the weights as they are.
             unpublished: updates since that version.
         """
         if self.batch is None:
-            rng = random.Random(f"{self._args.seed}/{step}")  # the same after a restart
-            rows = min(self._args.supervised_rows, len(self._demonstrations))
+            rng = random.Random(f"{self._settings.seed}/{step}")  # the same after a restart
+            rows = min(self._settings.supervised_rows, len(self._demonstrations))
             self.batch = build_batch(
-                leased.groups,
+                lease.groups,
                 self._collator,
-                self._args,
+                self._settings.batch,
                 version=version,
                 rng=rng,
-                unpublished=unpublished,
-                supervised=rng.sample(self._demonstrations, rows) if rows else (),
                 max_tokens=self._max_tokens,
+                unpublished=unpublished,
+                demonstrations=rng.sample(self._demonstrations, rows) if rows else (),
                 ranks=self._ranks,
             )
             self.iteration = 0
@@ -148,7 +180,7 @@ class StepRunner:
         """Put the ranks' gradients together; returns the loss and the numbers of the whole step."""
         batch, work = self._current()
         self._share_gradients(self._policy.model.parameters())
-        statistics = StepStatistics(self._args.objective())
+        statistics = StepStatistics()
         for other in self._ranks.gather(work.statistics):
             statistics.absorb(other)
         return self._ranks.mean(work.total), {**batch.metrics, **statistics.summary()}
@@ -168,19 +200,36 @@ class StepRunner:
         return self.batch, self._work
 
     def _fresh(self) -> _Work:
-        return _Work(torch.zeros((), device=self._args.device), StepStatistics(self._args.objective()))
+        return _Work(torch.zeros((), device=self._device), StepStatistics())
 
     def _fits(self, wanted: set[int], parts: int) -> bool:
         """Run some parts; False if some rank's memory did not suffice."""
         batch, work = self._current()
         if not work.prepared:
-            scored: list[Scores | None] = []
-            if not self._attempt(lambda: scored.append(self._score(batch, work))):
+            scored: list[tuple[Tensor, Tensor]] = []
+            if not self._attempt(lambda: scored.extend(self._prepare(batch, work))):
                 return False
-            if scored[0] is not None:  # on every rank: they have come equally far
-                use_scores(batch, self._args, scored[0], self._ranks)
+            if scored:  # on every rank: they have come equally far
+                if self._settings.old_logprobs == "recompute":
+                    batch.old_logprobs = [logprobs for logprobs, _ in scored]
+                if self._settings.selection.keep < 1.0:
+                    batch.select([entropies for _, entropies in scored], self._settings.selection, self._ranks)
             work.prepared = True
         return self._attempt(lambda: self._accumulate(wanted, parts))
+
+    def _prepare(self, batch: OptimizerBatch, work: _Work) -> list[tuple[Tensor, Tensor]]:
+        """Image features; and (S, T) log-probabilities and entropies of each micro-batch before the first update.
+
+        Empty where no such pass is needed: later iterations keep what the first one found.
+        """
+        first = self._settings.scores_first
+        work.features = self._policy.features(batch.micro_batches, scoring_passes=int(first))
+        if self._reference is not None:
+            work.reference_features = self._reference.features(batch.micro_batches)
+        if not first or batch.old_logprobs is not None or batch.kept is not None:
+            return []
+        with torch.no_grad():
+            return [self._policy(micro.to(self._device), work.features) for micro in batch.micro_batches]
 
     def _attempt(self, work: Callable[[], None]) -> bool:
         """Do what waits for no other rank; whether the memory of all of them sufficed."""
@@ -203,30 +252,57 @@ class StepRunner:
         """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
         batch, work = self._current()
         for number, micro in enumerate(batch.micro_batches):
-            if number % parts not in wanted:
-                continue
-            loss = self._compute_loss(
-                {
-                    "micro_batch": micro.to(self._args.device),
-                    "normalizer": batch.normalizer,
-                    "old_logprobs": batch.old_logprobs[number] if batch.old_logprobs else None,
-                    "kept": batch.kept[number] if batch.kept else None,
-                    "features": work.features,
-                    "reference_features": work.reference_features,
-                    "statistics": work.statistics,
-                }
-            )
-            self._backward(loss)
-            work.total += loss.detach()
+            if number % parts in wanted:
+                loss = self.loss(micro.to(self._device), number)
+                self._backward(loss)
+                work.total += loss.detach()
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
 
-    def _score(self, batch: OptimizerBatch, work: _Work) -> Scores | None:
-        """The pass before the first micro-batch, where one is needed."""
-        work.features = self._policy.features(batch.micro_batches, scoring_passes=int(needs_scoring(self._args)))
+    def loss(self, micro: MicroBatch, number: int) -> Tensor:
+        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.nll_loss`.
+
+        Args:
+            micro: on the model's device.
+            number: its place in the batch.
+
+        Returns:
+            scalar with gradient.
+        """
+        batch, work = self._current()
+        logprobs, entropies = self._policy(micro, work.features)
+        reference = None
         if self._reference is not None:
-            work.reference_features = self._reference.features(batch.micro_batches)
-        return score_batch(batch, self._args, lambda micro: self._policy(micro.to(self._args.device), work.features))
+            reference, _ = self._reference(micro, work.reference_features)
+        kept = batch.kept[number] if batch.kept else None
+        by_token = self._settings.selection.level == "token"
+        scored = losses.Scored(
+            logprobs=logprobs,
+            entropies=entropies,
+            old_logprobs=self._old_logprobs(micro, logprobs, number),
+            mask=micro.mask,
+            advantages=micro.advantages,
+            behaviour_logprobs=micro.behaviour_logprobs,
+            behaviour_known=micro.behaviour_known,
+            reference_logprobs=reference,
+            kept_steps=None if by_token else kept,
+            kept_tokens=kept if by_token else None,
+            weights=micro.reinforced,
+        )
+        result = losses.objective(scored, self._settings.objective, batch.normalizer)
+        work.statistics.add(micro, scored, result)
+        if not bool(micro.supervised.any()):
+            return result.loss
+        nll = losses.nll_loss(logprobs, micro.mask, micro.demonstrated, batch.normalizer)
+        work.statistics.add_nll(nll.detach() / self._ranks.count)
+        return result.loss + self._settings.supervised_coef * nll
+
+    def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, number: int) -> Tensor:
+        """(S, T) log-probabilities that the ratio is taken against, without gradient."""
+        if self._settings.old_logprobs == "behaviour":
+            return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
+        batch, _ = self._current()
+        return logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs[number]
 
     def _make_smaller(self, step: int) -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dart_train.trainer.batches.collator import MicroBatch
-from dart_train.trainer.losses import Objective, ObjectiveConfig, Scored, clip_fractions, effective_sample_share
-from dart_train.trainer.losses.token_logprobs import LOG_RATIO_LIMIT
+from dart_train.trainer.losses import Objective, Scored, effective_sample_share
+from dart_train.trainer.losses.ratios import LOG_RATIO_LIMIT
 
 
 class StepStatistics:
@@ -20,8 +20,7 @@ class StepStatistics:
     pi_old, which is what the updates on this lease make.
     """
 
-    def __init__(self, config: ObjectiveConfig) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._extremes: dict[str, float] = {}
@@ -39,25 +38,14 @@ class StepStatistics:
         self._mean("step_entropy_kept", kept.float()[steps > 0])
         if scored.kept_tokens is not None:
             self._mean("token_entropy_kept", scored.kept_tokens[mask].float())
-        self._clips(result.ratio, scored.advantages, mask)
+        for name, values in result.statistics.items():
+            self._mean(name, values[mask].float())
         if result.divergence is not None:
             self._mean("kl", result.divergence[mask])
         self._gap("gap/staleness", logprobs, old, mask)
         known = scored.behaviour_known & mask
         if bool(known.any()):
             self._behaviour(micro, scored, result.weight, known)
-
-    def _clips(self, ratio: Tensor, advantages: Tensor, mask: Tensor) -> None:
-        config = self._config
-        if config.loss_type == "cispo":
-            over = (ratio > config.epsilon_high) & (advantages > 0)[:, None]
-            self._mean("cispo_clip_ratio", over[mask].float())
-            return
-        counts = clip_fractions(
-            ratio, advantages, mask, epsilon=config.epsilon, epsilon_high=config.epsilon_high
-        )  # fmt: skip
-        for name, count in counts.items():
-            self._mean(f"clip_ratio/{name}_mean", count.float(), count=int(mask.sum()))
 
     def _behaviour(self, micro: MicroBatch, scored: Scored, weight: Tensor | None, known: Tensor) -> None:
         """How far what sampled lies from what is trained, and what the correction made of it."""
@@ -78,7 +66,7 @@ class StepStatistics:
         self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
         self._mean("sampling/masked_fraction", (applied == 0).float())
 
-    def imitated(self, loss: Tensor) -> None:
+    def add_nll(self, loss: Tensor) -> None:
         """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""
         self._sums["supervised_loss"] = self._sums.get("supervised_loss", 0.0) + float(loss)
         self._counts["supervised_loss"] = 0  # a sum of shares, whoever they come from
@@ -112,9 +100,9 @@ class StepStatistics:
             self._mean(f"{name}/mean", difference)
             self._extreme(f"{name}/max", difference.max(), largest=True)
 
-    def _mean(self, name: str, values: Tensor, *, count: int | None = None) -> None:
+    def _mean(self, name: str, values: Tensor) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + float(values.sum())
-        self._counts[name] = self._counts.get(name, 0) + (values.numel() if count is None else count)
+        self._counts[name] = self._counts.get(name, 0) + values.numel()
 
     def _extreme(self, name: str, value: Tensor, *, largest: bool) -> None:
         choose = max if largest else min

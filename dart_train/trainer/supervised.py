@@ -30,10 +30,10 @@ from transformers.utils.logging import disable_progress_bar
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward.forward_pass import response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights import checkpoint
 
 _log = logging.getLogger(__name__)

@@ -68,7 +68,7 @@ class MicroBatch:
         weights: (S,) of each sample in the sum of losses; 0 for rows that only fill up.
         stale: (S,) True where an older version than the trainer's sampled it.
         groups: (S,).
-        supervised: (S,) True where the response is imitated instead of reinforced.
+        supervised: (S,) True on demonstrations: the loss is their cross-entropy, whatever their advantage.
         sample_index: (S,) place of each sample in the list that was collated.
         patches: makes the images' tensors.
     """
@@ -108,8 +108,8 @@ class MicroBatch:
         return self.weights.masked_fill(self.supervised, 0.0)
 
     @property
-    def imitated(self) -> Tensor:
-        """(S,) weights of the samples that are imitated, 0 for the others."""
+    def demonstrated(self) -> Tensor:
+        """(S,) weights of the demonstrations, 0 for the others."""
         return self.weights.masked_fill(~self.supervised, 0.0)
 
     @property

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.collator import Sample
-from dart_train.trainer.settings.training_error import TrainingError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,13 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems, equal_counts
-from dart_train.trainer.losses import Normalizer
-from dart_train.trainer.losses.advantages import group_advantages, trajectory_weights
-from dart_train.trainer.settings.grpo_config import DartGRPOConfig
-from dart_train.trainer.settings.training_error import TrainingError
-from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.losses import (
+    EntropySelection,
+    GroupRewards,
+    Normalizer,
+    high_entropy_steps,
+    high_entropy_tokens,
+    masked_mean,
+)
+from dart_train.trainer.losses.advantages import Advantage, StepAdvantage, trajectory_weights
+from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +41,23 @@ class GroupLike(Protocol):
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The rollouts that are compared with one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """How leased groups become a batch.
+
+    Attributes:
+        advantage: rewards of a group to the advantages of its steps.
+        balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
+        shuffle_rewards: control: permute rewards within each lease.
+        max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
+    """
+
+    advantage: Advantage = StepAdvantage()
+    balance_trajectories: bool = False
+    shuffle_rewards: bool = False
+    max_completion_length: int = 500
 
 
 @dataclass(slots=True)
@@ -71,27 +94,42 @@ class OptimizerBatch:
         self.max_tokens = max_tokens
         self.old_logprobs, self.kept = (_regrouped(self.micro_batches, values) for values in old)
 
+    def select(self, entropies: Sequence[Tensor], selection: EntropySelection, ranks: Ranks = ALONE) -> None:
+        """Fill in `kept`: the steps or tokens of highest entropy. Called by all ranks.
+
+        Args:
+            entropies: (S, T) of each micro-batch in nats, under the policy before the first update.
+            selection: what is kept; quantiles are those of all ranks' data.
+            ranks: who shares the batch.
+        """
+        if selection.level == "token":
+            self.kept, left = _keep_tokens(self.micro_batches, entropies, selection.keep, ranks)
+            self.normalizer = replace(self.normalizer, kept_tokens=left)
+        else:
+            self.kept = _keep_steps(self.micro_batches, entropies, selection, ranks)
+
 
 @dataclass(slots=True)
 class _Member:
-    """A trajectory, its reward in this batch, and the steps that can be trained on."""
+    """A trajectory, its reward in this batch, and the steps that can be trained on, each with its sample."""
 
     trajectory: Trajectory
     reward: float
-    samples: list[Sample]
+    steps: tuple[Step, ...]
+    samples: tuple[Sample, ...]
 
 
 def build_batch(
     groups: Sequence[GroupLike],
     collator: Collator,
-    config: DartGRPOConfig,
+    settings: BatchSettings,
     *,
     version: int,
     rng: random.Random,
+    max_tokens: int,
     unpublished: int = 0,
-    supervised: Sequence[Sample] = (),
-    max_tokens: int | None = None,
-    ranks: Ranks | None = None,
+    demonstrations: Sequence[Sample] = (),
+    ranks: Ranks = ALONE,
 ) -> OptimizerBatch:
     """Turn leased groups into a batch.
 
@@ -101,42 +139,38 @@ def build_batch(
     Args:
         groups: at least one.
         collator: makes the tensors.
-        config: of the trainer.
+        settings: how rewards become advantages and weights.
         version: of the weights that are about to be trained, for staleness.
         rng: for the control that shuffles rewards.
+        max_tokens: of a micro-batch, padding included.
         unpublished: updates since that version: with any, no engine can have sampled from these weights.
-        supervised: samples to imitate beside.
-        max_tokens: of a micro-batch, by default as configured.
+        demonstrations: samples whose cross-entropy is minimised beside.
         ranks: who shares the batch.
 
     Raises:
         TrainingError: no step to train on.
     """
-    ranks, max_tokens = ranks or Ranks(), max_tokens or config.micro_batch_tokens
     problems: list[Problem] = []
-    members = [
-        [_Member(item, _reward(item), list(_usable(item, collator, problems))) for item in group.trajectories]
-        for group in groups
-    ]
+    members = [[_member(item, collator, problems) for item in group.trajectories] for group in groups]
     members = [[member for member in group if member.samples] for group in members]
     flat = [member for group in members for member in group]
     if not flat:
         raise TrainingError(_nothing_left(problems))
     _say(problems, sum(len(member.samples) for member in flat))
-    if config.shuffle_rewards:
+    if settings.shuffle_rewards:
         rewards = [member.reward for member in flat]
         rng.shuffle(rewards)
         for member, reward in zip(flat, rewards, strict=True):
             member.reward = reward
     newest = version + (1 if unpublished else 0)
-    samples = _samples(members, config, newest)
+    samples = _samples(members, settings, newest)
     metrics = _metrics(members, samples, version) | count_problems(problems)
     first = len(flat)
-    imitated = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in supervised]
-    own = rank_samples([*samples, *imitated], ranks)
+    shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]
+    own = rank_samples([*samples, *shown], ranks)
     batch = OptimizerBatch(
         micro_batches=[],
-        normalizer=_normalizer([*samples, *imitated], own, config, ranks),
+        normalizer=_normalizer([*samples, *shown], own, settings, ranks),
         metrics=metrics,
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
         newest_version=max(member.trajectory.newest_version for member in flat),
@@ -175,17 +209,57 @@ def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
     return own or [replace(min(samples, key=lambda sample: sample.length), weight=0.0)]
 
 
-def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], config: DartGRPOConfig, ranks: Ranks) -> Normalizer:
+def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], settings: BatchSettings, ranks: Ranks) -> Normalizer:
     reinforced = [sample for sample in samples if not sample.supervised]
     mine = [sample for sample in own if not sample.supervised and sample.weight]
     return Normalizer(
         tokens=sum(len(sample.response_ids) for sample in reinforced),
         samples=len(reinforced),
-        max_tokens=config.max_completion_length,
+        max_tokens=settings.max_completion_length,
         rank_tokens=sum(len(sample.response_ids) for sample in mine) if ranks.count > 1 else None,
         ranks=ranks.count,
         supervised_tokens=sum(len(sample.response_ids) for sample in samples if sample.supervised),
     )
+
+
+def _keep_steps(
+    batches: Sequence[MicroBatch], entropies: Sequence[Tensor], selection: EntropySelection, ranks: Ranks
+) -> list[Tensor]:
+    """(S,) of each micro-batch: the steps of highest mean entropy, of each group or of the whole batch."""
+    pairs = list(zip(batches, entropies, strict=True))
+    where = torch.cat([micro.reinforced.to(values.device) > 0 for micro, values in pairs])
+    means = [masked_mean(values, micro.mask.to(values.device), -1) for micro, values in pairs]
+    groups = torch.cat([micro.groups for micro in batches]).to(where.device)
+    if selection.scope == "batch":
+        groups = torch.zeros_like(groups)
+    all_means, own = _of_all(torch.cat(means)[where], ranks)
+    all_groups, _ = _of_all(groups[where], ranks)
+    kept = torch.ones_like(where)
+    kept[where] = high_entropy_steps(all_means, all_groups, selection.keep)[own]
+    return list(kept.split([len(mean) for mean in means]))
+
+
+def _keep_tokens(
+    batches: Sequence[MicroBatch], entropies: Sequence[Tensor], keep: float, ranks: Ranks
+) -> tuple[list[Tensor], int]:
+    """(S, T) of each micro-batch: the tokens of highest entropy; and how many they are on all ranks."""
+    masks = [
+        micro.mask.to(values.device) & (micro.reinforced.to(values.device) > 0)[:, None]
+        for micro, values in zip(batches, entropies, strict=True)
+    ]
+    flat = torch.cat([values[mask] for values, mask in zip(entropies, masks, strict=True)])
+    everything, own = _of_all(flat, ranks)
+    whole = high_entropy_tokens(everything, torch.ones_like(everything, dtype=torch.bool), keep)
+    parts = whole[own].split([int(mask.sum()) for mask in masks])
+    kept = [torch.zeros_like(mask).masked_scatter(mask, part) for mask, part in zip(masks, parts, strict=True)]
+    return kept, int(whole.sum())
+
+
+def _of_all(values: Tensor, ranks: Ranks) -> tuple[Tensor, slice]:
+    """(N,) values of all ranks one after the other, and where this rank's are."""
+    parts = ranks.gather(values.cpu())
+    start = sum(len(part) for part in parts[: ranks.rank])
+    return torch.cat(parts).to(values.device), slice(start, start + len(values))
 
 
 def _by_sample(batches: Sequence[MicroBatch], values: Sequence[Tensor] | None) -> dict[int, Tensor] | None:
@@ -210,39 +284,40 @@ def _regrouped(batches: Sequence[MicroBatch], rows: dict[int, Tensor] | None) ->
     return found
 
 
-def _usable(trajectory: Trajectory, collator: Collator, problems: list[Problem]) -> Iterator[Sample]:
-    """The samples of a trajectory that have no problem; the problems of the others are appended."""
+def _member(trajectory: Trajectory, collator: Collator, problems: list[Problem]) -> _Member:
+    """What of a trajectory can be trained on; the problems of its other steps are appended."""
+    usable: list[tuple[Step, Sample]] = []
     for step in trajectory.steps:
         sample = Sample.from_step(step)
-        problem = collator.problem(sample)
-        if problem is None:
-            yield sample
-        else:
+        if problem := collator.problem(sample):
             problems.append(problem)
+        else:
+            usable.append((step, sample))
+    steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
+    return _Member(trajectory, _reward(trajectory), steps, samples)
 
 
-def _samples(members: Sequence[Sequence[_Member]], config: DartGRPOConfig, version: int) -> list[Sample]:
+def _samples(members: Sequence[Sequence[_Member]], settings: BatchSettings, version: int) -> list[Sample]:
     """All samples of a batch with their advantages and weights."""
     flat = [member for group in members for member in group]
     weights = iter(trajectory_weights([len(member.samples) for member in flat]))
     found: list[Sample] = []
     number = 0
     for place, group in enumerate(members):
-        advantages = group_advantages(
-            [member.reward for member in group],
-            [len(member.samples) for member in group],
-            scale_rewards=config.scale_rewards,
-            level=config.advantage_level,
+        rewards = GroupRewards(
+            np.array([member.reward for member in group], np.float64),
+            np.array([len(member.samples) for member in group], np.int64),
+            tuple(member.steps for member in group),
         )
-        for member, advantage in zip(group, advantages, strict=True):
-            weight = float(next(weights)) if config.balance_trajectories else 1.0
+        for member, advantage in zip(group, settings.advantage(rewards), strict=True):
+            weight = float(next(weights)) if settings.balance_trajectories else 1.0
             stale = member.trajectory.source == "rollout"
             found += [
                 replace(
-                    sample, advantage=float(advantage), group=place, trajectory=number, weight=weight,
+                    sample, advantage=float(own), group=place, trajectory=number, weight=weight,
                     stale=stale and sample.version < version,
                 )
-                for sample in member.samples
+                for sample, own in zip(member.samples, np.broadcast_to(advantage, len(member.samples)), strict=True)
             ]  # fmt: skip
             number += 1
     return found

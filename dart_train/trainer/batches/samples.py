@@ -42,7 +42,7 @@ class Sample:
         weight: of the sample in the sum of losses.
         version: of the weights that sampled it, the oldest of the step.
         stale: whether these are older than the trainer's.
-        supervised: whether the response is imitated (cross-entropy) instead of reinforced.
+        supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
     """
 
     prompt_ids: tuple[int, ...]

@@ -1,15 +1,15 @@
 """The loss of the trainer as pure functions on tensors. No model, no trainer state.
 
-    tokens.py       log-probabilities and entropies of sampled tokens
-    surrogates.py   ratio, clipped loss, CISPO: what is maximised, per token
-    corrections.py  importance weights between the trainer's policy and the one that sampled
-    divergence.py   KL estimators
-    selection.py    which tokens or steps count, by entropy
-    aggregation.py  token losses to a scalar, and the loss types by name
-    objective.py    all of it, put together by one configuration object
+    surrogates.py       the losses that may be chosen, and how each weighs tokens against one another
+    advantages.py       rewards of a group to advantages
+    ratios.py           importance ratios and weights between two policies, and estimates of their KL
+    selection.py        which tokens or steps count, by entropy
+    dart_objective.py   all of it, put together by one configuration object
+
+The first two are imported without torch: every process of a run reads the configuration, which names their classes.
 
 Shapes: S samples (one sample is one step of one trajectory), T tokens of the longest response, M response tokens
-in all (M = mask.sum()), V tokens of the vocabulary. `mask` is a (S, T) boolean tensor, True on response tokens.
+in all (M = mask.sum()). `mask` is a (S, T) boolean tensor, True on response tokens.
 
 Three policies: mu sampled the tokens (its log-probabilities are on record), pi_old is the trainer's policy before the
 update, pi the one that is trained. pi_old / mu is the engine's gap and what corrections weigh; pi / pi_old is the
@@ -28,49 +28,43 @@ Invariants:
     - Entries where `mask` is False never influence a result, even when they are not finite.
 """
 
-from dart_train.trainer.losses.aggregation import LossType, Normalizer, aggregate, imitation
-from dart_train.trainer.losses.corrections import (
-    CorrectionMode,
-    correction_weight,
-    effective_sample_share,
-    geometric_mask,
-    truncated_weight,
-)
-from dart_train.trainer.losses.divergence import KLEstimator, divergence
-from dart_train.trainer.losses.objective import Objective, ObjectiveConfig, Scored, objective
-from dart_train.trainer.losses.selection import high_entropy_steps, high_entropy_tokens
-from dart_train.trainer.losses.surrogates import (
-    RatioLevel,
-    cispo_loss,
-    clip_fractions,
-    clipped_loss,
-    importance_ratio,
-)
-from dart_train.trainer.losses.token_logprobs import masked_mean, token_logprobs
+from __future__ import annotations
 
-__all__ = [
-    "CorrectionMode",
-    "KLEstimator",
-    "LossType",
-    "Normalizer",
-    "Objective",
-    "ObjectiveConfig",
-    "RatioLevel",
-    "Scored",
-    "aggregate",
-    "cispo_loss",
-    "clip_fractions",
-    "clipped_loss",
-    "correction_weight",
-    "divergence",
-    "effective_sample_share",
-    "geometric_mask",
-    "high_entropy_steps",
-    "high_entropy_tokens",
-    "imitation",
-    "importance_ratio",
-    "masked_mean",
-    "objective",
-    "token_logprobs",
-    "truncated_weight",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dart_train.trainer.losses.advantages import ADVANTAGES as ADVANTAGES
+    from dart_train.trainer.losses.advantages import GroupRewards as GroupRewards
+    from dart_train.trainer.losses.dart_objective import Objective as Objective
+    from dart_train.trainer.losses.dart_objective import ObjectiveConfig as ObjectiveConfig
+    from dart_train.trainer.losses.dart_objective import Scored as Scored
+    from dart_train.trainer.losses.dart_objective import objective as objective
+    from dart_train.trainer.losses.ratios import correction_weight as correction_weight
+    from dart_train.trainer.losses.ratios import divergence as divergence
+    from dart_train.trainer.losses.ratios import effective_sample_share as effective_sample_share
+    from dart_train.trainer.losses.ratios import geometric_mask as geometric_mask
+    from dart_train.trainer.losses.ratios import importance_ratio as importance_ratio
+    from dart_train.trainer.losses.ratios import masked_mean as masked_mean
+    from dart_train.trainer.losses.selection import EntropySelection as EntropySelection
+    from dart_train.trainer.losses.selection import high_entropy_steps as high_entropy_steps
+    from dart_train.trainer.losses.selection import high_entropy_tokens as high_entropy_tokens
+    from dart_train.trainer.losses.surrogates import CISPO as CISPO
+    from dart_train.trainer.losses.surrogates import GRPO as GRPO
+    from dart_train.trainer.losses.surrogates import LOSSES as LOSSES
+    from dart_train.trainer.losses.surrogates import Loss as Loss
+    from dart_train.trainer.losses.surrogates import Normalizer as Normalizer
+    from dart_train.trainer.losses.surrogates import Terms as Terms
+    from dart_train.trainer.losses.surrogates import nll_loss as nll_loss
+    from dart_train.trainer.losses.surrogates import step_mean as step_mean
+    from dart_train.trainer.losses.surrogates import token_mean as token_mean
+
+_MODULES = ("surrogates", "advantages", "ratios", "selection", "dart_objective")
+
+
+def __getattr__(name: str) -> Any:
+    for module in _MODULES:
+        found = importlib.import_module(f"{__name__}.{module}")
+        if not name.startswith("_") and hasattr(found, name):
+            return getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,11 +5,29 @@ Both functions want the entropies of a whole optimizer batch: quantiles of a mic
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 TORCH_LIMIT = 1 << 24
 """Most values that `torch.quantile` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntropySelection:
+    """What a selection by entropy keeps. The default keeps everything.
+
+    Attributes:
+        keep: share that is kept, those of highest entropy; 1 keeps all.
+        level: whole steps (DART) or single tokens (TRL).
+        scope: the quantile of steps is that of each group (DART), or of the whole batch.
+    """
+
+    keep: float = 1.0
+    level: Literal["step", "token"] = "step"
+    scope: Literal["group", "batch"] = "group"
 
 
 def high_entropy_steps(step_entropies: Tensor, groups: Tensor, keep: float) -> Tensor:

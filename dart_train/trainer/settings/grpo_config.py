@@ -13,8 +13,8 @@ from transformers import TrainingArguments
 from transformers.integrations import is_deepspeed_available
 
 from dart_train.trainer.losses import ObjectiveConfig
-from dart_train.trainer.settings import zero
 from dart_train.trainer.settings.grpo_settings import GRPOSettings
+from dart_train.trainer.weights import zero
 
 
 @dataclass
@@ -45,21 +45,14 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
         self.check()
         _check_parts_left_alone(self)
         _check_sharding(self)
-
-    @property
-    def sharded_by(self) -> str | None:
-        """Setting that shards among ranks: "fsdp", "deepspeed", or None."""
-        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed else None
+        self.objective(), self.make_advantage()  # they refuse what does not go together
 
     def objective(self) -> ObjectiveConfig:
         """The terms of the loss. Without a correction where pi_old is mu itself."""
         bounds = (self.geometric_clip_min, self.geometric_clip_max)
         return ObjectiveConfig(
-            loss_type=self.loss_type,
+            loss=self.make_loss(),
             importance_sampling_level=self.importance_sampling_level,
-            epsilon=self.epsilon,
-            epsilon_high=self.epsilon_high,
-            delta=self.delta,
             tis_mode=self.tis_mode,
             tis_clip_max=None if self.old_logprobs == "behaviour" else self.tis_clip_max,
             tis_clip_min=self.tis_clip_min,
@@ -69,6 +62,11 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
             use_bias_correction_kl=self.use_bias_correction_kl,
             entropy_coef=self.entropy_coef,
         )
+
+    @property
+    def sharded_by(self) -> str | None:
+        """Setting that shards among ranks: "fsdp", "deepspeed", or None."""
+        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed else None
 
 
 def _check_parts_left_alone(config: DartGRPOConfig) -> None:

@@ -13,7 +13,11 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
 
-LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo"]
+from dart_gym.core.errors import PluginError
+from dart_gym.utils.plugins import Registry
+from dart_train.trainer.losses.advantages import ADVANTAGES, Advantage
+from dart_train.trainer.losses.surrogates import LOSSES, Loss
+
 RatioLevel = Literal["token", "sequence", "sequence_token"]
 CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
 
@@ -44,12 +48,14 @@ class GRPOSettings:
     beta: Annotated[float, Interval(ge=0)] = setting(
         0.1, "Weight of the KL term to the initial model; 0 loads no reference model."
     )
-    loss_type: LossType = setting(
+    loss_type: str = setting(
         "grpo",
-        "How token losses are weighed: 'grpo' (mean of each step, then over steps; DART), 'dapo' (mean over all "
-        "tokens of the lease), 'bnpo' (the same per rank), 'dr_grpo' (sum over a constant, see "
-        "max_completion_length), 'cispo' (clipped weights without gradient; set epsilon_high to such as 5.0).",
+        "The loss: 'grpo' (clipped, mean of each step, then over steps; DART), 'dapo' (mean over all tokens of the "
+        "lease), 'bnpo' (the same per rank), 'dr_grpo' (sum over a constant, see max_completion_length), 'cispo' "
+        "(clipped weights without gradient; set epsilon_high to such as 5.0), one of an installed package, or "
+        "'module:Class'.",
     )
+    loss_options: dict[str, Any] | None = setting(None, "What the loss takes beside the settings of this section.")
     max_completion_length: Annotated[int, Interval(ge=1)] = setting(
         500, "Longest response in tokens: the constant that loss_type 'dr_grpo' divides by."
     )
@@ -99,8 +105,13 @@ class GRPOSettings:
     scale_rewards: Literal["group", "none"] = setting(
         "group", "'group' divides advantages by the group's deviation, 'none' does not."
     )
-    advantage_level: Literal["step", "trajectory", "rloo"] = setting(
-        "step", "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), or 'rloo' (the others)."
+    advantage: str = setting(
+        "step",
+        "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), 'rloo' (the others), one of an installed "
+        "package, or 'module:Class'.",
+    )
+    advantage_options: dict[str, Any] | None = setting(
+        None, "What the advantage takes beside the settings of this section."
     )
     balance_trajectories: bool = setting(
         False, "Weigh steps so that every trajectory counts the same, however long it is."
@@ -158,6 +169,34 @@ class GRPOSettings:
         None, "Names of the layers that get an adapter, or one regular expression; null for all of the language model."
     )
 
+    def make_loss(self) -> Loss:
+        """The loss that `loss_type` names.
+
+        Raises:
+            ValueError: there is none of this name, or it does not take these settings.
+        """
+        return self._made(LOSSES, "loss_type", "loss_options")
+
+    def make_advantage(self) -> Advantage:
+        """What turns the rewards of a group into advantages.
+
+        Raises:
+            ValueError: there is none of this name, or it does not take these settings.
+        """
+        return self._made(ADVANTAGES, "advantage", "advantage_options")
+
+    def _made(self, registry: Registry[Any], name: str, options: str) -> Any:
+        """An object of the class that a field names; those of its fields that are settings as well have their values."""
+        try:
+            kind = registry.get(getattr(self, name))
+        except PluginError as error:
+            raise ValueError(f"{name}: {error}") from None
+        shared = {key: getattr(self, key) for key in getattr(kind, "__dataclass_fields__", ()) if key in OWN_HINTS}
+        try:
+            return kind(**(shared | (getattr(self, options) or {})))
+        except TypeError as error:
+            raise ValueError(f"{options} do not fit {getattr(self, name)!r}: {error}") from None
+
     def check(self) -> None:
         """Refuse values out of range, and settings that contradict one another or would be ignored.
 
@@ -166,20 +205,14 @@ class GRPOSettings:
         """
         for name, hint in OWN_HINTS.items():
             _check_value(name, getattr(self, name), hint)
-        if self.loss_type == "cispo" and self.epsilon_high < 1.0:
-            raise ValueError(
-                f"epsilon_high={self.epsilon_high!r} is the largest weight of loss_type='cispo', not a distance "
-                "from 1; set it to such as 5.0"
-            )
+        if not _from_outside(LOSSES, self.loss_type):
+            self.make_loss()  # those from outside import torch: only the trainer's process can afford that
+        if not _from_outside(ADVANTAGES, self.advantage):
+            self.make_advantage()
         if self.tis_clip_min is not None and (self.tis_clip_max is None or self.tis_clip_min > self.tis_clip_max):
             raise ValueError(
                 f"tis_clip_min={self.tis_clip_min!r} needs a tis_clip_max that is not below it, found "
                 f"{self.tis_clip_max!r}"
-            )
-        if self.loss_type != "cispo" and self.delta is not None and self.delta <= 1 + self.epsilon_high:
-            raise ValueError(
-                f"delta={self.delta!r} must be above 1 + epsilon_high = {1 + self.epsilon_high:g}, else it clips "
-                "before the clip does; raise it or set it to None"
             )
         if self.min_groups_per_step is not None and self.min_groups_per_step > self.groups_per_step:
             raise ValueError(
@@ -195,6 +228,11 @@ class GRPOSettings:
 
 OWN_HINTS: dict[str, Any] = get_type_hints(GRPOSettings, include_extras=True)
 """Type of every field, by name."""
+
+
+def _from_outside(registry: Registry[Any], name: str) -> bool:
+    """Whether a name is of something that is neither built in nor unknown."""
+    return name not in registry.built_in and (":" in name or name in registry.names())
 
 
 def _check_value(name: str, value: Any, hint: Any) -> None:

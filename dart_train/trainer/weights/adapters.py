@@ -5,16 +5,14 @@ Invariant: merging never changes the weights in memory. In place, every publicat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from dart_train.trainer.settings.training_error import TrainingError
-
-if TYPE_CHECKING:
-    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.core.train_errors import TrainingError
 
 LANGUAGE_LAYERS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
 """Linear layers of the language model in Qwen2.5-VL: the vision tower stays as it is."""
@@ -30,12 +28,31 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if is_adapted(model) else model
 
 
-def add_adapter(model: Any, config: DartGRPOConfig) -> Any:
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """A LoRA adapter.
+
+    Attributes:
+        r: rank of the adapter.
+        alpha: the adapter's scale is alpha / r.
+        dropout: before the adapter, in [0, 1].
+        target_modules: names of layers, or one regular expression; None for the language model's linear layers.
+        seed: of the random numbers that the adapter begins with.
+    """
+
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    target_modules: Sequence[str] | None = None
+    seed: int = 42
+
+
+def add_adapter(model: Any, lora: LoraSettings) -> Any:
     """A model with a fresh LoRA adapter, the only thing that is trained.
 
     Args:
         model: a `PreTrainedModel`.
-        config: `lora_r`, `lora_alpha`, `lora_dropout`, `lora_target_modules`.
+        lora: the adapter's size and place.
 
     Raises:
         TrainingError: peft is not installed, or no layer has such a name.
@@ -46,15 +63,13 @@ def add_adapter(model: Any, config: DartGRPOConfig) -> Any:
         raise TrainingError("use_peft needs the package peft: pip install 'dart-gui[train]'") from None
     from transformers import set_seed  # here: it takes seconds, and who only reads checkpoints has no need of it
 
-    targets: Any = config.lora_target_modules or LANGUAGE_LAYERS
+    targets: Any = lora.target_modules or LANGUAGE_LAYERS
     if isinstance(targets, list) and len(targets) == 1:
         targets = targets[0]
-    lora = LoraConfig(
-        r=config.lora_r, lora_alpha=config.lora_alpha, lora_dropout=config.lora_dropout, target_modules=targets
-    )
-    set_seed(config.seed)  # the adapter begins with random numbers: the same ones on every rank and in every process
+    config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)
+    set_seed(lora.seed)  # the adapter begins with random numbers: the same ones on every rank and in every process
     try:
-        return get_peft_model(model, lora)
+        return get_peft_model(model, config)
     except ValueError as error:
         raise TrainingError(f"lora_target_modules: {error}") from None
 

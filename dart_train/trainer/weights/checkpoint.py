@@ -25,7 +25,7 @@ import torch
 
 from dart_train.core.fingerprint import FILE as FINGERPRINT_FILE
 from dart_train.core.fingerprint import Fingerprint
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights.adapters import base_model, merged_weights
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.sharding import Gathered

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText
 
-from dart_train.trainer.weights.adapters import add_adapter, base_model, is_adapted
-
-if TYPE_CHECKING:
-    from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, base_model, is_adapted
 
 
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
@@ -20,11 +17,17 @@ def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> 
     return AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
 
 
-def trainable(model: Any, config: DartGRPOConfig) -> Any:
-    """A model with the parts frozen and the adapter added that a configuration asks for."""
-    if config.freeze_vision:
+def trainable(model: Any, *, freeze_vision: bool, lora: LoraSettings | None) -> Any:
+    """A model as it is trained.
+
+    Args:
+        model: a `PreTrainedModel`, or one inside a peft model, which keeps its adapter.
+        freeze_vision: whether the vision tower's weights stay as they are.
+        lora: adapter that is added where there is none; None for no adapter.
+    """
+    if freeze_vision:
         base_model(model).model.visual.requires_grad_(False)
-    return add_adapter(model, config) if config.use_peft and not is_adapted(model) else model
+    return add_adapter(model, lora) if lora and not is_adapted(model) else model
 
 
 def frozen_copy(model: Any, path: str | Path | None, device: torch.device) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dart_train.data.groups import checkpoint_rows
 from dart_train.trainer.weights import checkpoint
-from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.ranks import ALONE, Ranks
 from dart_train.trainer.weights.sharding import gathered
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Publisher:
         every: int,
         keep: int,
         keep_s: float = 0.0,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
         save: Callable[..., Path] = checkpoint.write_model,
     ) -> None:
         self._data = data
@@ -63,7 +63,7 @@ class Publisher:
         self._model_dir = model_dir
         self._every = every
         self._keep, self._keep_s = keep, keep_s
-        self._ranks = ranks or Ranks()
+        self._ranks = ranks
         self._save = save
         self.version = 0
         self.unpublished = 0

@@ -111,6 +111,10 @@ class Ranks:
         return gradients
 
 
+ALONE = Ranks()
+"""One process that trains by itself."""
+
+
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Gradients of one type each, up to `BUCKET` numbers together."""
     part: list[Tensor] = []

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.trainer.losses.advantages import group_advantages, trajectory_weights
+from dart_train.trainer.losses.advantages import ADVANTAGES, GroupRewards, trajectory_weights
+
+
+def group_advantages(rewards, lengths, *, level: str = "step", scale_rewards: str = "group") -> np.ndarray:
+    group = GroupRewards(np.array(rewards, np.float64), np.array(lengths, np.int64))
+    return ADVANTAGES.get(level)(scale_rewards=scale_rewards)(group)
 
 
 def test_step_level_as_in_dart():

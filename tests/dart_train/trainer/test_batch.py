@@ -11,10 +11,11 @@ import torch
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import TrainingError
 from dart_train.data.manager.leasing import Group
 from dart_train.trainer.batches.collator import PROBLEMS, Collator, ImageCache, Sample
 from dart_train.trainer.batches.optimizer_batch import build_batch
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.grpo_trainer import step_settings
 
 pytestmark = pytest.mark.train
 
@@ -50,8 +51,12 @@ def make_group(make_prompt, tokens, screens):
     return make
 
 
-def build(groups, collator, config, version=0, seed=0):
-    return build_batch(groups, collator, config, version=version, rng=random.Random(seed))
+def build(groups, collator, config, version=0, seed=0, **options):
+    settings = step_settings(config)
+    rng = random.Random(seed)
+    return build_batch(
+        groups, collator, settings.batch, version=version, rng=rng, max_tokens=settings.micro_batch_tokens, **options
+    )  # fmt: skip
 
 
 def advantages(batch) -> list[float]:
@@ -72,7 +77,7 @@ def test_rewards_become_advantages_of_steps(make_group, collator, make_config):
 
 
 def test_groups_have_their_own_baselines(make_group, collator, make_config):
-    config = make_config(scale_rewards="none", advantage_level="trajectory")
+    config = make_config(scale_rewards="none", advantage="trajectory")
     batch = build([make_group((1.0, 1), (0.0, 1)), make_group((0.5, 1), (0.5, 1))], collator, config)
     assert advantages(batch) == [0.5, -0.5, 0.0, 0.0]
     assert batch.metrics["frac_reward_zero_std"] == 0.5
@@ -201,7 +206,7 @@ def test_steps_of_older_weights_are_stale(make_group, collator, make_config):
     groups.append(make_group((1.0, 1), (0.0, 1), source="oracle"))
 
     def stale(**options: int) -> list[bool]:
-        batch = build_batch(groups, collator, make_config(), version=4, rng=random.Random(0), **options)
+        batch = build(groups, collator, make_config(), version=4, **options)
         found = torch.empty(6, dtype=torch.bool)
         for micro in batch.micro_batches:
             found[micro.sample_index] = micro.stale

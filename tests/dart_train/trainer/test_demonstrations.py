@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode, recorded
-from dart_train.trainer.settings.training_error import TrainingError
 
 
 def made(count: int, task: str = "t") -> list[Demonstration]:

@@ -9,11 +9,10 @@ import torch
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.embedded.qwen_runner import QwenRunner
-from dart_train.trainer import losses
+from dart_train.trainer import losses, policy_logprobs
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward import forward_pass
-from dart_train.trainer.forward.forward_pass import response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.policy_logprobs import response_logprobs
 
 pytestmark = pytest.mark.train
 
@@ -54,7 +53,7 @@ def reference(model, sample: Sample, collator: Collator, suppressed) -> list[flo
     with torch.no_grad():
         logits = model(input_ids=ids, mm_token_type_ids=types, attention_mask=torch.ones_like(ids), **images).logits[0]
     count = len(sample.response_ids)
-    logprobs, _ = losses.token_logprobs(logits[-count - 1 : -1], ids[0, -count:], suppressed)
+    logprobs, _ = policy_logprobs.token_logprobs(logits[-count - 1 : -1], ids[0, -count:], suppressed)
     return logprobs.tolist()
 
 
@@ -91,8 +90,9 @@ def test_gradients_of_micro_batches_add_up(model, collator, samples, tokens, los
         for batch in batches:
             logprobs, entropies = response_logprobs(model, batch, tokens.suppressed_ids)
             ratio = losses.importance_ratio(logprobs, logprobs.detach(), batch.mask)
-            loss = losses.clipped_loss(ratio, batch.advantages) - 0.01 * entropies
-            losses.aggregate(loss, batch.mask, normalizer, loss_type).backward()
+            terms = losses.Terms(ratio, logprobs, batch.advantages[:, None], batch.mask)
+            loss = losses.LOSSES.get(loss_type)()
+            loss.aggregate(loss(terms) - 0.01 * entropies, batch.mask, normalizer).backward()
         gradients = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
         return torch.cat(gradients)
 
@@ -137,7 +137,7 @@ def test_logits_in_parts_give_the_same(model, collator, samples, tokens, monkeyp
         return torch.stack([logprobs.detach(), entropies.detach()]), model.lm_head.weight.grad.clone()
 
     whole = run()
-    monkeypatch.setattr(forward_pass, "LOGITS_AT_ONCE", 7 * model.lm_head.weight.shape[0])
+    monkeypatch.setattr(policy_logprobs, "LOGITS_AT_ONCE", 7 * model.lm_head.weight.shape[0])
     parts: list[int] = []
     hook = model.lm_head.register_forward_pre_hook(lambda module, args: parts.append(len(args[0])))
     found = run()

@@ -18,7 +18,7 @@ from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.outcomes import TerminalState
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.trainer.batches import lease_holder
+from dart_train.trainer.batches import lease_source
 from dart_train.trainer.batches.demonstrations import Demonstration, corrupt, encode
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer
 from dart_train.trainer.supervised import SupervisedConfig, train_supervised
@@ -109,7 +109,7 @@ def learn(bandit: Bandit, warm_dir: Path, **values: object) -> list[float]:
 
 @pytest.fixture
 def bandit(data, conversation, tokens, vision, screens, monkeypatch) -> Bandit:
-    monkeypatch.setattr(lease_holder, "POLL_S", 0.01)
+    monkeypatch.setattr(lease_source, "POLL_S", 0.01)
     return Bandit(data, conversation, tokens, vision, screens)
 
 

@@ -15,7 +15,7 @@ import two_steps
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.trainer.batches import lease_holder
+from dart_train.trainer.batches import lease_source
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -49,7 +49,7 @@ def warm(tmp_path_factory):
 @pytest.fixture
 def play(tmp_path, warm, monkeypatch):
     """Train a seed for some rounds; returns the success of each round."""
-    monkeypatch.setattr(lease_holder, "POLL_S", 0.01)
+    monkeypatch.setattr(lease_source, "POLL_S", 0.01)
     runs = iter(range(100))
 
     def run(

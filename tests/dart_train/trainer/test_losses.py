@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from dart_train.trainer import losses
 from dart_train.trainer.losses import selection
+from dart_train.trainer.policy_logprobs import token_logprobs
 
 MASK = torch.tensor([[True, True, False], [True, False, False]])
 
 
 def test_logprobs_and_entropy_of_a_known_distribution():
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25], [0.2, 0.2, 0.6]]))
-    logprobs, entropies = losses.token_logprobs(logits, torch.tensor([0, 2]))
+    logprobs, entropies = token_logprobs(logits, torch.tensor([0, 2]))
     assert logprobs.tolist() == pytest.approx([math.log(0.5), math.log(0.6)])
     expected = [1.5 * math.log(2), -(0.4 * math.log(0.2) + 0.6 * math.log(0.6))]
     assert entropies.tolist() == pytest.approx(expected)
@@ -26,7 +27,7 @@ def test_logprobs_and_entropy_of_a_known_distribution():
 
 def test_suppressed_tokens_are_left_out_of_softmax_and_entropy():
     logits = torch.tensor([[1.0, 50.0, 1.0, -3.0]], requires_grad=True)
-    logprobs, entropies = losses.token_logprobs(logits, torch.tensor([0]), suppressed_ids=(1, 3))
+    logprobs, entropies = token_logprobs(logits, torch.tensor([0]), suppressed_ids=(1, 3))
     assert logprobs.item() == pytest.approx(math.log(0.5))
     assert entropies.item() == pytest.approx(math.log(2))
     (logprobs.sum() + entropies.sum()).backward()
@@ -36,10 +37,20 @@ def test_suppressed_tokens_are_left_out_of_softmax_and_entropy():
 
 def test_logprobs_of_half_precision_logits_are_computed_in_float32():
     logits = (torch.arange(1000.0) / 50).to(torch.bfloat16)[None]
-    logprobs, _ = losses.token_logprobs(logits, torch.tensor([999]))
+    logprobs, _ = token_logprobs(logits, torch.tensor([999]))
     assert logprobs.dtype is torch.float32
     exact = logits.double().log_softmax(-1)[0, 999].item()
     assert logprobs.item() == pytest.approx(exact, abs=1e-5)
+
+
+def clipped(ratio: torch.Tensor, advantage: float, delta: float | None = None) -> torch.Tensor:
+    """GRPO's loss with DART's clip."""
+    terms = losses.Terms(ratio, torch.zeros_like(ratio), torch.tensor([[advantage]]), torch.ones_like(ratio).bool())
+    return losses.GRPO(epsilon=0.2, epsilon_high=0.28, delta=delta)(terms)
+
+
+def total(values: torch.Tensor, mask: torch.Tensor, normalizer: losses.Normalizer, loss_type: str) -> torch.Tensor:
+    return losses.LOSSES.get(loss_type).aggregate(values, mask, normalizer)
 
 
 @pytest.mark.parametrize(
@@ -55,33 +66,33 @@ def test_logprobs_of_half_precision_logits_are_computed_in_float32():
     ],
 )
 def test_clip_is_asymmetric_and_dual(ratio, advantage, expected):
-    loss = losses.clipped_loss(torch.tensor([[ratio]]), torch.tensor([advantage]), delta=10.0)
+    loss = clipped(torch.tensor([[ratio]]), advantage, delta=10.0)
     assert loss.item() == pytest.approx(expected)
 
 
 def test_without_delta_a_negative_advantage_is_unbounded():
-    assert losses.clipped_loss(torch.tensor([[30.0]]), torch.tensor([-2.0])).item() == pytest.approx(60.0)
+    assert clipped(torch.tensor([[30.0]]), -2.0).item() == pytest.approx(60.0)
 
 
 def test_clip_stops_the_gradient_only_where_it_acts():
     ratio = torch.tensor([[1.1, 1.5, 0.5]], requires_grad=True)
-    losses.clipped_loss(ratio, torch.tensor([1.0])).sum().backward()
+    clipped(ratio, 1.0).sum().backward()
     assert ratio.grad is not None and ratio.grad.tolist() == [[-1.0, 0.0, -1.0]]
 
 
 def test_truncated_weight():
     old = torch.tensor([[-1.0, -2.0, 7.0], [-1.0, -1.0, -1.0]], requires_grad=True)
     behaviour = torch.tensor([[-1.5, -1.0, 0.0], [0.0, 0.0, 0.0]])
-    weight = losses.truncated_weight(old, behaviour, MASK & torch.tensor([[True], [False]]), 1.0)
+    weight = losses.correction_weight(old, behaviour, MASK & torch.tensor([[True], [False]]))
     assert weight[0].tolist() == pytest.approx([1.0, math.exp(-1), 1.0])
     assert weight[1].tolist() == [1.0, 1.0, 1.0]  # behaviour unknown
     assert not weight.requires_grad
-    assert losses.truncated_weight(old, behaviour, MASK, 2.0)[0, 0].item() == pytest.approx(math.exp(0.5))
+    assert losses.correction_weight(old, behaviour, MASK, clip_max=2.0)[0, 0].item() == pytest.approx(math.exp(0.5))
 
 
 def test_equal_logprobs_have_weight_one():
     logprobs = torch.randn(3, 4)
-    weight = losses.truncated_weight(logprobs, logprobs, torch.ones(3, 4, dtype=torch.bool), 1.0)
+    weight = losses.correction_weight(logprobs, logprobs, torch.ones(3, 4, dtype=torch.bool))
     assert torch.equal(weight, torch.ones(3, 4))
 
 
@@ -132,31 +143,34 @@ def test_equal_entropies_are_all_kept():
 def test_aggregation(loss_type, expected):
     values = torch.tensor([[1.0, 2.0, float("nan")], [9.0, float("inf"), 0.0]])
     normalizer = losses.Normalizer(tokens=3, samples=2, max_tokens=10)
-    assert losses.aggregate(values, MASK, normalizer, loss_type).item() == pytest.approx(expected)
-    parts = [losses.aggregate(values[[row]], MASK[[row]], normalizer, loss_type) for row in (0, 1)]
+    assert total(values, MASK, normalizer, loss_type).item() == pytest.approx(expected)
+    parts = [total(values[[row]], MASK[[row]], normalizer, loss_type) for row in (0, 1)]
     assert sum(parts).item() == pytest.approx(expected)
 
 
 def test_clip_fractions_count_where_the_gradient_was_cut():
     ratio = torch.tensor([[1.5, 0.5, 9.0], [0.5, 1.0, 1.0]])
-    counts = losses.clip_fractions(ratio, torch.tensor([1.0, -1.0]), MASK, epsilon=0.2, epsilon_high=0.28)
-    assert {name: int(count) for name, count in counts.items()} == {"low": 1, "high": 1, "region": 2}
+    terms = losses.Terms(ratio, torch.zeros_like(ratio), torch.tensor([[1.0], [-1.0]]), MASK)
+    cut = losses.GRPO(epsilon=0.2, epsilon_high=0.28).statistics(terms)
+    counts = {name: int((where & MASK).sum()) for name, where in cut.items()}
+    assert counts == {"clip_ratio/low_mean": 1, "clip_ratio/high_mean": 1, "clip_ratio/region_mean": 2}
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "bnpo", "dr_grpo", "cispo"])
 def test_ranks_average_to_the_loss_of_one_process(loss_type):
     """Data parallelism averages: two unequal ranks must give what one process gives (bnpo: means of their own)."""
     values = torch.tensor([[1.0, 2.0, 0.0], [9.0, 0.0, 0.0]])
-    whole = losses.aggregate(values, MASK, losses.Normalizer(3, 2, 10), loss_type).item()
+    whole = total(values, MASK, losses.Normalizer(3, 2, 10), loss_type).item()
     normalizers = [losses.Normalizer(3, 2, 10, rank_tokens=tokens, ranks=2) for tokens in (2, 1)]
-    parts = [losses.aggregate(values[[row]], MASK[[row]], normalizers[row], loss_type).item() for row in (0, 1)]
+    parts = [total(values[[row]], MASK[[row]], normalizers[row], loss_type).item() for row in (0, 1)]
     assert sum(parts) / 2 == pytest.approx((1.5 + 9) / 2 if loss_type == "bnpo" else whole)
 
 
 def test_cispo_keeps_the_gradient_of_clipped_tokens():
     logprobs = torch.tensor([[-1.0, -2.0, float("nan")]], requires_grad=True)
     ratio = torch.tensor([[1.5, 9.0, 1.0]])
-    loss = losses.cispo_loss(ratio, torch.tensor([2.0]), logprobs, MASK[:1], ratio_max=5.0)
+    terms = losses.Terms(ratio, logprobs.masked_fill(~MASK[:1], 0.0), torch.tensor([[2.0]]), MASK[:1])
+    loss = losses.CISPO(epsilon_high=5.0)(terms)
     assert loss.tolist() == [[3.0, 20.0, 0.0]]
     loss.sum().backward()
     assert logprobs.grad is not None and logprobs.grad.tolist() == [[-3.0, -10.0, 0.0]]
@@ -273,8 +287,8 @@ def test_dart_objective_by_hand():
 def test_zero_filled_logprobs_and_equal_ones_have_weight_one():
     """Equal log-probabilities leave the weight at 1; no others raise it above C = 1."""
     old = torch.tensor([[-1.0, -2.0, -3.0]])
-    assert losses.truncated_weight(old, old, MASK[:1], 1.0).tolist() == [[1.0, 1.0, 1.0]]
-    assert losses.truncated_weight(old, torch.full_like(old, -9.0), MASK[:1], 1.0).tolist() == [[1.0, 1.0, 1.0]]
+    assert losses.correction_weight(old, old, MASK[:1]).tolist() == [[1.0, 1.0, 1.0]]
+    assert losses.correction_weight(old, torch.full_like(old, -9.0), MASK[:1]).tolist() == [[1.0, 1.0, 1.0]]
 
 
 @given(
@@ -297,8 +311,8 @@ def test_nothing_is_ever_not_finite(
         torch.tensor([[reference, -1.0, nan]]),
     )  # fmt: skip
     config = losses.ObjectiveConfig(
-        loss_type=loss_type, importance_sampling_level=level, tis_mode=mode, kl_estimator=estimator, epsilon_high=2.0,
-        use_bias_correction_kl=True, geometric_clip=(0.5, None),
+        losses.LOSSES.get(loss_type)(epsilon_high=2.0), importance_sampling_level=level, tis_mode=mode,
+        kl_estimator=estimator, use_bias_correction_kl=True, geometric_clip=(0.5, None),
     )  # fmt: skip
     loss = losses.objective(scored, config, losses.Normalizer(2, 1, 10)).loss
     loss.backward()

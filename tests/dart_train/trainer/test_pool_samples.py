@@ -14,7 +14,7 @@ from dart_gym.core.outcomes import TerminalState
 from dart_train.data import Group, image_hash
 from dart_train.data.maintenance.pool_import import strip_hint
 from dart_train.trainer import losses
-from dart_train.trainer.batches.optimizer_batch import build_batch
+from dart_train.trainer.batches.optimizer_batch import BatchSettings, build_batch
 
 pytestmark = pytest.mark.train
 PLAIN = "Click on the tab Red"
@@ -44,22 +44,18 @@ def test_stripping_a_hint_gives_the_prompts_of_a_policy_that_had_none(tokens, vi
     assert [step.image_hashes for step in stripped.steps] == [step.image_hashes for step in plain.steps]
 
 
-def test_an_injected_success_has_weight_one_and_the_advantage_of_its_reward(
-    collator, make_config, make_prompt, tokens, screens
-):
+def test_an_injected_success_has_weight_one_and_the_advantage_of_its_reward(collator, make_prompt, tokens, screens):
     image = next(iter(screens))
     response = tuple(tokens.response("Action: wait()"))
     step = Step(make_prompt("Click", image), (image,), response, (-9.0,) * len(response))
     failed = Trajectory("t", 0, "Click", "0", "f", "run", "g", terminal=TerminalState.DONE, score=0.0, steps=(step,))
     shown = replace(failed, trajectory_id="s", score=1.0, source="human", steps=(replace(step, logprobs=()),))
     group = Group("g", "t", (failed, failed, failed, shown), frozenset({"s"}))
-    batch = build_batch([group], collator, make_config(), version=5, rng=random.Random(0))
+    batch = build_batch([group], collator, BatchSettings(), version=5, rng=random.Random(0), max_tokens=4096)
     weights, advantages = torch.empty(4, len(response)), torch.empty(4)
     for micro in batch.micro_batches:
         current = torch.full_like(micro.behaviour_logprobs, -10.0)  # off by exp(-1) from what was recorded
-        weights[micro.sample_index] = losses.truncated_weight(
-            current, micro.behaviour_logprobs, micro.behaviour_known, 1.0
-        )
+        weights[micro.sample_index] = losses.correction_weight(current, micro.behaviour_logprobs, micro.behaviour_known)
         advantages[micro.sample_index] = micro.advantages
     assert weights[3].tolist() == [1.0] * len(response)
     assert weights[:3].flatten().tolist() == pytest.approx([0.367879] * 3 * len(response), abs=1e-5)

@@ -17,14 +17,14 @@ from dart_agent.episodes.screenshots import image_hash
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts
 from dart_train.trainer.batches.samples import chains, rows
-from dart_train.trainer.forward.forward_pass import ImageFeatures, features_pay, response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.policy_logprobs import ImageFeatures, features_pay, response_logprobs
 
 pytestmark = pytest.mark.train
 
 SLIDING = Window(screenshots=5)
 BLOCK = Window(screenshots=5, block=4)
-CONFIG = losses.ObjectiveConfig(epsilon=0.05, epsilon_high=0.05, beta=0.1, entropy_coef=0.01)
+CONFIG = losses.ObjectiveConfig(losses.GRPO(epsilon=0.05, epsilon_high=0.05), beta=0.1, entropy_coef=0.01)
 
 
 @pytest.fixture(scope="module")

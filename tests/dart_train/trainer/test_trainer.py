@@ -11,9 +11,9 @@ import torch
 
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog, read_metrics
-from dart_train.trainer.batches import lease_holder
+from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.batches import lease_source
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
-from dart_train.trainer.settings.training_error import TrainingError
 from dart_train.trainer.weights import checkpoint
 
 pytestmark = pytest.mark.train
@@ -89,7 +89,7 @@ def test_every_correction_and_selection_at_once(data, record_group, make_config,
     config = make_config(
         max_steps=1, top_entropy_quantile=0.4, entropy_mask_level="token", entropy_coef=0.01, tis_mode="token_mask",
         tis_clip_min=1e-6, tis_clip_max=2.0, geometric_clip_min=0.0, geometric_clip_max=1.0, kl_estimator="k2",
-        beta=0.1, advantage_level="rloo", balance_trajectories=True, loss_type="cispo", epsilon_high=5.0,
+        beta=0.1, advantage="rloo", balance_trajectories=True, loss_type="cispo", epsilon_high=5.0,
         temperature=2.0,
     )  # fmt: skip
     DartGRPOTrainer(model_dir, config, data, metrics=log).run()
@@ -145,14 +145,14 @@ def test_a_step_that_is_not_finite_changes_nothing(data, record_group, make_conf
     for key in "abcdef":
         record_group(key)
     trainer = DartGRPOTrainer(model_dir, make_config(max_steps=3, weight_decay=0.1), data, metrics=log)
-    seen, compute = [], trainer.compute_loss
+    seen, compute = [], trainer.steps.loss
 
-    def poisoned(model, inputs, **kwargs):
-        seen.append(weights(model))
-        loss = compute(model, inputs, **kwargs)
+    def poisoned(micro, number):
+        seen.append(weights(trainer.model))
+        loss = compute(micro, number)
         return loss * math.nan if len(seen) == 2 else loss
 
-    monkeypatch.setattr(trainer, "compute_loss", poisoned)
+    monkeypatch.setattr(trainer.steps, "loss", poisoned)
     trainer.run()
     assert torch.equal(seen[1], seen[2])
     assert not torch.equal(seen[0], seen[1])
@@ -271,8 +271,8 @@ def test_options_of_large_models(data, record_group, make_config, model_dir, opt
 
 
 def test_stops_when_told_and_keeps_its_state(data, record_group, make_config, model_dir, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(lease_holder, "REASON_INTERVAL_S", 0.2)
-    monkeypatch.setattr(lease_holder, "POLL_S", 0.05)
+    monkeypatch.setattr(lease_source, "REASON_INTERVAL_S", 0.2)
+    monkeypatch.setattr(lease_source, "POLL_S", 0.05)
     for key in "abc":
         record_group(key)
     asked = []
@@ -321,7 +321,7 @@ def test_a_lease_lost_meanwhile_is_a_warning(data, record_group, make_config, mo
 
 def test_a_heartbeat_outlives_the_time_to_live(data, record_group, make_config):
     record_group("a")
-    with lease_holder.LeaseHolder(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
+    with lease_source.LeaseSource(data, "t", groups=1, at_least=1, ttl_s=0.3, stop=lambda: False) as holder:
         assert holder.take() is not None
         for _ in range(8):
             threading.Event().wait(0.1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights import checkpoint
 
 SCRIPT = """

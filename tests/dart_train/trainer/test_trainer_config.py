@@ -32,7 +32,7 @@ def test_every_field_has_a_help_text():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"loss_type": "grp"}, "loss_type='grp' is unknown; choose one of"),
+        ({"loss_type": "grp"}, "loss_type: unknown loss 'grp'; did you mean 'grpo'?"),
         ({"scale_rewards": "batch"}, "'group', 'none'"),
         ({"old_logprobs": "fresh"}, "'current', 'recompute', 'behaviour'"),
         ({"epsilon": 1.5}, "epsilon=1.5 is out of range"),

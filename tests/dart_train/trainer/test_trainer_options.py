@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from dart_train.core.metrics_log import MetricsLog, read_metrics
-from dart_train.trainer.forward.forward_pass import response_logprobs
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.grpo_trainer import DartGRPOTrainer, load_model
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights import checkpoint
-from dart_train.trainer.weights.adapters import add_adapter, merged_weights, without_adapter
+from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, merged_weights, without_adapter
 
 pytestmark = pytest.mark.train
 
 LORA = {"use_peft": True, "lora_r": 4, "lora_alpha": 8}
+ADAPTER = LoraSettings(r=4, alpha=8)
 
 
 def weights(model) -> torch.Tensor:
@@ -33,16 +34,16 @@ def log(tmp_path):
 # --- adapters ---------------------------------------------------------------------------------------------------
 
 
-def test_an_adapter_begins_alike_in_every_process(model_dir, make_config):
+def test_an_adapter_begins_alike_in_every_process(model_dir):
     made = []
     for state in (1, 2):
         torch.manual_seed(state)
-        made.append(add_adapter(load_model(model_dir), make_config(**LORA)).state_dict())
+        made.append(add_adapter(load_model(model_dir), ADAPTER).state_dict())
     torch.testing.assert_close(made[0], made[1], rtol=0, atol=0)
 
 
-def test_merged_weights_are_the_adapted_model(model_dir, make_config, collator, samples, tokens, tmp_path):
-    model = add_adapter(load_model(model_dir), make_config(**LORA))
+def test_merged_weights_are_the_adapted_model(model_dir, collator, samples, tokens, tmp_path):
+    model = add_adapter(load_model(model_dir), ADAPTER)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
@@ -120,14 +121,14 @@ class ShortOfMemory:
     """Lets forward passes above a size fail, as a device does."""
 
     def __init__(self, trainer: DartGRPOTrainer, most: int) -> None:
-        self._compute, self._most, self.failures = trainer.compute_loss, most, 0
-        trainer.compute_loss = self
+        self._compute, self._most, self.failures = trainer.steps.loss, most, 0
+        trainer.steps.loss = self
 
-    def __call__(self, model, inputs, **kwargs):
-        if inputs["micro_batch"].input_ids.numel() > self._most:
+    def __call__(self, micro, number):
+        if micro.input_ids.numel() > self._most:
             self.failures += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return self._compute(model, inputs, **kwargs)
+        return self._compute(micro, number)
 
 
 def test_a_step_that_does_not_fit_is_made_again_of_smaller_parts(

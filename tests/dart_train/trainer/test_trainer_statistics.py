@@ -24,7 +24,7 @@ def micro(collator, samples):
 
 def report(config: losses.ObjectiveConfig, *micros, shift: float = 0.0, engine: float = 0.0, behind: float = 0.0):
     """Statistics where pi is `shift` above pi_old, and pi_old so much above mu: by the engine, or an older version."""
-    statistics = StepStatistics(config)
+    statistics = StepStatistics()
     for micro in micros:
         mu = torch.where(micro.stale[:, None], -2.0 - behind, -2.0 - engine).expand(micro.mask.shape)
         old = torch.full(micro.mask.shape, -2.0)
@@ -66,7 +66,7 @@ def test_clips_of_either_kind(micro):
     clipped = report(losses.ObjectiveConfig(), micro, shift=1.0)
     positive = float(micro.mask[micro.advantages > 0].sum() / micro.mask.sum())
     assert clipped["clip_ratio/high_mean"] == clipped["clip_ratio/region_mean"] == pytest.approx(positive)
-    cispo = report(losses.ObjectiveConfig(loss_type="cispo", epsilon_high=2.0), micro, shift=1.0)
+    cispo = report(losses.ObjectiveConfig(loss=losses.CISPO(epsilon_high=2.0)), micro, shift=1.0)
     assert cispo["cispo_clip_ratio"] == pytest.approx(positive) and "clip_ratio/high_mean" not in cispo
 
 

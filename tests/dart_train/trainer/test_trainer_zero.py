@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from training_lives import as_left, assert_same_training, copy_run, live, open_run
 
 from dart_train.core.metrics_log import read_metrics
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights import checkpoint
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(800)]

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.forward.forward_pass import response_logprobs
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.losses.advantages import group_advantages
+from dart_train.trainer.policy_logprobs import response_logprobs
 
 pytestmark = pytest.mark.train
 
@@ -108,10 +108,11 @@ class Case:
     keep_tokens: float = 1.0
 
     def apply(self, trainer: Any) -> None:
-        config = self.config
-        trainer.loss_type, trainer.importance_sampling_level = config.loss_type, config.importance_sampling_level
+        config, loss = self.config, self.config.loss
+        trainer.loss_type = next(name for name in losses.LOSSES.names() if losses.LOSSES.get(name) is type(loss))
+        trainer.importance_sampling_level = config.importance_sampling_level
         trainer.epsilon_low, trainer.epsilon_high, trainer.args.delta = (
-            config.epsilon, config.epsilon_high, config.delta,
+            getattr(loss, "epsilon", 0.2), loss.epsilon_high, getattr(loss, "delta", None),
         )  # fmt: skip
         trainer.beta, trainer.args.use_bias_correction_kl = config.beta, config.use_bias_correction_kl
         trainer.vllm_importance_sampling_correction = config.tis_clip_max is not None
@@ -122,9 +123,13 @@ class Case:
         trainer.entropy_coef, trainer._entropy_bonus_enabled = config.entropy_coef, config.entropy_coef > 0
 
 
-def _config(**values: Any) -> losses.ObjectiveConfig:
-    defaults = {"loss_type": "dapo", "epsilon_high": 0.28, "delta": None, "beta": 0.0, "tis_clip_max": None}
-    return losses.ObjectiveConfig(**(defaults | values))
+def _config(loss_type: str = "dapo", **values: Any) -> losses.ObjectiveConfig:
+    defaults = {"epsilon_high": 0.28, "delta": None}
+    own = {name: values.pop(name) for name in ("epsilon", "epsilon_high", "delta") if name in values}
+    loss = losses.LOSSES.get(loss_type)
+    if loss_type == "cispo":
+        defaults = {}
+    return losses.ObjectiveConfig(**({"loss": loss(**(defaults | own)), "beta": 0.0, "tis_clip_max": None} | values))
 
 
 CASES = {
@@ -201,7 +206,9 @@ def _ours(
 
 
 def _advantages() -> list[float]:
-    groups = [group_advantages(REWARDS[start : start + 4], [1] * 4, level="trajectory") for start in (0, 4)]
+    advantage = losses.ADVANTAGES.get("trajectory")()
+    rewards = np.array(REWARDS, np.float64)
+    groups = [advantage(losses.GroupRewards(rewards[start : start + 4], np.ones(4, np.int64))) for start in (0, 4)]
     return [float(value) for group in groups for value in group]
 
 

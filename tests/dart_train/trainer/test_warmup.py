@@ -10,8 +10,8 @@ import torch
 
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.settings.training_error import TrainingError
 from dart_train.trainer.supervised import SupervisedConfig, learning_rate_share, train_supervised
 
 pytestmark = pytest.mark.train

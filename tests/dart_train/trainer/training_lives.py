@@ -93,7 +93,7 @@ def _arm(trainer, moment: str, at: int) -> None:
 
     trainer.add_callback(Death())
     calls = {
-        "forward": (trainer, "compute_loss", at),
+        "forward": (trainer.steps, "loss", at),
         "publish": (checkpoint, "companion_files", at + 1),  # the step is counted before it is published
         "published": (trainer.leases, "commit", at + 1),
         "saved": (checkpoint, "mark_complete", at + 1),

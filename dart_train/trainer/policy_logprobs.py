@@ -1,8 +1,9 @@
-"""The forward pass of training: log-probabilities of responses under the model, with the least work.
+"""Log-probabilities of responses under a model, with the least work: the one that is trained, or the KL's reference.
 
 The output layer runs on the positions that predict response tokens only, and the vision tower on each distinct image
 once: of a micro-batch, or of a whole optimizer batch with `ImageFeatures`. Qwen's published classes are used by their
-public parts: `get_image_features`, embeddings, `model`, `lm_head`.
+public parts: `get_image_features`, embeddings, `model`, `lm_head`. The reference is a second copy of the weights, or
+the model that is trained with its adapter switched off, which costs no memory.
 """
 
 from __future__ import annotations
@@ -16,13 +17,86 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dart_train.trainer.batches.collator import MicroBatch
-from dart_train.trainer.losses import token_logprobs
-from dart_train.trainer.weights.adapters import base_model
+from dart_train.trainer.weights.adapters import base_model, without_adapter
+from dart_train.trainer.weights.sharding import through
 
 LOGITS_AT_ONCE = 1 << 27
 """Most logits computed at a time (0.5 GiB in float32): 512 tokens of 500 steps with 152 000 words are 155 GiB."""
 PATCHES_AT_ONCE = 1 << 16
 """Most patches in the vision tower at a time: six screenshots of 1932x1092."""
+
+
+class Policy:
+    """A model as a function from micro-batches to log-probabilities.
+
+    Args:
+        model: a `Qwen2_5_VLForConditionalGeneration` on its device, also inside a peft model, also sharded.
+        suppressed_ids: tokens that the engine never samples.
+        temperature: that the engine samples at.
+        autocast: makes the context of mixed precision that passes run in.
+        cache_images: whether each image of an optimizer batch runs through the vision tower once, where that pays.
+    """
+
+    trained = True
+
+    def __init__(
+        self,
+        model: Any,
+        suppressed_ids: Sequence[int],
+        *,
+        temperature: float = 1.0,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        cache_images: bool = True,
+    ) -> None:
+        self.model = model
+        self._suppressed = suppressed_ids
+        self._temperature = temperature
+        self._autocast = autocast
+        self._cache_images = cache_images
+
+    def features(self, batches: Sequence[MicroBatch], *, scoring_passes: int = 0) -> ImageFeatures | None:
+        """Features of an optimizer batch's images with the weights as they are; None where that would not pay."""
+        if not self._cache_images:
+            return None
+        visual = base_model(self.model).model.visual
+        trainable = self.trained and any(parameter.requires_grad for parameter in visual.parameters())
+        if not features_pay(batches, trainable=trainable, scoring_passes=scoring_passes):
+            return None
+        return ImageFeatures(self.model, trainable=trainable, autocast=self._autocast)
+
+    def __call__(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
+        """(S, T) log-probabilities and entropies of response tokens, float32."""
+
+        def work() -> tuple[Tensor, Tensor]:
+            return response_logprobs(
+                self.model, micro, self._suppressed, temperature=self._temperature, features=features
+            )
+
+        with self._autocast():
+            return through(self.model, work)
+
+
+class Reference(Policy):
+    """The policy that the KL term pulls towards; it never has a gradient.
+
+    Args:
+        model: a copy, or the trained model with an adapter.
+        suppressed_ids: tokens that the engine never samples.
+        adapter_off: whether the model is the trained one, whose adapter is switched off for each pass.
+        options: those of `Policy`.
+    """
+
+    trained = False
+
+    def __init__(self, model: Any, suppressed_ids: Sequence[int], *, adapter_off: bool, **options: Any) -> None:
+        super().__init__(model, suppressed_ids, **options)
+        self._adapter_off = adapter_off
+
+    def __call__(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
+        """As `Policy`'s, without gradient."""
+        switch = without_adapter(self.model) if self._adapter_off else nullcontext()
+        with torch.no_grad(), switch:
+            return super().__call__(micro, features)
 
 
 def response_logprobs(
@@ -140,6 +214,35 @@ def features_pay(batches: Sequence[MicroBatch], *, trainable: bool, scoring_pass
     occurrences = sum(len(batch.image_hashes) for batch in batches)
     distinct = len({name for batch in batches for name in batch.image_hashes})
     return occurrences * ((3 if trainable else 1) + scoring_passes) > distinct * (4 if trainable else 1)
+
+
+def token_logprobs(
+    logits: Tensor, ids: Tensor, suppressed_ids: Sequence[int] = (), *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each response token, and the entropy of the distribution that it was drawn from.
+
+    log p(y) = z_y - logsumexp(z),  H = -sum_v p(v) log p(v),  z = logits / temperature, both over the tokens that are
+    not suppressed: the distribution that the engine samples from.
+
+    Args:
+        logits: (M, V), any floating type.
+        ids: (M,) sampled tokens.
+        suppressed_ids: tokens that are never sampled (`ModelTokens.suppressed_ids`).
+        temperature: that the engine samples at.
+
+    Returns:
+        log-probabilities (M,), differentiable; entropies (M,) in nats, differentiable.
+    """
+    if logits.dtype is not torch.float64:  # which only tests use
+        logits = logits.float()
+    if temperature != 1.0:
+        logits = logits / temperature
+    if len(suppressed_ids):
+        suppressed = torch.as_tensor(suppressed_ids, device=logits.device)
+        logits = logits.index_fill(-1, suppressed, torch.finfo(torch.float32).min)
+    log_p = logits.log_softmax(-1)
+    entropy = -(log_p.exp() * log_p.clamp(min=-1e4)).sum(-1)  # a suppressed token adds exp(-huge) * -1e4 = 0
+    return log_p.gather(-1, ids[:, None]).squeeze(-1), entropy
 
 
 def _embeddings(model: Any, batch: MicroBatch, features: ImageFeatures | None) -> Tensor:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dart_train.trainer.settings.training_error import TrainingError
+from dart_train.core.train_errors import TrainingError
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -3,11 +3,11 @@
 Per token, with A the step's advantage, w the correction weight and 1_g the geometric mask between pi_old and mu, 1_H
 the selection by entropy:
 
-    L_t = 1_step * (1_token * w * 1_g * surrogate(pi / pi_old, A) + beta * KL(pi, ref))
+    L_t = 1_step * (1_token * w * 1_g * loss(pi / pi_old, A) + beta * KL(pi, ref))
 
-aggregated by `loss_type`, minus entropy_coef times the mean entropy of the batch's (selected) tokens. The selection of
-steps covers the KL term (DART's formula), the selection of tokens does not (TRL's). The entropy's mean does not depend
-on the loss type (TRL's).
+aggregated as the loss says, minus entropy_coef times the mean entropy of the batch's (selected) tokens. The selection
+of steps covers the KL term (DART's formula), the selection of tokens does not (TRL's). The entropy's mean does not
+depend on the loss (TRL's).
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dart_train.trainer.losses.aggregation import LossType, Normalizer, aggregate
-from dart_train.trainer.losses.corrections import CorrectionMode, correction_weight, geometric_mask
-from dart_train.trainer.losses.divergence import KLEstimator, divergence
-from dart_train.trainer.losses.surrogates import RatioLevel, cispo_loss, clipped_loss, importance_ratio
+from dart_train.trainer.losses.ratios import (
+    CorrectionMode,
+    KLEstimator,
+    RatioLevel,
+    correction_weight,
+    divergence,
+    geometric_mask,
+    importance_ratio,
+)
+from dart_train.trainer.losses.surrogates import GRPO, Loss, Normalizer, Terms
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveConfig:
-    """Which terms the loss has. Defaults are DART's.
+    """Which terms the objective has. Defaults are DART's.
 
     Attributes:
-        loss_type: the surrogate and how tokens are weighed.
-        importance_sampling_level: of the ratio pi / pi_old; "sequence" with "grpo" is GSPO.
-        epsilon: lower clip.
-        epsilon_high: upper clip; with "cispo" the largest weight, an absolute value.
-        delta: dual clip; None for none.
+        loss: the surrogate and how tokens are weighed.
+        importance_sampling_level: of the ratio pi / pi_old, for losses that leave it open; "sequence" with GRPO's loss
+            is GSPO.
         tis_mode: what is done with pi_old / mu.
         tis_clip_max: C of the correction; None switches the whole correction off.
-        tis_clip_min: its lower bound.
+        tis_clip_min: lower bound of the correction; None for none.
         geometric_clip: (low, high) of the mask by geometric mean; None for none.
         beta: weight of the KL term.
-        kl_estimator: how it is estimated.
+        kl_estimator: how the KL is estimated.
         use_bias_correction_kl: multiply the KL term by the ratio (TRL's field).
         entropy_coef: weight of the entropy bonus.
     """
 
-    loss_type: LossType = "grpo"
+    loss: Loss = GRPO()
     importance_sampling_level: RatioLevel = "token"
-    epsilon: float = 0.2
-    epsilon_high: float = 0.28
-    delta: float | None = 10.0
     tis_mode: CorrectionMode = "token_truncate"
     tis_clip_max: float | None = 1.0
     tis_clip_min: float | None = None
@@ -64,12 +65,12 @@ class Scored:
 
     Attributes:
         logprobs: log pi, with gradient.
-        entropies: of pi, with gradient.
+        entropies: of pi in nats, with gradient.
         old_logprobs: log pi_old, without gradient.
-        mask: response tokens.
+        mask: True on response tokens.
         advantages: (S,) or (S, T).
         behaviour_logprobs: log mu, anything where unknown.
-        behaviour_known: where mu is on record.
+        behaviour_known: True where mu is on record.
         reference_logprobs: log of the reference; None without a KL term.
         kept_steps: (S,) selection of steps; None keeps all.
         kept_tokens: (S, T) selection of tokens; None keeps all.
@@ -95,13 +96,13 @@ class Objective:
 
     Attributes:
         loss: scalar share of the micro-batch.
-        ratio: (S, T) pi / pi_old.
+        statistics: (S, T) what the loss reports of itself, by log name.
         weight: (S, T) correction, geometric mask included; None where it is off.
         divergence: (S, T) KL estimate; None where it is off.
     """
 
     loss: Tensor
-    ratio: Tensor
+    statistics: dict[str, Tensor]
     weight: Tensor | None
     divergence: Tensor | None
 
@@ -119,8 +120,14 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
         counting = scored.mask & (scored.weights != 0)[:, None]
         scored = replace(scored, mask=counting, behaviour_known=scored.behaviour_known & counting)
     mask = scored.mask
-    ratio = importance_ratio(scored.logprobs, scored.old_logprobs, mask, config.importance_sampling_level)
-    loss = _surrogate(scored, config, ratio)
+    level = config.loss.ratio_level or config.importance_sampling_level
+    terms = Terms(
+        ratio=importance_ratio(scored.logprobs, scored.old_logprobs, mask, level),
+        logprobs=scored.logprobs.masked_fill(~mask, 0.0),
+        advantages=scored.advantages[:, None] if scored.advantages.dim() == 1 else scored.advantages,
+        mask=mask,
+    )
+    loss = config.loss(terms)
     weight = _weight(scored, config)
     if weight is not None:
         loss = loss * weight
@@ -129,28 +136,22 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
     kl = None
     if config.beta and scored.reference_logprobs is not None:
         kl = divergence(scored.logprobs, scored.reference_logprobs, mask, config.kl_estimator)
-        loss = loss + config.beta * (kl * ratio if config.use_bias_correction_kl else kl)
+        loss = loss + config.beta * (kl * terms.ratio if config.use_bias_correction_kl else kl)
     if scored.kept_steps is not None:
         loss = loss * scored.kept_steps[:, None]
-    total = aggregate(_weighted(loss, scored.weights), mask, normalizer, config.loss_type)
+    total = config.loss.aggregate(_weighted(loss, scored.weights), mask, normalizer)
     if config.entropy_coef:
         acting = mask if scored.kept_tokens is None else mask & scored.kept_tokens
         bonus = _weighted(scored.entropies, scored.weights).masked_fill(~acting, 0.0).sum()
         total = total - config.entropy_coef * bonus * normalizer.ranks / max(normalizer.acting_tokens, 1)
-    return Objective(total, ratio.detach(), weight, None if kl is None else kl.detach())
+    with torch.no_grad():
+        statistics = {name: values.detach() for name, values in config.loss.statistics(terms).items()}
+    return Objective(total, statistics, weight, None if kl is None else kl.detach())
 
 
 def _weighted(values: Tensor, weights: Tensor | None) -> Tensor:
     """(S, T) values times their samples' weights."""
     return values if weights is None else values * weights[:, None]
-
-
-def _surrogate(scored: Scored, config: ObjectiveConfig, ratio: Tensor) -> Tensor:
-    if config.loss_type == "cispo":
-        return cispo_loss(ratio, scored.advantages, scored.logprobs, scored.mask, ratio_max=config.epsilon_high)
-    return clipped_loss(
-        ratio, scored.advantages, epsilon=config.epsilon, epsilon_high=config.epsilon_high, delta=config.delta
-    )
 
 
 def _weight(scored: Scored, config: ObjectiveConfig) -> Tensor | None:

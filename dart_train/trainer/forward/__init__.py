@@ -1,1 +1,0 @@
-"""Log-probabilities of responses under a model, with the least work."""
