@@ -1,4 +1,4 @@
-"""DART in one file: asynchronous GRPO for an agent that looks at a screen and clicks. Needs torch and dart_gym, no more.
+"""DART in one file: asynchronous GRPO for an agent that looks at a screen and clicks. It needs torch and dart_gym.
 
 A drawn desktop shows four buttons and the task says which one to click ("Click the red button 'Save'."). A network of
 a few thousand weights sees the screenshot and the sentence and chooses one of 48 cells to click on. It begins by
@@ -82,7 +82,7 @@ class Policy(nn.Module):
         self.scale = width**-0.5
 
     def forward(self, screens: Tensor, words: Tensor) -> Tensor:
-        """log pi of every cell, (N, cells), for screens (N, 56, 42, 3) of uint8 and words (N, length) of int64."""
+        """Log pi of every cell, (N, cells), for screens (N, 56, 42, 3) of uint8 and words (N, length) of int64."""
         keys = self.see(screens.permute(0, 3, 1, 2) / 127.5 - 1).flatten(2)  # (N, width, cells)
         query = self.read(words)[:, None]  # (N, 1, width)
         return (query @ keys * self.scale).squeeze(1).log_softmax(-1)

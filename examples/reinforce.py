@@ -1,7 +1,7 @@
 """REINFORCE with a group baseline in sixty lines, on leases of recorded rollouts: a trainer of your own.
 
 python examples/reinforce.py runs/NAME MODEL_DIR OUT_DIR           # on its own, on what a run has recorded
-dart-train learn CONFIG --trainer reinforce:Reinforce              # in a run, from this directory
+dart-train run CONFIG --set trainer.kind=reinforce:Reinforce      # in a run, from this directory
 """
 
 import sys

@@ -174,15 +174,12 @@ def learn(
     overrides: Overrides = None,
     name: Name = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    trainer: Annotated[
-        str | None, typer.Option(metavar="MODULE:CLASS", help="another trainer, such as examples/reinforce.py")
-    ] = None,
 ) -> None:
     """Train on leased groups and publish versions."""
     from dart_train.modules import learn as command
 
     with module_context(config, overrides, name, runs_dir) as context:
-        command.main(context, trainer=trainer)
+        command.main(context)
 
 
 @app.command()

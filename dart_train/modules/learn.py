@@ -1,6 +1,6 @@
 """The trainer as a process: leases groups, trains, publishes, until the rollouts have ended and nothing is left.
 
-`--trainer module:Class` puts another trainer in the place of `DartGRPOTrainer`: see `dart_train.trainer.trainer_loop`.
+`trainer.kind` puts another trainer in the place of `DartGRPOTrainer`: see `dart_train.trainer.trainer_loop`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.leasing import Leasing
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.run.run_directory import RunDirectory
+from dart_train.trainer.settings.trainer_section import TRAINERS
 
 if TYPE_CHECKING:
     from dart_train.trainer.batches.samples import Sample
@@ -73,21 +74,20 @@ class EndOfData:
         return self._ended
 
 
-def main(context: ModuleContext, *, trainer: str | None = None) -> None:
+def main(context: ModuleContext) -> None:
     """Train until the data ends; goes on from the newest state in `trainer/`.
 
     Args:
         context: of the module.
-        trainer: "module:Class" of another trainer.
 
     Raises:
         SystemExit: told to stop before that.
     """
     context.catch_signals()
-    if trainer is None:
+    if context.config.trainer.kind == "dart_grpo":
         _learn(context)
     else:
-        _learn_with(context, trainer)
+        _learn_with(context)
     if context.stop.is_set():
         raise SystemExit(STOPPED_STATUS)
 
@@ -121,18 +121,24 @@ def _learn(context: ModuleContext) -> None:
         ).run()
 
 
-def _learn_with(context: ModuleContext, name: str) -> None:
-    from dart_train.trainer.trainer_loop import LoopConfig, load_class, run_trainer
+def _learn_with(context: ModuleContext) -> None:
+    """Train with another trainer.
 
-    kind = load_class(name)
+    Raises:
+        PluginError: there is none of this name, or it lacks a method.
+        ConfigError: it does not take its options.
+    """
+    from dart_train.trainer.trainer_loop import LoopConfig, run_trainer
+
     settings = context.config.trainer
+    kind = TRAINERS.get(settings.kind)
     loop = LoopConfig(**{item.name: getattr(settings, item.name) for item in fields(LoopConfig)})
     with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         try:
             trainer = kind(newest.path, data, **settings.options)
         except TypeError as error:
-            raise ConfigError(f"trainer.options: {name} does not take these settings: {error}") from error
+            raise ConfigError(f"trainer.options: {settings.kind} does not take these settings: {error}") from error
         run_trainer(
             trainer,
             data,

@@ -4,12 +4,12 @@ A trainer is a class with two methods; `examples/reinforce.py` is one of 60 line
 
 ```python
 class Mine:
-    def __init__(self, model_dir, data, **settings): ...    # settings: what the section `trainer` has beside the loop's
+    def __init__(self, model_dir, data, **options): ...
     def train(self, groups) -> dict[str, float]: ...         # groups: dart_train.data.LeasedGroups; returns metrics
     def save(self, path) -> None: ...                        # weights and config.json into an empty directory
 ```
 
-    dart-train learn configs/mine.yaml --trainer module:Mine
+    trainer: {kind: "module:Mine", options: {...}}           # in the run's configuration; options: its settings
 
 Invariants:
     - A lease is committed after `train` returned; one that raises gives it back.
@@ -26,13 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dart_gym.utils.plugins import Registry, has
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import LeaseError
-from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.model_loading import load_model
 from dart_train.trainer.weights.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -49,9 +48,6 @@ class GroupTrainer(Protocol):
 
     def save(self, path: Path) -> object:
         """Write weights and configuration, as `save_pretrained` does."""
-
-
-TRAINERS: Registry[Callable[..., GroupTrainer]] = Registry("trainer", "dart_gui.trainers", {}, (has("train", "save"),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +71,6 @@ class LoopConfig:
     keep_published: int = 4
     keep_published_s: float = 120.0
     lease_ttl_s: float = 60.0
-
-
-def load_class(name: str) -> Callable[..., GroupTrainer]:
-    """The class of a trainer, which is called with `model_dir`, `data` and its settings.
-
-    Raises:
-        PluginError: there is none, or it lacks a method.
-    """
-    return TRAINERS.get(name)
 
 
 def run_trainer(

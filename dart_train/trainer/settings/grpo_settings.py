@@ -186,7 +186,7 @@ class GRPOSettings:
         return self._made(ADVANTAGES, "advantage", "advantage_options")
 
     def _made(self, registry: Registry[Any], name: str, options: str) -> Any:
-        """An object of the class that a field names; those of its fields that are settings as well have their values."""
+        """An object of the class that a field names; its fields that are settings as well have their values."""
         try:
             kind = registry.get(getattr(self, name))
         except PluginError as error:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from dart_gym.core.section import Section
+from dart_gym.utils.plugins import Registry, has
 from dart_train.trainer.settings.grpo_settings import OWN_HINTS, GRPOSettings
 
 NOT_SETTINGS = frozenset({
@@ -30,9 +31,23 @@ NOT_SETTINGS = frozenset({
 NOT_PREFIXES = ("eval_", "dataloader_", "do_", "hub_")
 
 
+TRAINERS: Registry[Callable[..., Any]] = Registry(
+    "trainer",
+    "dart_gui.trainers",
+    {"dart_grpo": "dart_train.trainer.grpo_trainer:DartGRPOTrainer"},
+    (has("train", "save"),),
+)
+"""Trainers by name. Those from outside are called with a model directory, the run's data and `trainer.options`, and
+hold what `dart_train.trainer.trainer_loop.GroupTrainer` says."""
+
+
 class _Base(Section):
     """What a run sets in its own way, and the checks."""
 
+    kind: str = Field(
+        "dart_grpo",
+        description="The trainer: dart_grpo, one of a package, or module:Class (docs/training.md).",
+    )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of a trainer of your own (docs/training.md)."
     )
@@ -44,6 +59,13 @@ class _Base(Section):
         None, description="true shards the language model among the ranks of torchrun (FSDP2, see docs/training.md)."
     )
 
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, kind: str) -> str:
+        if ":" not in kind and kind not in TRAINERS.names():
+            TRAINERS.get(kind)  # refuses it; a class of one's own is looked at by the process that trains with it
+        return kind
+
     @model_validator(mode="after")
     def _consistent(self) -> _Base:
         GRPOSettings(**{name: getattr(self, name) for name in OWN_HINTS}).check()
@@ -51,7 +73,7 @@ class _Base(Section):
 
     def given(self) -> dict[str, Any]:
         """The fields that are not as `DartGRPOConfig` has them by default."""
-        return self.model_dump(exclude_defaults=True, exclude={"options"}) | {"report_to": self.report_to}
+        return self.model_dump(exclude_defaults=True, exclude={"kind", "options"}) | {"report_to": self.report_to}
 
 
 def _type(node: ast.expr) -> Any:

@@ -20,7 +20,8 @@ from dart_train.modules import learn
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, open_data
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.trainer_loop import LoopConfig, load_class, run_trainer
+from dart_train.trainer.settings.trainer_section import TRAINERS
+from dart_train.trainer.trainer_loop import LoopConfig, run_trainer
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 
@@ -32,7 +33,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.fixture
 def reinforce(monkeypatch):
     monkeypatch.chdir(EXAMPLES)
-    return load_class("reinforce:Reinforce")
+    return TRAINERS.get("reinforce:Reinforce")
 
 
 def test_the_example_is_short():
@@ -113,12 +114,12 @@ def test_the_example_runs_on_its_own(data, record_group, model_dir, tmp_path):
 
 @pytest.mark.process
 def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
-    """`dart-train learn --trainer`: `trainer.options` go to the class, and it ends with the data."""
+    """`trainer.kind`: `trainer.options` go to the class, and it ends with the data."""
     config = {
         "name": "run",
         "rollout": {"tasks": ["fake/two-steps"], "group_size": 4},
         "data": {"curation": {"max_staleness": None}},
-        "trainer": {"groups_per_step": 1, "options": {"learning_rate": 1e-3}},
+        "trainer": {"kind": "reinforce:Reinforce", "groups_per_step": 1, "options": {"learning_rate": 1e-3}},
     }
     file = tmp_path / "mine.yaml"
     file.write_text(json.dumps(config))
@@ -129,7 +130,6 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
             record_into(data, key)
         data.set_fact(ROLLOUTS_ENDED, True)
         command = [sys.executable, "-m", "dart_train", "learn", str(file), "--runs-dir", str(tmp_path)]
-        command += ["--trainer", "reinforce:Reinforce"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=EXAMPLES)
         assert done.returncode == 0, done.stderr
         assert {state: count for state, count in data.counts().items() if count} == {"trained": 12}
@@ -137,7 +137,7 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
     assert [row["step"] for row in read_metrics(run.metrics("trainer"))] == [1, 2, 3]
     config["trainer"]["options"]["beta"] = 0.1
     with pytest.raises(ConfigError, match="reinforce:Reinforce does not take these settings"):
-        learn._learn_with(ModuleContext(parse_config(config), run), "reinforce:Reinforce")
+        learn._learn_with(ModuleContext(parse_config(config), run))
 
 
 @pytest.mark.parametrize(
@@ -151,4 +151,4 @@ def test_the_command_takes_a_class(reinforce, record_into, model_dir, tmp_path):
 )
 def test_a_class_that_cannot_be_used_is_explained(name, words):
     with pytest.raises(PluginError, match=words):
-        load_class(name)
+        TRAINERS.get(name)
