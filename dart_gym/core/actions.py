@@ -29,6 +29,14 @@ def _check_int(name: str, value: object, low: int = -MAX_COORDINATE, high: int =
         raise ValueError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
 
 
+def _check_point(x: object, y: object) -> None:
+    if (x is None) != (y is None):
+        raise ValueError("x and y must be given together")
+    if x is not None:
+        _check_int("x", x)
+        _check_int("y", y)
+
+
 def _check_button(value: object) -> None:
     if value not in get_args(Button):
         raise ValueError(f"button must be one of {', '.join(get_args(Button))}, got {value!r}")
@@ -66,11 +74,7 @@ class Click(Action):
     modifiers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.x is None) != (self.y is None):
-            raise ValueError("x and y must be given together")
-        if self.x is not None:
-            _check_int("x", self.x)
-            _check_int("y", self.y)
+        _check_point(self.x, self.y)
         _check_button(self.button)
         _check_int("count", self.count, 1, 3)
         object.__setattr__(self, "modifiers", _canonical_keys(self.modifiers))
@@ -119,11 +123,7 @@ class Scroll(Action):
     dy: int = 0
 
     def __post_init__(self) -> None:
-        if (self.x is None) != (self.y is None):
-            raise ValueError("x and y must be given together")
-        if self.x is not None:
-            _check_int("x", self.x)
-            _check_int("y", self.y)
+        _check_point(self.x, self.y)
         _check_int("dx", self.dx, -100, 100)
         _check_int("dy", self.dy, -100, 100)
 

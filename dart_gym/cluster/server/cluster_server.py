@@ -37,10 +37,9 @@ from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade, names_th
 from dart_gym.cluster.server.listener import listen, load_certificate, tls_context
 from dart_gym.cluster.server.live_view import LiveViews
 from dart_gym.cluster.server.operations import ClientGoneError, Operations, describe
-from dart_gym.cluster.server.served_session import Lifetimes, ServedSession
 from dart_gym.cluster.server.server_metrics import Metrics
 from dart_gym.cluster.server.server_settings import ServerSettings
-from dart_gym.cluster.server.session_registry import Sessions
+from dart_gym.cluster.server.session_registry import Lifetimes, ServedSession, Sessions
 from dart_gym.cluster.wire import frames, image_codecs
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
@@ -285,8 +284,8 @@ class ClusterServer:
                 hello = frames.decode_hello(await connection.recv())
         except TimeoutError:
             raise ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s") from None
-        if hello.version != frames.VERSION:
-            raise ProtocolError(f"the server speaks version {frames.VERSION}, the client {hello.version}: update one")
+        if hello.protocol != frames.VERSION:
+            raise ProtocolError(f"the server speaks version {frames.VERSION}, the client {hello.protocol}: update one")
         assert connection.request is not None  # the handshake is done
         principal = self.authenticate(connection.request.headers)
         if principal is None:

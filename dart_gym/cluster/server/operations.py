@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.cluster.server.live_view import LiveViews
-from dart_gym.cluster.server.served_session import ServedSession
 from dart_gym.cluster.server.server_metrics import Metrics
+from dart_gym.cluster.server.session_registry import ServedSession
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
 from dart_gym.core.actions import action_from_dict, action_to_dict

@@ -15,6 +15,7 @@ Invariants:
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import struct
 from dataclasses import dataclass, field
@@ -52,14 +53,14 @@ class Hello:
     Attributes:
         codecs: image codecs that the client takes, best first.
         resume: token of the session to go on with; "" for a new one.
-        version: version of the protocol.
+        protocol: version of the protocol.
         client: who it is, for logs and the status.
         take_over: with `resume`: cut the session's connection, even one that is alive.
     """
 
     codecs: tuple[str, ...] = ("png",)
     resume: str = ""
-    version: int = VERSION
+    protocol: int = VERSION
     client: str = ""
     take_over: bool = False
 
@@ -73,7 +74,7 @@ class Welcome:
         codec: image codec of its screenshots.
         resumed: whether it is the session that the client asked to go on with.
         grace_s: how long the session outlives a lost connection.
-        version: version of the protocol.
+        protocol: version of the protocol.
         limits: what the server allows, those of `LIMITS` that it sets.
     """
 
@@ -81,7 +82,7 @@ class Welcome:
     codec: str
     resumed: bool = False
     grace_s: float = 0.0
-    version: int = VERSION
+    protocol: int = VERSION
     limits: dict[str, float] = field(default_factory=dict)
 
 
@@ -191,15 +192,7 @@ def _integer(header: dict[str, Any], key: str, low: int, high: int, default: Any
 
 def encode_hello(hello: Hello) -> bytes:
     """Bytes of a hello."""
-    return _pack(
-        {
-            "protocol": hello.version,
-            "codecs": list(hello.codecs),
-            "resume": hello.resume,
-            "client": hello.client,
-            "take_over": hello.take_over,
-        }
-    )
+    return _pack(dataclasses.asdict(hello))
 
 
 def decode_hello(frame: bytes | str) -> Hello:
@@ -211,7 +204,7 @@ def decode_hello(frame: bytes | str) -> Hello:
     return Hello(
         codecs=tuple(codecs),
         resume=_get(header, "resume", str, ""),
-        version=_integer(header, "protocol", 0, 1 << 31),
+        protocol=_integer(header, "protocol", 0, 1 << 31),
         client=_get(header, "client", str, "")[:200],
         take_over=_get(header, "take_over", bool, False),
     )
@@ -219,17 +212,7 @@ def decode_hello(frame: bytes | str) -> Hello:
 
 def encode_welcome(welcome: Welcome) -> bytes:
     """Bytes of a welcome."""
-    return _pack(
-        {
-            "id": 0,
-            "protocol": welcome.version,
-            "session": welcome.session,
-            "codec": welcome.codec,
-            "resumed": welcome.resumed,
-            "grace_s": welcome.grace_s,
-            "limits": welcome.limits,
-        }
-    )
+    return _pack({"id": 0, **dataclasses.asdict(welcome)})
 
 
 def decode_welcome(frame: bytes | str) -> Welcome:
@@ -249,7 +232,7 @@ def decode_welcome(frame: bytes | str) -> Welcome:
         codec=_get(header, "codec", str),
         resumed=_get(header, "resumed", bool, False),
         grace_s=_number(header, "grace_s", 0, 1e9, 0.0),
-        version=_integer(header, "protocol", 0, 1 << 31),
+        protocol=_integer(header, "protocol", 0, 1 << 31),
         limits={name: _number(limits, name, 0, 1e15) for name in LIMITS if name in limits},
     )
 

@@ -377,7 +377,7 @@ async def test_the_client_survives_a_server_that_talks_nonsense(tmp_path, answer
 
 async def test_another_version_is_refused(server):
     async with unix_connect(path_of(server), "ws://x/", compression=None) as connection:
-        await connection.send(protocol.encode_hello(Hello(("raw",), version=99)))
+        await connection.send(protocol.encode_hello(Hello(("raw",), protocol=99)))
         with pytest.raises(ProtocolError, match="version"):
             protocol.decode_welcome(await connection.recv())
 

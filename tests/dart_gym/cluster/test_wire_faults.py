@@ -277,7 +277,7 @@ async def test_bad_input_gives_typed_errors_and_the_session_goes_on(server, plac
 @pytest.mark.parametrize(
     ("frames", "match", "close_code"),
     [
-        ([protocol.encode_hello(Hello(("raw",), version=99))], "speaks version 1, the client 99: update", 4400),
+        ([protocol.encode_hello(Hello(("raw",), protocol=99))], "speaks version 1, the client 99: update", 4400),
         (
             [protocol.encode_hello(Hello(("raw",))), protocol.encode_request(Request(1, "format", 1.0))],
             "unknown operation 'format'; known: acquire, reset",
