@@ -67,7 +67,7 @@ def show_status(now: Status, console: Console) -> None:
                 _counts("groups in the making", {f"{have} of {want}": n for (have, want), n in now.making.items()}),
                 _histogram("versions behind: waiting", now.waiting_staleness),
                 _histogram("versions behind: trained", now.trained_staleness),
-                _counts("trajectories dropped, by rule", now.dropped),
+                _counts("trajectories dropped, by rule", now.census.dropped),
                 _counts("groups dropped, by rule", now.dropped_groups),
                 _counts("decisions", now.decisions),
                 _counts("groups on lease", {_holder(held): held.groups for held in now.leases}),

@@ -1,6 +1,8 @@
 """The data manager: every trajectory and checkpoint of a run, in SQL and files."""
 
 from dart_agent.episodes.screenshots import image_hash
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_train.data.curation.drop_rules import CurationRule, Member
 from dart_train.data.curation.rules import Census, CurationConfig
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.groups.resuming import Resumed
@@ -16,14 +18,18 @@ __all__ = [
     "CheckpointRow",
     "CheckpointStatus",
     "CurationConfig",
+    "CurationRule",
     "DataManager",
     "Group",
     "Insight",
     "LeasedGroups",
     "Leasing",
+    "Member",
     "Recording",
     "Resumed",
     "RolloutState",
+    "Step",
     "TaskStats",
+    "Trajectory",
     "image_hash",
 ]

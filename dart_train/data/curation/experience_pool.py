@@ -48,6 +48,7 @@ class Success:
         reward: above 0.
         added_at: Unix time.
         uses: groups that it joined so far.
+        num_steps: number of its steps.
     """
 
     rollout_id: int
@@ -55,6 +56,7 @@ class Success:
     reward: float
     added_at: float
     uses: int = 0
+    num_steps: int = 0
 
 
 def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Success | None:
@@ -145,8 +147,12 @@ def missing(connection: sa.Connection, run_id: str, sources: Iterable[Provenance
 def successes(connection: sa.Connection, run_id: str, task_id: str, sources: Iterable[Provenance]) -> list[Success]:
     """Return the pool's trajectories of a task, by provenance."""
     mine = (_pool.run_id == run_id) & (_pool.task_id == task_id) & _pool.retired_at.is_(None)
-    columns = _pool.rollout_id, _pool.trajectory_id, _pool.reward, _pool.added_at, _pool.uses
-    query = sa.select(*columns).where(mine, _pool.provenance.in_([source.value for source in sources]))
+    columns = _pool.rollout_id, _pool.trajectory_id, _pool.reward, _pool.added_at, _pool.uses, _meta.num_steps
+    query = (
+        sa.select(*columns)
+        .join_from(experience_pool, rollout_meta, _meta.rollout_id == _pool.rollout_id)
+        .where(mine, _pool.provenance.in_([source.value for source in sources]))
+    )
     return [Success(*row) for row in connection.execute(query.order_by(_pool.rollout_id))]
 
 
@@ -154,12 +160,6 @@ def mark_used(connection: sa.Connection, rollout_id: int, now: float) -> None:
     """Count one more group that a trajectory of the pool joined."""
     used = {"uses": _pool.uses + 1, "last_used_at": now}
     connection.execute(experience_pool.update().where(_pool.rollout_id == rollout_id).values(used))
-
-
-def retire(connection: sa.Connection, run_id: str, trajectory_id: str, now: float) -> bool:
-    """Take a trajectory out of the pool, so that it joins no further group; False if it is not in there."""
-    mine = (_pool.run_id == run_id) & (_pool.trajectory_id == trajectory_id) & _pool.retired_at.is_(None)
-    return connection.execute(experience_pool.update().where(mine).values(retired_at=now)).rowcount > 0
 
 
 @dataclass(frozen=True, slots=True)

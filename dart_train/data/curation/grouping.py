@@ -19,8 +19,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from dart_train.data.curation import experience_pool
+from dart_train.data.curation.drop_rules import Member
 from dart_train.data.curation.experience_pool import Success
-from dart_train.data.curation.rules import CurationConfig, judge_group
+from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.store.schema import (
     GroupState,
     Reason,
@@ -35,22 +36,13 @@ _meta, _group = rollout_meta.c, rollout_group.c
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A trainable member of a complete group: row id (a later one has a greater id), reward, oldest version."""
-
-    rollout_id: int
-    reward: float
-    oldest_version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Settlement:
     """What becomes of a group.
 
     Attributes:
         state: READY or REJECTED.
-        reason: why it is rejected.
-        rule: which rule decided; "" if none had to.
+        reason: name of the rule or reason for which it is rejected; None if it is not.
+        rule: name of the rule that decided; "" if none had to.
         injected: the success of the pool that joins.
         replaced: the failure that leaves for it.
         members: those of its own that stay.
@@ -59,7 +51,7 @@ class Settlement:
     """
 
     state: GroupState
-    reason: Reason | None
+    reason: str | None
     rule: str
     injected: Success | None
     replaced: Member | None
@@ -91,13 +83,11 @@ def settle_group(
         chosen = balanced([member.reward for member in staying], room)
         left_out = [member for index, member in enumerate(staying) if index not in chosen]
         staying = [member for index, member in enumerate(staying) if index in chosen]
-    rewards = tuple(member.reward for member in staying) + ((injected.reward,) if injected else ())
-    state, reason = judge_group(
-        len(rewards), len(rewards), min(rewards), max(rewards), drop_no_signal=config.drop_no_signal
-    )
-    if reason is None and config.drop_above is not None and sum(rewards) / len(rewards) >= config.drop_above:
-        state, reason = GroupState.REJECTED, Reason.TOO_EASY
-    rule = reason.value if reason else "experience_pool" if injected else "select_rollouts" if left_out else ""
+    joined = [Member(injected.rollout_id, injected.reward, 0, injected.num_steps)] if injected else []
+    rewards = tuple(member.reward for member in (*staying, *joined))
+    reason = next((rule.name for rule in config.group_rules() if rule.drops_group([*staying, *joined])), None)
+    state = GroupState.READY if reason is None else GroupState.REJECTED
+    rule = reason if reason else "experience_pool" if injected else "select_rollouts" if left_out else ""
     return Settlement(state, reason, rule, injected, replaced, tuple(staying), tuple(left_out), rewards)
 
 
@@ -137,13 +127,19 @@ def settle(connection: sa.Connection, run_id: str, group_id: int, config: Curati
         now: Unix time.
     """
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
-    columns = _meta.rollout_id, _meta.reward, _meta.oldest_version
+    columns = _meta.rollout_id, _meta.reward, _meta.oldest_version, _meta.num_steps, _meta.reason
     mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
-    rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id))
-    members = [Member(row.rollout_id, row.reward or 0.0, row.oldest_version) for row in rows]
+    rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id)).all()
+    for row in rows:
+        if row.reason:  # a rule dropped it when it was recorded
+            _reject(connection, [row.rollout_id], row.reason)
+    members = [Member(row[0], row.reward or 0.0, *row[2:4]) for row in rows if not row.reason]
     wanted = config.experience_pool and failed_as_a_whole([member.reward for member in members])
     successes = experience_pool.successes(connection, run_id, group.task_id, config.pool_sources) if wanted else []
-    settled = settle_group(members, config, successes, group.group_key)
+    if members:
+        settled = settle_group(members, config, successes, group.group_key)
+    else:
+        settled = Settlement(GroupState.REJECTED, rows[0].reason, rows[0].reason, None, None, (), (), ())
     if settled.injected is not None and settled.replaced is not None:
         _inject(connection, group_id, settled.injected, settled.replaced, now)
     _reject(connection, [member.rollout_id for member in settled.left_out], Reason.UNSELECTED)
@@ -154,11 +150,11 @@ def settle(connection: sa.Connection, run_id: str, group_id: int, config: Curati
         .where(_group.id == group_id)
         .values(
             members=len(settled.rewards),
-            reward_min=min(settled.rewards),
-            reward_max=max(settled.rewards),
+            reward_min=min(settled.rewards, default=0.0),
+            reward_max=max(settled.rewards, default=0.0),
             oldest_version=min((member.oldest_version for member in settled.members), default=group.oldest_version),
             state=settled.state.value,
-            reason=settled.reason.value if settled.reason else "",
+            reason=settled.reason or "",
         )
     )
     if settled.rule:
@@ -237,10 +233,10 @@ def _inject(connection: sa.Connection, group_id: int, success: Success, replaced
     _reject(connection, [replaced.rollout_id], Reason.REPLACED)
 
 
-def _reject(connection: sa.Connection, rollout_ids: Sequence[int], reason: Reason) -> None:
+def _reject(connection: sa.Connection, rollout_ids: Sequence[int], reason: str) -> None:
     if rollout_ids:
         connection.execute(
             rollout_meta.update()
             .where(_meta.rollout_id.in_(rollout_ids))
-            .values(state=RolloutState.REJECTED.value, reason=reason.value)
+            .values(state=RolloutState.REJECTED.value, reason=str(reason))
         )

@@ -94,7 +94,7 @@ def _leftovers(
         .group_by(_group.id)
         .having(sa.func.max(_meta.created_at) < waited_since)
     )
-    stranded = (_meta.state == RolloutState.RECORDED.value) & _meta.group_id.in_(dead)
+    stranded = (_meta.state == RolloutState.RECORDED.value) & (_meta.reason == "") & _meta.group_id.in_(dead)
     query = (
         sa.select(_meta.task_id, _meta.rollout_id, _meta.reward, _meta.oldest_version, _meta.group_id)
         .join(rollout_run, rollout_run.c.id == _meta.rollout_id)
@@ -147,5 +147,5 @@ def _close_unfinished(connection: sa.Connection, group_ids: set[int]) -> None:
     closed = {"state": GroupState.REJECTED.value, "reason": Reason.INCOMPLETE.value}
     connection.execute(rollout_group.update().where(_group.id.in_(closing)).values(closed))
     remaining = _meta.group_id.in_(closing) & (_meta.state == RolloutState.RECORDED.value)
-    left_over = {"state": RolloutState.REJECTED.value, "reason": Reason.SURPLUS.value}
-    connection.execute(rollout_meta.update().where(remaining).values(left_over))
+    connection.execute(rollout_meta.update().where(remaining, _meta.reason == "").values(reason=Reason.SURPLUS.value))
+    connection.execute(rollout_meta.update().where(remaining).values(state=RolloutState.REJECTED.value))

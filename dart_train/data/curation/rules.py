@@ -7,21 +7,24 @@ Invariants:
     - Pure: nothing here touches a database, a file, a clock or a random state.
     - Each idea has its own switch; `CurationConfig.plain()` has all of them off.
 
-Beside it: `admission` says how much may be started, `grouping` settles complete groups, `sampling` shares the rollouts
-among tasks, `pool` keeps successes, `leftovers` makes new groups of what was left over.
+Beside it: `drop_rules` drops trajectories and groups, `rollout_admission` says how much may be started, `grouping`
+settles complete groups, `task_sampling` shares the rollouts among tasks, `experience_pool` keeps successes, and
+`regrouping` makes new groups of what was left over.
 The trainer selects steps by entropy (`top_entropy_quantile`, `entropy_mask_scope`): only it has entropies.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pydantic import Field, field_validator
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.section import Section
+from dart_train.data.curation.drop_rules import SENTENCES, CurationRule, NoSignal, TooEasy, named_rules
 from dart_train.data.store.schema import GroupState, Provenance, Reason
 
 
@@ -124,6 +127,10 @@ class CurationConfig(Section):
     leftover_after_s: float = Field(
         600.0, gt=0.0, description="Seconds without a new member after which a group counts as one that will not fill."
     )
+    rules: tuple[str, ...] = Field(
+        (),
+        description="Further rules that drop trajectories or groups: names of installed packages, or `module:Class`.",
+    )
 
     @field_validator("curriculum_bands")
     @classmethod
@@ -131,6 +138,12 @@ class CurationConfig(Section):
         if list(bands) != sorted(set(bands), reverse=True) or not all(0.0 < band < 1.0 for band in bands):
             raise ValueError(f"give success rates between 0 and 1, falling, such as [0.7, 0.3], not {list(bands)}")
         return bands
+
+    @field_validator("rules")
+    @classmethod
+    def _rules_can_be_used(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        named_rules(names)
+        return names
 
     @classmethod
     def plain(cls, group_size: int = 8) -> CurationConfig:
@@ -140,7 +153,23 @@ class CurationConfig(Section):
     @property
     def settles_groups(self) -> bool:
         """Whether a complete group needs more than a look at its least and greatest reward."""
-        return self.experience_pool or self.select_rollouts is not None or self.drop_above is not None
+        return (
+            self.experience_pool or self.select_rollouts is not None or self.drop_above is not None or bool(self.rules)
+        )
+
+    def group_rules(self) -> list[CurationRule]:
+        """Return the rules that may drop a complete group, in the order in which they are asked."""
+        switched = [NoSignal()] if self.drop_no_signal else []
+        strict = [TooEasy(self.drop_above)] if self.drop_above is not None else []
+        return [*switched, *strict, *named_rules(self.rules)]
+
+    def dropped_by(self, trajectory: Trajectory) -> str:
+        """Return the name of the rule that leaves a trajectory out of its group; "" if none does."""
+        return next((rule.name for rule in named_rules(self.rules) if rule.drops(trajectory)), "")
+
+    def sentences(self) -> dict[str, str]:
+        """Return what a diagnosis says of trajectories, by where they stand or which rule dropped them."""
+        return {**SENTENCES, **{rule.name: rule.sentence for rule in named_rules(self.rules)}}
 
 
 def untrainable(trajectory: Trajectory) -> str:
@@ -292,35 +321,21 @@ class Census:
     Attributes:
         eligible: in complete, fresh groups that can be leased now.
         eligible_groups: the number of those groups.
-        stale: older than the staleness window.
-        no_signal: in groups without reward variance.
         unfinished: in groups that lack members.
         leased: with a trainer now.
         trained: done.
         pooled: demonstrations and the experience pool.
-        untrainable: ended in an environment, engine or evaluation error.
-        surplus: came when their group was complete already.
-        corrupt: in groups with a damaged member.
-        too_easy: in groups whose mean reward was above the limit.
-        replaced: failures whose place a success of the pool took.
-        unselected: left out of their group to balance it.
+        dropped: by the rule or reason that dropped them; those that dropped none are left out.
         oldest_allowed: the oldest version that may be trained on; None: any.
     """
 
     eligible: int = 0
     eligible_groups: int = 0
-    stale: int = 0
-    no_signal: int = 0
     unfinished: int = 0
     leased: int = 0
     trained: int = 0
     pooled: int = 0
-    untrainable: int = 0
-    surplus: int = 0
-    corrupt: int = 0
-    too_easy: int = 0
-    replaced: int = 0
-    unselected: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
     oldest_allowed: int | None = None
 
     @property
@@ -329,6 +344,6 @@ class Census:
         return sum(value for name, value in self.parts().items() if name != "eligible_groups")
 
     def parts(self) -> dict[str, int]:
-        """Return the counts by name."""
-        names = [name for name in self.__slots__ if name != "oldest_allowed"]
-        return {name: getattr(self, name) for name in names}
+        """Return all counts by name; whatever may be built in is there."""
+        standing = ("eligible", "eligible_groups", "unfinished", "leased", "trained", "pooled")
+        return {**dict.fromkeys(SENTENCES, 0), **{name: getattr(self, name) for name in standing}, **self.dropped}

@@ -247,7 +247,8 @@ def _place(
         _UPDATE_GROUP.run(connection, {"group": group_id, **values})
     if reason_or_none:
         return _Place(RolloutState.REJECTED, reason_or_none.value, group_id, reason_or_none)
-    return _Place(RolloutState.RECORDED, "", group_id, complete=verdict is GroupState.READY)
+    dropped = config.dropped_by(trajectory)  # counts towards its group, which is settled without it
+    return _Place(RolloutState.RECORDED, dropped, group_id, complete=verdict is GroupState.READY)
 
 
 def _meta_row(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from dart_train.data.curation.drop_rules import SENTENCES
 from dart_train.data.curation.rules import Census
 
 
@@ -31,30 +32,36 @@ class Evidence:
     holders: Mapping[str, int] = field(default_factory=dict)
 
 
-def explain(census: Census, evidence: Evidence | None = None) -> str:
-    """Say why not more can be leased: "0 of 812 trajectories eligible: 640 older than version 7 (...), ..."."""
+def explain(census: Census, evidence: Evidence | None = None, sentences: Mapping[str, str] = SENTENCES) -> str:
+    """Say why not more can be leased: "0 of 812 trajectories eligible: 640 older than version 7 (...), ...".
+
+    Args:
+        census: where every trajectory stands.
+        evidence: the values that were seen; None if nobody looked.
+        sentences: what is said of trajectories, by where they stand or which rule dropped them, in this order.
+    """
     if census.total == 0:
         return "no trajectories recorded yet: is the rollout service running, and with this run_id and database?"
     seen = evidence or Evidence()
-    phrases: Mapping[str, int] = {
-        f"older than version {census.oldest_allowed}{_versions(seen)}": census.stale,
-        f"in groups with no variance{_rewards(seen)}": census.no_signal,
-        "in groups that mostly succeed": census.too_easy,
-        f"in unfinished groups{_making(seen)}": census.unfinished,
-        f"leased now{_counted(seen.holders)}": census.leased,
-        "trained already": census.trained,
-        "in the pool or demonstrations": census.pooled,
-        f"ended in an environment, engine or evaluation error{_counted(seen.terminals)}": census.untrainable,
-        "beyond their group's size": census.surplus,
-        "left out to balance their group": census.unselected,
-        "replaced by a success of the pool": census.replaced,
-        "in groups with damaged files": census.corrupt,
+    details = {
+        "stale": _versions(seen),
+        "no_signal": _rewards(seen),
+        "unfinished": _making(seen),
+        "leased": _counted(seen.holders),
+        "untrainable": _counted(seen.terminals),
     }
+    known = {**sentences, "stale": f"older than version {census.oldest_allowed}"}
+    counts = census.parts()
+    names = [*known, *(name for name in census.dropped if name not in known)]
+    phrases = [
+        f"{counts[name]} {known.get(name, f'dropped by the rule {name}')}{details.get(name, '')}"
+        for name in names
+        if counts.get(name)
+    ]
     groups = f" in {census.eligible_groups} groups" if census.eligible else ""
-    reasons = ", ".join(f"{count} {phrase}" for phrase, count in phrases.items() if count)
     asked = f", {seen.asked} groups asked for" if seen.asked is not None else ""
     text = f"{census.eligible} of {census.total} trajectories eligible{groups}{asked}"
-    return f"{text}: {reasons}" if reasons else text
+    return f"{text}: {', '.join(phrases)}" if phrases else text
 
 
 def as_set(values: Iterable[int], most: int = 6) -> str:

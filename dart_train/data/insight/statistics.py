@@ -204,9 +204,10 @@ def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census
         .group_by(_meta.state, _meta.reason)
     )
     counts: dict[str, int] = {}
+    dropped: dict[str, int] = {}
     for state, reason, count in connection.execute(by_state):
-        name = _CENSUS_OF_REASON.get(reason) or _CENSUS_OF_STATE[state]
-        counts[name] = counts.get(name, 0) + count
+        part, name = (dropped, reason) if reason else (counts, state)
+        part[name] = part.get(name, 0) + count
     waiting = (_group.run_id == run_id) & _group.state.in_([GroupState.OPEN.value, GroupState.READY.value])
     stale = sa.literal(0) if oldest is None else sa.case((_group.oldest_version < oldest, 1), else_=0)
     by_group = (
@@ -216,9 +217,11 @@ def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census
     )
     groups = 0
     for state, is_stale, number, size in connection.execute(by_group):
-        name = "stale" if is_stale else "eligible" if state == GroupState.READY else "unfinished"
-        groups += number if name == "eligible" else 0
-        counts[name] = counts.get(name, 0) + int(size)
+        if is_stale:
+            dropped[Reason.STALE] = dropped.get(Reason.STALE, 0) + int(size)
+        else:
+            counts["eligible" if state == GroupState.READY else "unfinished"] = int(size)
+            groups += number if state == GroupState.READY else 0
     joined = (
         sa.select(_group.state, stale.label("is_stale"), sa.func.count())
         .join_from(group_injection, rollout_group, _group.id == group_injection.c.group_id)
@@ -226,25 +229,12 @@ def census(connection: sa.Connection, run_id: str, oldest: int | None) -> Census
         .group_by(_group.state, sa.text("is_stale"))
     )
     for _, is_stale, number in connection.execute(joined):  # of the pool: counted there
-        counts["stale" if is_stale else "eligible"] -= number
-    return Census(**counts, eligible_groups=groups, oldest_allowed=oldest)
-
-
-_CENSUS_OF_REASON = {
-    Reason.STALE.value: "stale",
-    Reason.NO_SIGNAL.value: "no_signal",
-    Reason.UNTRAINABLE.value: "untrainable",
-    Reason.SURPLUS.value: "surplus",
-    Reason.CORRUPT.value: "corrupt",
-    Reason.TOO_EASY.value: "too_easy",
-    Reason.REPLACED.value: "replaced",
-    Reason.UNSELECTED.value: "unselected",
-}
-_CENSUS_OF_STATE = {
-    RolloutState.LEASED.value: "leased",
-    RolloutState.TRAINED.value: "trained",
-    RolloutState.POOLED.value: "pooled",
-}
+        if is_stale:
+            dropped[Reason.STALE] -= number
+        else:
+            counts["eligible"] -= number
+    dropped = {str(name): count for name, count in sorted(dropped.items()) if count}
+    return Census(**counts, eligible_groups=groups, dropped=dropped, oldest_allowed=oldest)
 
 
 def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from dart_train.data.curation import experience_pool as pool
 from dart_train.data.curation.experience_pool import PoolCount
-from dart_train.data.curation.rules import Census, oldest_allowed
+from dart_train.data.curation.rules import Census, CurationConfig, oldest_allowed
 from dart_train.data.groups import checkpoint_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.diagnosis import Evidence, explain
@@ -39,8 +39,6 @@ RECENT_S = 600.0
 """How long ago a lease was taken whose staleness the metrics show."""
 VERSIONS_SHOWN = 5
 """The newest versions that a status shows, beside those that are served."""
-DROPPING = ("stale", "no_signal", "too_easy", "untrainable", "surplus", "corrupt", "replaced", "unselected")
-"""Counts of a census that say that a rule dropped trajectories."""
 _WAITING = (GroupState.OPEN.value, GroupState.READY.value)
 
 
@@ -61,14 +59,13 @@ class Status:
         run_id: the run.
         newest_version: newest checkpoint; None before the first.
         census: where every trajectory stands.
-        evidence: the values behind what cannot be leased.
+        diagnosis: why not more can be leased, in words.
         ready_by_task: groups that could be leased now, by task.
         making: unfinished groups by (members, expected).
         waiting_staleness: trajectories that wait in groups, by versions behind the newest checkpoint.
         trained_staleness: trained trajectories by versions that they were behind.
         tasks: every task's record.
         pool: what the experience pool holds.
-        dropped: trajectories by the rule that dropped them.
         dropped_groups: groups by the rule that dropped them.
         decisions: decisions of curation by "rule: verdict".
         leases: those held now.
@@ -79,24 +76,18 @@ class Status:
     run_id: str
     newest_version: int | None
     census: Census
-    evidence: Evidence
+    diagnosis: str
     ready_by_task: Mapping[str, int] = field(default_factory=dict)
     making: Mapping[tuple[int, int], int] = field(default_factory=dict)
     waiting_staleness: Mapping[int, int] = field(default_factory=dict)
     trained_staleness: Mapping[int, int] = field(default_factory=dict)
     tasks: tuple[TaskStats, ...] = ()
     pool: tuple[PoolCount, ...] = ()
-    dropped: Mapping[str, int] = field(default_factory=dict)
     dropped_groups: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     leases: tuple[Held, ...] = ()
     versions: tuple[VersionLife, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def diagnosis(self) -> str:
-        """Why not more can be leased, in words."""
-        return explain(self.census, self.evidence)
 
 
 def figures_of(
@@ -119,13 +110,8 @@ def figures_of(
         "staleness_trained": _trained_lately(connection, run_id, now(connection) - RECENT_S),
         "pool": sum(item.trajectories for item in held),
         "pool_uses": sum(item.uses for item in held),
-        "dropped": dropped_by_rule(census),
+        "dropped": census.dropped,
     }
-
-
-def dropped_by_rule(census: Census) -> dict[str, int]:
-    """Return how many trajectories each rule dropped; rules that dropped none are left out."""
-    return {name: count for name, count in census.parts().items() if name in DROPPING and count}
 
 
 def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
@@ -195,17 +181,16 @@ def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[
     return {(members, expected): count for members, expected, count in rows}
 
 
-def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None, window: int) -> Status:
+def status_of(connection: sa.Connection, run_id: str, config: CurationConfig) -> Status:
     """Return how a run's data stands.
 
     Args:
         connection: in a transaction, whose snapshot it is.
         run_id: the run.
-        max_staleness: of the staleness window.
-        window: latest rollouts that make a task's success rate.
+        config: the settings of curation.
     """
     newest = checkpoint_rows.newest_version(connection, run_id)
-    oldest = oldest_allowed(newest, max_staleness)
+    oldest = oldest_allowed(newest, config.max_staleness)
     decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)
     evidence = gather_evidence(connection, run_id, oldest)
     census = statistics.census(connection, run_id, oldest)
@@ -213,14 +198,13 @@ def status_of(connection: sa.Connection, run_id: str, max_staleness: int | None,
         run_id=run_id,
         newest_version=newest,
         census=census,
-        evidence=evidence,
+        diagnosis=explain(census, evidence, config.sentences()),
         ready_by_task=_ready_by_task(connection, run_id, oldest),
         making=evidence.making,
         waiting_staleness=_waiting_staleness(connection, run_id, newest),
         trained_staleness=statistics.staleness_histogram(connection, run_id),
-        tasks=tuple(statistics.task_stats(connection, run_id, window).values()),
+        tasks=tuple(statistics.task_stats(connection, run_id, config.success_window).values()),
         pool=tuple(pool.counts(connection, run_id)),
-        dropped=dropped_by_rule(census),
         dropped_groups=_dropped_groups(connection, run_id),
         decisions={
             f"{rule}: {verdict}": count

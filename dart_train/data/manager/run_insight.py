@@ -44,7 +44,7 @@ class Insight(RunData):
         def work(connection: sa.Connection) -> str:
             oldest = self._oldest_allowed(connection)
             evidence = status.gather_evidence(connection, self.run_id, oldest, asked)
-            return explain(statistics.census(connection, self.run_id, oldest), evidence)
+            return explain(statistics.census(connection, self.run_id, oldest), evidence, self.config.sentences())
 
         return self.store.read(work)
 
@@ -61,4 +61,4 @@ class Insight(RunData):
 
     def status(self) -> Status:
         """Return how everything stands, as one snapshot."""
-        return self.read(status.status_of, self.config.max_staleness, self.config.success_window)
+        return self.read(status.status_of, self.config)

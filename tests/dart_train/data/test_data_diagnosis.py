@@ -8,7 +8,7 @@ from dart_train.data.insight.diagnosis import Evidence, as_set, explain
 
 
 def test_the_explanation_names_every_obstacle():
-    census = Census(stale=640, no_signal=172, unfinished=12, oldest_allowed=7)
+    census = Census(unfinished=12, dropped={"stale": 640, "no_signal": 172}, oldest_allowed=7)
     assert explain(census) == (
         "0 of 824 trajectories eligible: 640 older than version 7, 172 in groups with no variance, "
         "12 in unfinished groups"
@@ -18,7 +18,9 @@ def test_the_explanation_names_every_obstacle():
 
 
 def test_the_explanation_shows_the_values_seen():
-    census = Census(stale=640, no_signal=24, unfinished=12, leased=16, untrainable=3, oldest_allowed=6)
+    census = Census(
+        unfinished=12, leased=16, dropped={"stale": 640, "no_signal": 24, "untrainable": 3}, oldest_allowed=6
+    )
     evidence = Evidence(
         serving=(7, 6),
         stale={3: 600, 4: 40},

@@ -89,7 +89,7 @@ def test_the_expected_size_of_a_group_may_differ(data):
 def test_groups_without_signal_are_rejected(data, tmp_path):
     record_group(data, "g", (1.0, 1.0))
     assert set(states(data).values()) == {"rejected"}
-    assert data.census().no_signal == 2
+    assert data.census().parts()["no_signal"] == 2
     with open_manager(tmp_path, config=SMALL.model_copy(update={"drop_no_signal": False})) as keeper:
         record_group(keeper, "h", (1.0, 1.0))
         assert keeper.ready() == (1, 2)
@@ -102,13 +102,13 @@ def test_errors_do_not_count_as_members(data):
     assert data.ready() == (0, 0)
     data.record(make_trajectory("b", reward=0.0))
     assert [t.trajectory_id for t in data.lease(1, "me").groups[0].trajectories] == ["a", "b"]
-    assert data.census().untrainable == 1
+    assert data.census().parts()["untrainable"] == 1
 
 
 def test_members_beyond_the_size_are_set_aside(data):
     record_group(data, "g")
     assert data.record(make_trajectory("late", reward=1.0)) is RolloutState.REJECTED
-    assert data.census().surplus == 1
+    assert data.census().parts()["surplus"] == 1
     assert len(data.lease(1, "me").groups[0].trajectories) == 2
 
 
@@ -277,7 +277,7 @@ def test_damaged_groups_are_left_out_and_said(data, caplog):
     assert [group.key for group in leased.groups] == ["g1", "g2", "g3"]
     assert "group g0 is left out" in caplog.text
     assert "group h is left out" in caplog.text
-    assert (data.census().corrupt, data.census().leased) == (4, 6)
+    assert (data.census().parts()["corrupt"], data.census().leased) == (4, 6)
 
 
 def test_a_trainer_may_reject_a_group_of_its_lease(data):
@@ -288,7 +288,7 @@ def test_a_trainer_may_reject_a_group_of_its_lease(data):
     with pytest.raises(LeaseError, match="no group 'g0'"):
         leased.reject("g0")
     leased.commit(1)
-    assert (data.census().corrupt, data.census().trained) == (2, 2)
+    assert (data.census().parts()["corrupt"], data.census().trained) == (2, 2)
 
 
 # Staleness and checkpoints
@@ -322,7 +322,7 @@ def test_unfinished_groups_expire_with_those_who_come_late(data):
     sweep = data.sweep()
     assert (sweep.expired_groups, sweep.expired) == (1, 1)
     assert data.record(make_trajectory("b", version=3)) is RolloutState.EXPIRED
-    assert data.census().stale == 2
+    assert data.census().parts()["stale"] == 2
 
 
 def test_without_a_limit_nothing_is_stale(tmp_path):

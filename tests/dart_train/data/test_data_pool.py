@@ -11,7 +11,7 @@ from data_builders import SMALL, make_step, make_trajectory, open_manager, pictu
 
 from dart_train.core.train_errors import DataError, InvalidTrajectoryError
 from dart_train.data import DataManager, image_hash
-from dart_train.data.curation.experience_pool import belongs, retire
+from dart_train.data.curation.experience_pool import belongs
 from dart_train.data.maintenance.pool_import import (
     as_pooled,
     fill_pool,
@@ -46,7 +46,7 @@ def test_a_group_that_failed_gets_the_pools_success_and_is_trained_with_it(pooli
     assert group.rewards == (0.0, 0.0, 0.0, 1.0)
     assert group.trajectories[-1].steps[0].logprobs == ()  # no behaviour policy: importance weight 1
     census = pooling.census()
-    assert (census.replaced, census.pooled, census.leased) == (1, 1, 3)
+    assert (census.dropped["replaced"], census.pooled, census.leased) == (1, 1, 3)
 
 
 def test_a_success_that_was_trained_on_counts_as_used_and_stays_in_the_pool(pooling):
@@ -73,17 +73,17 @@ def test_without_a_success_of_its_task_a_failed_group_is_dropped_and_counted(poo
     demonstrate(pooling, "elsewhere", task="fake/other")
     record_group(pooling, "g", (0.0, 0.0, 0.0, 0.0))
     assert pooling.lease(1, "trainer") is None
-    assert pooling.census().no_signal == 4
+    assert pooling.census().parts()["no_signal"] == 4
     status = pooling.status()
-    assert status.dropped == {"no_signal": 4}
+    assert status.census.dropped == {"no_signal": 4}
     assert status.dropped_groups == {"no_signal": 1}
     assert status.decisions == {"no_signal: rejected": 1}
 
 
 def test_a_retired_success_joins_nothing(pooling):
     demonstrate(pooling, "shown")
-    assert pooling.store.write(lambda c: retire(c, pooling.run_id, "shown", 1.0))
-    assert not pooling.store.write(lambda c: retire(c, pooling.run_id, "shown", 1.0))
+    retired = experience_pool.update().where(experience_pool.c.trajectory_id == "shown").values(retired_at=1.0)
+    assert pooling.store.write(lambda c: c.execute(retired).rowcount) == 1  # as a check does with damaged files
     record_group(pooling, "g", (0.0, 0.0, 0.0, 0.0))
     assert pooling.lease(1, "trainer") is None
 

@@ -221,6 +221,6 @@ def test_collecting_while_others_record_and_train_takes_nothing_from_them(run):
     finally:
         stop.set()
         collector.join()
-    assert run.census().corrupt == 0
+    assert run.census().parts()["corrupt"] == 0
     assert run.counts()["trained"] == 24
     assert sum(done.removed for done in collected) + collect(run, EVERYTHING).removed == 24

@@ -45,7 +45,7 @@ def test_a_selection_trains_on_part_of_a_group_and_counts_the_rest(tmp_path, clo
         assert data.ready() == (1, 4)
         [group] = data.lease(1, "trainer").groups
         assert [item.trajectory_id for item in group.trajectories] == [names[0], *names[3:]]
-        assert data.census().unselected == 2
+        assert data.census().parts()["unselected"] == 2
 
 
 def test_groups_that_mostly_succeed_are_dropped_and_counted(tmp_path, clock, database):
@@ -53,7 +53,7 @@ def test_groups_that_mostly_succeed_are_dropped_and_counted(tmp_path, clock, dat
         record_group(data, "easy", (1.0, 1.0, 1.0, 0.0))
         record_group(data, "hard", (1.0, 0.0, 0.0, 0.0))
         assert [group.key for group in data.lease(1, "trainer").groups] == ["hard"]
-        assert data.status().dropped == {"too_easy": 4}
+        assert data.status().census.dropped == {"too_easy": 4}
         assert "4 in groups that mostly succeed" in data.diagnose()
 
 
@@ -84,7 +84,7 @@ def test_members_of_groups_that_never_filled_are_grouped_anew(tmp_path, clock, d
         assert {item.trajectory_id for item in leased.groups[0].trajectories} == {"a", "b"}
         leased.commit(0)
         assert data.counts()["trained"] == 2
-        assert data.census().surplus == 1
+        assert data.census().parts()["surplus"] == 1
 
 
 def test_a_cap_grows_when_it_cuts_off_every_attempt(tmp_path, clock, database):

@@ -47,7 +47,7 @@ def test_one_snapshot_tells_everything(busy):
     assert status.ready_by_task == {"fake/button": 2}
     assert status.making == {(1, 2): 1}
     assert status.trained_staleness == {}
-    assert status.dropped == {"no_signal": 2, "replaced": 1, "stale": 4, "untrainable": 1}
+    assert status.census.dropped == {"no_signal": 2, "replaced": 1, "stale": 4, "untrainable": 1}
     assert status.dropped_groups == {"no_signal": 1, "stale": 2}
     assert status.waiting_staleness == {0: 3, 1: 2}
     [held] = status.leases
@@ -90,7 +90,7 @@ def test_the_same_numbers_go_to_the_metrics(busy, tmp_path):
     log.close()
     [line] = read_metrics(tmp_path / "data.jsonl")
     status = busy.status()
-    assert line["dropped"] == dict(status.dropped)
+    assert line["dropped"] == status.census.dropped
     assert line["groups_ready_by_task"] == {"fake/button": 2}
     assert (line["pool"], line["pool_uses"], line["groups_making"]) == (1, 1, 1)
     assert line["eligible"] == status.census.eligible
