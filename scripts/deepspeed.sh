@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 VENV=.venv-deepspeed
-stamp=$(stamp "$VENV" requirements/{test,deepspeed}.txt scripts/deepspeed.sh)
+stamp=$(stamp "$VENV" requirements/{test,build,deepspeed}.txt scripts/deepspeed.sh)
 
 export DS_ACCELERATOR=cpu DS_BUILD_OPS=0 OMP_NUM_THREADS=1
 export TORCH_EXTENSIONS_DIR="$PWD/$VENV/extensions"
@@ -20,6 +20,7 @@ if [ ! -e "$stamp" ]; then
   command -v g++ >/dev/null || die "DeepSpeed compiles an operator and there is no g++" "install it (Debian: g++)"
   make_venv "$VENV"
   echo "import site; site.addsitedir('$(packages .venv)')" >"$(packages "$VENV")/dart.pth"   # what .venv has, torch before all
+  install "$VENV" requirements/build.txt
   run_pip "$VENV" --no-deps --no-build-isolation -r requirements/deepspeed.txt
   say "Compiling its operator: a minute"
   "$VENV/bin/python" -c 'from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as Op; Op().load()' >"$LOG" 2>&1 ||

@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +29,7 @@ NAVIGATION = {
 }
 """Pages by part of the site; one that does not exist is left out, one that is not named comes last."""
 
+FETCHED = re.compile(r"<(?:script|img|link(?! rel=.canonical))[^>]*(?:src|href)=.(?:https?:)?//[^>]*>|class=.mermaid")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -68,6 +70,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"{picture}[{label}]({posixpath.relpath(made, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
 
     return LINK.sub(led, markdown)
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Refuse a page that would fetch something when it is read (diagrams of Mermaid do: draw them as SVG)."""
+    if found := FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch from elsewhere: {found[0]}")
+    return output
 
 
 def _reference(package: str) -> dict[str, str]:
