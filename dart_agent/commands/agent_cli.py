@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dart_agent.commands import record_commands
-from dart_agent.episodes.play import OutcomeOnly, Recording, play
-from dart_agent.episodes.recordings import EpisodeWriter, write_json
+from dart_agent.episodes.episode_files import EpisodeWriter, write_json
+from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
@@ -111,7 +111,7 @@ def run(
                     seed=seed,
                     max_steps=max_steps,
                     pacing=pacing,
-                    recording=_Printed(writer or OutcomeOnly()),
+                    recorder=_Printed(writer or OutcomeOnly()),
                 )
                 return writer.finish(episode) if writer is not None else episode
 
@@ -230,13 +230,13 @@ def expand_tasks(names: list[str]) -> list[str]:
 
 
 class _Printed:
-    """A recording that prints every step, and hands it on."""
+    """A recorder that prints every step, and hands it on to another."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
+    def __init__(self, recorder: EpisodeRecorder) -> None:
+        self._recorder = recorder
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
-        return self._recording.begin(trajectory)
+        return self._recorder.begin(trajectory)
 
     def step(self, step: Step) -> Step | None:
         if step.thought:
@@ -246,7 +246,7 @@ class _Printed:
         for problem in (step.error, step.action_error):
             if problem:
                 console.print(problem, style="red", markup=False)
-        return self._recording.step(step)
+        return self._recorder.step(step)
 
 
 def _writer(

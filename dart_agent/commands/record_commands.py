@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from dart_agent.episodes.recordings import RecordError, decoded, find_episodes, read_episode
+from dart_agent.episodes.episode_files import RecordError, decoded, find_episodes, read_episode
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.evaluation_directory import read_manifest, read_outcomes
 from dart_agent.evaluation.score_tables import comparison_lines

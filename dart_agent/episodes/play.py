@@ -29,18 +29,18 @@ PhaseHook = Callable[[str], None]
 """Told which phase begins: "reset", "generate" or "step"."""
 
 
-class Recording(Protocol):
+class EpisodeRecorder(Protocol):
     """Takes an episode while it is played."""
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
-        """Take what is played, once its first screen is there; return it with what the recording adds (an id)."""
+        """Take what is played, once its first screen is there; return it with what the recorder adds (an id)."""
 
     def step(self, step: Step) -> Step | None:
         """Take a decision; return what of it stays in the trajectory, or None for nothing."""
 
 
 class InMemory:
-    """A `Recording` that keeps everything, pixels too."""
+    """An `EpisodeRecorder` that keeps everything, pixels too."""
 
     def begin(self, trajectory: Trajectory) -> Trajectory:
         """Add nothing."""
@@ -52,7 +52,7 @@ class InMemory:
 
 
 class OutcomeOnly(InMemory):
-    """A `Recording` that keeps no steps."""
+    """An `EpisodeRecorder` that keeps no steps."""
 
     def step(self, step: Step) -> Step | None:
         """Keep nothing."""
@@ -74,7 +74,7 @@ async def play(
     time_limit_s: float | None = None,
     turn_limit_s: float | None = None,
     pacing: str | None = None,
-    recording: Recording | None = None,
+    recorder: EpisodeRecorder | None = None,
     on_phase: PhaseHook = ignore_phase,
 ) -> Trajectory:
     """Play one episode to its end.
@@ -91,24 +91,24 @@ async def play(
         turn_limit_s: seconds that one decision may take; a policy that takes longer ends the episode as MODEL_ERROR.
             None for no limit.
         pacing: how long the desktop waits for its screen, a name of `dart_gym.sessions.pacing`; None for the default.
-        recording: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
+        recorder: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
         on_phase: told which phase begins.
 
     Returns:
-        The record of the episode, with the steps that the recording keeps.
+        The record of the episode, with the steps that the recorder keeps.
 
     Raises:
         dart_gym.core.errors.DartGymError: the task is unknown, or the cluster cannot be reached.
         ValueError: the policy decided on nothing at all.
     """
-    recording = recording or InMemory()
+    recorder = recorder or InMemory()
     timings = _Timings()
     on_phase("reset")
     started = time.perf_counter()
     result = await session.reset(task_id, seed=seed, max_steps=max_steps, time_limit_s=time_limit_s, pacing=pacing)
     timings.add_operation("reset", time.perf_counter() - started, result)
     instruction, task_hash = result.observation.instruction, str(result.info.get("task_hash", ""))
-    trajectory = recording.begin(Trajectory(task_id, seed, instruction, task_hash))
+    trajectory = recorder.begin(Trajectory(task_id, seed, instruction, task_hash))
     steps: list[Step] = []
     error = ""
     if result.terminal is None:
@@ -121,7 +121,7 @@ async def play(
         error = decision.error
         on_phase("step")
         result = await _carry_out(session, decision, timings, own)
-        kept = recording.step(make_step(observation, decision, result, own))
+        kept = recorder.step(make_step(observation, decision, result, own))
         if kept is not None:
             steps.append(kept)
     if result.evaluation is None:  # StepResult guarantees it

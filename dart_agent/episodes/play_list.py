@@ -14,14 +14,14 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from dart_agent.episodes.play import OutcomeOnly, Recording, play
+from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
 
 ATTEMPTS = 3
 """How often an episode that the environment lost is played."""
 
-R = TypeVar("R", bound=Recording)
+R = TypeVar("R", bound=EpisodeRecorder)
 EpisodeKey = tuple[str, int]
 """(task id, seed of the initial state) of an episode."""
 
@@ -39,10 +39,10 @@ class EpisodeStore(Protocol[R]):
     def known(self) -> Mapping[EpisodeKey, Trajectory]:
         """Those that are not to be played: they are recorded, and count."""
 
-    def recording(self, key: EpisodeKey) -> AbstractContextManager[R]:
-        """The recording of one attempt at an episode; what is not finished is dropped."""
+    def recorder(self, key: EpisodeKey) -> AbstractContextManager[R]:
+        """The recorder of one attempt at an episode; what is not finished is dropped."""
 
-    def finish(self, recording: R, trajectory: Trajectory) -> None:
+    def finish(self, recorder: R, trajectory: Trajectory) -> None:
         """Keep what was recorded: it counts, or was lost in every attempt."""
 
 
@@ -53,11 +53,11 @@ class NotStored:
         """Nothing is done."""
         return {}
 
-    def recording(self, key: EpisodeKey) -> AbstractContextManager[OutcomeOnly]:
+    def recorder(self, key: EpisodeKey) -> AbstractContextManager[OutcomeOnly]:
         """Keep no steps."""
         return nullcontext(OutcomeOnly())
 
-    def finish(self, recording: OutcomeOnly, trajectory: Trajectory) -> None:
+    def finish(self, recorder: OutcomeOnly, trajectory: Trajectory) -> None:
         """There is nothing to keep."""
 
 
@@ -103,7 +103,7 @@ async def play_list(
 
     async def attempt(policy: Policy, session: PlayableSession, key: EpisodeKey, number: int) -> Trajectory:
         task, seed = key
-        with store.recording(key) as recording:
+        with store.recorder(key) as recorder:
             played = await play(
                 policy,
                 session,
@@ -112,11 +112,11 @@ async def play_list(
                 policy_seed=seed + policy_seeds,
                 max_steps=(task_steps or {}).get(task) or max_steps,
                 pacing=pacing,
-                recording=recording,
+                recorder=recorder,
             )
             played = replace(played, attempts=number)
             if not played.lost_by or number == attempts:
-                store.finish(recording, played)
+                store.finish(recorder, played)
         return replace(played, steps=())
 
     async def player() -> None:

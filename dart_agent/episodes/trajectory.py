@@ -7,7 +7,7 @@ Invariants:
       empty. `logprobs` has one number per sampled id, or none where there was no behaviour policy.
     - `image_hashes` names every image of the prompt in order; actions are in pixels of the real screen.
     - A trajectory that counts has a score and no `lost_by`. An error never becomes a score of 0.
-    - Pixels are never stored with a step: a recording replaces them by hashes (`screenshots.ImageNames`).
+    - Pixels are never stored with a step: a recorder replaces them by hashes (`screenshots.ImageNames`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Step:
         actor: who decided: "policy", "oracle" or "human".
         tokens: the text of each sampled id; empty where no tokenizer was at hand.
         finish_reason: why the engine stopped, "stop" or "length"; "" without a model.
-        pixels: the images themselves, until a recording has stored them; not a part of the record.
+        pixels: the images themselves, until a recorder has stored them; not a part of the record.
     """
 
     prompt_ids: tuple[int, ...] = ()

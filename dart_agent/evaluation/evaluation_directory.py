@@ -21,8 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.play_list import EpisodeKey
-from dart_agent.episodes.recordings import (
+from dart_agent.episodes.episode_files import (
     EpisodeWriter,
     RecordError,
     episode_directory,
@@ -30,6 +29,7 @@ from dart_agent.episodes.recordings import (
     read_episode,
     write_json,
 )
+from dart_agent.episodes.play_list import EpisodeKey
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import FORMAT, PARTIAL
 from dart_agent.models.model_directory import Decoder
@@ -116,18 +116,18 @@ class EvaluationDirectory:
                     found[task, seed] = outcome
         return found
 
-    def recording(self, key: EpisodeKey) -> EpisodeWriter:
+    def recorder(self, key: EpisodeKey) -> EpisodeWriter:
         """The writer of one episode."""
         return EpisodeWriter(self.root, *key, policy=self.plan.policy, app=app_of(key[0]), decode=self._decode)
 
-    def finish(self, recording: EpisodeWriter, trajectory: Trajectory) -> None:
+    def finish(self, recorder: EpisodeWriter, trajectory: Trajectory) -> None:
         """Complete an episode.
 
         Raises:
             ConfigurationError: the task is no longer what it was in the episodes before.
         """
         self._check_hash(trajectory)
-        recording.finish(trajectory)
+        recorder.finish(trajectory)
 
     def write_scores(self, scores: Mapping[str, Any]) -> None:
         """Write `scores.json`, whole or not at all."""

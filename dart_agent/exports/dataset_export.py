@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.recordings import RecordError, image_file, read_episode
+from dart_agent.episodes.episode_files import RecordError, image_file, read_episode
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import MissingDependencyError
 
@@ -26,7 +26,7 @@ def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
     """A `datasets.Dataset` of recorded episodes.
 
     Args:
-        directories: of episodes, as `dart_agent.episodes.recordings.find_episodes` finds them.
+        directories: of episodes, as `dart_agent.episodes.episode_files.find_episodes` finds them.
         cache: where `datasets` keeps what it makes on the way.
 
     Raises:

@@ -15,7 +15,7 @@ class Exporter(Protocol):
         """Write them, and say in a few words what was written.
 
         Args:
-            episodes: directories that `dart_agent.episodes.recordings.read_episode` reads; at least one.
+            episodes: directories that `dart_agent.episodes.episode_files.read_episode` reads; at least one.
             out: directory to write to, which need not exist.
 
         Raises:

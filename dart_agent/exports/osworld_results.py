@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.recordings import RecordError, image_file, read_episode
+from dart_agent.episodes.episode_files import RecordError, image_file, read_episode
 from dart_agent.episodes.screenshots import decode_image, encode_png
 from dart_agent.episodes.trajectory import Step, Trajectory
 
@@ -56,7 +56,7 @@ def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
     """Write recorded episodes in OSWorld's layout.
 
     Args:
-        directories: of episodes, as `dart_agent.episodes.recordings.find_episodes` finds them.
+        directories: of episodes, as `dart_agent.episodes.episode_files.find_episodes` finds them.
         out: OSWorld's `result_dir`; episodes that lie there already are written anew.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-from dart_agent.episodes.recordings import RecordError, find_episodes, image_file
+from dart_agent.episodes.episode_files import RecordError, find_episodes, image_file
 from dart_agent.episodes.trajectory import Step, Trajectory
 
 MAX_WIDTH = 1600

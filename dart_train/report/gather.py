@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.episodes.recordings import RecordError, episode_directory, image_file, read_episode
+from dart_agent.episodes.episode_files import RecordError, episode_directory, image_file, read_episode
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory import Step
 from dart_agent.evaluation.scores import wilson_interval

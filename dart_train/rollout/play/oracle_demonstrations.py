@@ -100,15 +100,15 @@ class DemonstrationStore:
         """All are to be played."""
         return {}
 
-    def recording(self, key: EpisodeKey) -> AbstractContextManager[Rollout]:
+    def recorder(self, key: EpisodeKey) -> AbstractContextManager[Rollout]:
         """An episode of the oracle."""
         return nullcontext(Rollout(self._assignments[key], SOURCE))
 
-    def finish(self, recording: Rollout, trajectory: Trajectory) -> None:
+    def finish(self, rollout: Rollout, trajectory: Trajectory) -> None:
         """Have a success recorded."""
         if (trajectory.score or 0.0) > 0.5:
-            recording.trajectory = trajectory
-            self._recorder.put(recording)
+            rollout.trajectory = trajectory
+            self._recorder.put(rollout)
             self.kept += 1
 
 

@@ -43,7 +43,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Rollout:
-    """One assignment and the trajectory that its playing leaves. It is the `Recording` of its own episode.
+    """One assignment and the trajectory that its playing leaves. It is the `EpisodeRecorder` of its own episode.
 
     Attributes:
         assignment: what is played.
@@ -99,7 +99,7 @@ class Rollout:
                 time_limit_s=limits.episode_s,
                 turn_limit_s=limits.turn_s,
                 pacing=pacing,
-                recording=self,
+                recorder=self,
                 on_phase=on_phase,
             )
         except UnknownTaskError:

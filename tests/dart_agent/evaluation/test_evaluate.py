@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
+from dart_agent.episodes.episode_files import find_episodes, read_episode
 from dart_agent.episodes.play import InMemory, play
-from dart_agent.episodes.recordings import find_episodes, read_episode
 from dart_agent.evaluation.evaluate import evaluate, evaluate_policy
 from dart_agent.evaluation.scores import score_task, total_score, wilson_interval
 from dart_agent.policies.oracle_policy import OraclePolicy
@@ -58,7 +58,7 @@ async def test_oracle_episode_with_hook(session):
             seen.append(step)
             return None
 
-    episode = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3, recording=Seeing())
+    episode = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3, recorder=Seeing())
     assert episode.success and not episode.lost_by and episode.steps == ()
     assert (episode.terminal, episode.num_actions, episode.score) == (TerminalState.DONE, 2, 1.0)
     assert [step.terminal for step in seen] == ["", ""]

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands.agent_cli import app
+from dart_agent.episodes.episode_files import RecordError, find_episodes, read_episode
 from dart_agent.episodes.play import lost_by
-from dart_agent.episodes.recordings import RecordError, find_episodes, read_episode
 from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_agent.evaluation.evaluate import evaluate
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of, read_outcomes

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation
+from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory
 from dart_agent.episodes.play import make_step
-from dart_agent.episodes.recordings import EpisodeWriter, RecordError, episode_directory
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dart_agent.episodes.episode_files import EpisodeWriter, episode_directory, read_episode
 from dart_agent.episodes.play import play
-from dart_agent.episodes.recordings import EpisodeWriter, episode_directory, read_episode
 from dart_agent.policies.human_policy import HumanDesk, HumanPolicy, open_human
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Click, Done, Drag, Fail, Press, Scroll, Type, Wait, action_to_dict
@@ -144,7 +144,7 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
 
         playing = asyncio.create_task(person())
         with EpisodeWriter(tmp_path, "fake/two-steps", 1, policy="human") as writer:
-            episode = writer.finish(await play(policy, session, "fake/two-steps", seed=1, recording=writer))
+            episode = writer.finish(await play(policy, session, "fake/two-steps", seed=1, recorder=writer))
         await playing
         assert await page.evaluate("location.hash") == "", "the key is out of sight"
     assert episode.success

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
-from dart_agent.episodes.recordings import episode_directory, read_episode
+from dart_agent.episodes.episode_files import episode_directory, read_episode
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "own_policy.md"

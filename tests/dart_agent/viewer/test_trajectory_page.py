@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.engines.base.engine import Generation, Prompt
+from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory, image_file, read_episode
 from dart_agent.episodes.play import make_step, play
-from dart_agent.episodes.recordings import EpisodeWriter, RecordError, episode_directory, image_file, read_episode
 from dart_agent.episodes.screenshots import image_hash
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
@@ -122,7 +122,7 @@ async def test_an_episode_with_its_end_is_one_file(tmp_path):
     async with Session() as session:
         with EpisodeWriter(tmp_path / "e", "fake/two-steps", 1, policy="oracle") as writer:
             policy = OraclePolicy(session.oracle)
-            writer.finish(await play(policy, session, "fake/two-steps", seed=1, recording=writer))
+            writer.finish(await play(policy, session, "fake/two-steps", seed=1, recorder=writer))
     html = show(tmp_path)
     assert html.count("data:image/webp;base64,") == 3 and "the end" in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "") and "https://" not in html

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.episodes.recordings import EpisodeWriter, episode_directory, image_file
+from dart_agent.episodes.episode_files import EpisodeWriter, episode_directory, image_file
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_gym.core import actions
 from dart_gym.core.outcomes import TerminalState

@@ -48,10 +48,10 @@ class RecordError(DartGymError):
 
 
 class EpisodeWriter:
-    """Writes one episode while it is played: a `Recording`, and a context manager.
+    """Writes one episode while it is played: an `EpisodeRecorder`, and a context manager.
 
         with EpisodeWriter(root, task_id, seed) as writer:
-            trajectory = await play(policy, session, task_id, seed=seed, recording=writer)
+            trajectory = await play(policy, session, task_id, seed=seed, recorder=writer)
             writer.finish(trajectory)
 
     Without `finish` (a killed process, an error) the directory keeps its partial name.

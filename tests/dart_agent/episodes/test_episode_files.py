@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dart_agent.engines.base.engine import Generation, Prompt
-from dart_agent.episodes.play import make_step, play
-from dart_agent.episodes.recordings import (
+from dart_agent.episodes.episode_files import (
     EpisodeWriter,
     RecordError,
     episode_directory,
@@ -24,6 +23,7 @@ from dart_agent.episodes.recordings import (
     image_file,
     read_episode,
 )
+from dart_agent.episodes.play import make_step, play
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import episode_name, pack_trajectory, unpack_trajectory
@@ -51,7 +51,7 @@ async def test_an_episode_and_its_record(tmp_path):
     assert directory == tmp_path / "trajectories/fake+two-steps.s3"
     async with Session() as session:
         with EpisodeWriter(tmp_path, "fake/two-steps", 3, policy="oracle", app="fake") as writer:
-            episode = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3, recording=writer)
+            episode = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3, recorder=writer)
             [partial] = find_episodes(tmp_path, partial=True)
             begun = read_episode(partial)
             assert (begun.terminal, begun.lost_by) == (TerminalState.INTERRUPTED, "stop")
@@ -78,7 +78,7 @@ async def test_the_screenshots_of_a_record_are_what_was_seen(tmp_path):
         kept = await play(OraclePolicy(session.oracle), session, "fake/two-steps", seed=3)
         with EpisodeWriter(tmp_path, "fake/two-steps", 3) as writer:
             policy = OraclePolicy(session.oracle)
-            writer.finish(await play(policy, session, "fake/two-steps", seed=3, recording=writer))
+            writer.finish(await play(policy, session, "fake/two-steps", seed=3, recorder=writer))
     directory = episode_directory(tmp_path, "fake/two-steps", 3)
     for own, stored in zip(kept.steps, read_episode(directory).steps, strict=True):
         assert np.array_equal(own.pixels.screen, decode_image(image_file(directory, stored.screenshot).read_bytes()))
@@ -181,8 +181,8 @@ def test_what_a_killed_process_wrote_is_readable(tmp_path):
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from dart_agent.episodes.recordings import EpisodeWriter
-from tests.dart_agent.episodes.test_recordings import TASK, step
+from dart_agent.episodes.episode_files import EpisodeWriter
+from tests.dart_agent.episodes.test_episode_files import TASK, step
 with EpisodeWriter(Path({str(tmp_path)!r}), "t/x", 0) as writer:
     writer.begin(TASK)
     for n in range(10**6):
