@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.bar import Bar
@@ -17,13 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from dart_agent.models.model_tokens import ModelTokens
-from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
+from dart_train.commands.options import on_run
 from dart_train.core.train_errors import DataError
 from dart_train.data.insight.status import Held, Status
 from dart_train.data.maintenance.integrity_check import HARMLESS, CheckReport, check_run, unopened
 from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
 from dart_train.data.maintenance.retention import Collection, collect
 from dart_train.data.store.schema import Provenance
+
+if TYPE_CHECKING:
+    from dart_train.modules.module_context import ModuleContext
 
 FINDINGS_SHOWN = 30
 BAR_WIDTH = 24
@@ -37,15 +40,13 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@on_run()
 def status(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    context: ModuleContext,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object instead of tables")] = False,
 ) -> None:
     """Show queue, groups in the making, staleness, success by task, pool and what was dropped, and say why."""
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+    with context.open_data() as data:
         now = data.status()
     if as_json:
         shown = {"census": now.census.parts(), "newest_version": now.newest_version, "diagnosis": now.diagnosis}
@@ -163,15 +164,13 @@ def _pool(now: Status) -> Table:
     return table
 
 
+@on_run()
 def gc(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    context: ModuleContext,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be done")] = False,
 ) -> None:
     """Clear away what crashes left and what `data.retention` gives up."""
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+    with context.open_data() as data:
         result = collect(data, context.config.data.retention, dry_run=dry_run)
     show_collection(result, Console(), dry_run=dry_run)
 
@@ -198,21 +197,18 @@ def show_collection(result: Collection, console: Console, *, dry_run: bool = Fal
         console.print(Text(problem, "yellow"))
 
 
+@on_run()
 def check(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    context: ModuleContext,
     quick: Annotated[bool, typer.Option("--quick", help="do not read the pixels of screenshots")] = False,
     repair: Annotated[bool, typer.Option("--repair", help="give up what is damaged, record what has no row")] = False,
 ) -> None:
     """See whether database and files are whole and agree; exit status 3 if they do not."""
-    with module_context(config, overrides, name, runs_dir) as context:
-        try:
-            with context.open_data() as data:
-                report = check_run(data, pixels=not quick, repair=repair)
-        except DataError as error:
-            report = unopened(error, str(context.run.root))
+    try:
+        with context.open_data() as data:
+            report = check_run(data, pixels=not quick, repair=repair)
+    except DataError as error:
+        report = unopened(error, str(context.run.root))
     show_findings(report, Console())
     if not report.whole and not repair:
         raise typer.Exit(DAMAGED)
@@ -236,11 +232,9 @@ def show_findings(report: CheckReport, console: Console) -> None:
     console.print(f"{report.trajectories} trajectories and {report.images} screenshots looked at: {verdict}{mended}")
 
 
+@on_run()
 def pool(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    context: ModuleContext,
     source: Annotated[
         str | None, typer.Option("--from", metavar="RUN", help="a run's directory or URL, for its successes")
     ] = None,
@@ -252,7 +246,7 @@ def pool(
 ) -> None:
     """Show what the experience pool holds, after importing the successes of another run into it."""
     console = Console()
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as data:
+    with context.open_data() as data:
         fill_pool(data)
         if source is not None:
             tokens = ModelTokens.load(context.run.checkpoint(0)) if hint_marker else None

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from dart_train.commands import data_care_commands
-from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, module_context
+from dart_train.commands.options import DEFAULT_RUNS_DIR, Name, Overrides, RunsDir, module_context, on_run
 from dart_train.config.run_config import ConfigError
 from dart_train.data.store.schema import REVISION
 from dart_train.data.store.sql_store import Store
+
+if TYPE_CHECKING:
+    from dart_train.modules.module_context import ModuleContext
 
 URL_VARIABLE = "DART_DATA_URL"
 
@@ -38,13 +41,12 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archiv
 
 
 @app.command()
-def serve(
-    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
-) -> None:
+@on_run()
+def serve(context: ModuleContext) -> None:
     """Be the data manager's process: expire, return leases, keep statistics. `dart-train data CONFIG` is the same."""
     from dart_train.data.maintenance.data_service import run_data_service
 
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+    with context.open_data() as manager:
         run_data_service(
             manager,
             context.run.metrics("data"),
@@ -79,33 +81,29 @@ def init(
 
 
 @app.command("export")
+@on_run()
 def export_(
-    config: ConfigPath,
+    context: ModuleContext,
     file: FileArgument,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
     """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
     from dart_train.data.maintenance.transfer import export_run
 
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+    with context.open_data() as manager:
         done = export_run(manager, file)
     say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
 
 
 @app.command("import")
+@on_run()
 def import_(
-    config: ConfigPath,
+    context: ModuleContext,
     file: FileArgument,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
     """Read such an archive into a run that has no rows yet; its name and its database may be others."""
     from dart_train.data.maintenance.transfer import import_run
 
-    with module_context(config, overrides, name, runs_dir) as context, context.open_data() as manager:
+    with context.open_data() as manager:
         done = import_run(manager, file)
     say(f"{file}: {sum(done.rows.values())} rows, {done.trajectories} trajectories, {done.images} screenshots")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -35,7 +36,11 @@ def load(config: Path, overrides: list[str] | None, name: str | None) -> RunConf
 
 @contextlib.contextmanager
 def module_context(
-    config: Path, overrides: list[str] | None, name: str | None, runs_dir: Path, url: str | None = None
+    config: ConfigPath,
+    overrides: Overrides = None,
+    name: Name = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    url: Url = None,
 ) -> Iterator[ModuleContext]:
     """What a module needs; what the file system does to it meanwhile is explained."""
     from dart_train.launch.pipeline import open_run
@@ -49,3 +54,33 @@ def module_context(
         if url is not None:
             loaded = loaded.model_copy(update={"cluster": loaded.cluster.model_copy(update={"url": url})})
         yield ModuleContext(loaded, run)
+
+
+def on_run(*, url: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command, whose first parameter is a `ModuleContext`, the options of `module_context` before its own.
+
+    Args:
+        url: whether it needs desktops, so that `--url` may name another cluster.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared, own = _parameters(module_context)[: 5 if url else 4], _parameters(command)[1:]
+
+        def wrapper(**given: Any) -> None:
+            with module_context(**{option.name: given.pop(option.name) for option in shared}) as context:
+                command(context, **given)
+
+        wrapper.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+        wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+        return wrapper
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters with evaluated annotations."""
+    hints = get_type_hints(inspect.unwrap(function), localns={"ModuleContext": Any}, include_extras=True)
+    return [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,19 +15,13 @@ from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import exit_status
 from dart_train.commands.data_commands import app as data_app
-from dart_train.commands.options import (
-    DEFAULT_RUNS_DIR,
-    ConfigPath,
-    Name,
-    Overrides,
-    RunsDir,
-    Url,
-    load,
-    module_context,
-)
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, load, on_run
 from dart_train.config.run_config import dump_config
 from dart_train.core.train_errors import DartTrainError, Interrupted
 from dart_train.run.run_directory import explained_file_errors
+
+if TYPE_CHECKING:
+    from dart_train.modules.module_context import ModuleContext
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
@@ -75,55 +69,41 @@ def controls(
 
 
 @app.command()
-def prepare(
-    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
-) -> None:
+@on_run()
+def prepare(context: ModuleContext) -> None:
     """Place the model that the run starts from and publish it as version 0."""
     from dart_train.modules import prepare as command
 
-    with module_context(config, overrides, name, runs_dir) as context:
-        command.main(context)
+    command.main(context)
 
 
 @app.command()
-def demonstrate(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    url: Url = None,
-) -> None:
+@on_run(url=True)
+def demonstrate(context: ModuleContext) -> None:
     """Record demonstrations by the scripted oracles."""
     from dart_train.modules import demonstrate as command
 
-    with module_context(config, overrides, name, runs_dir, url) as context:
-        command.main(context)
+    command.main(context)
 
 
 @app.command()
+@on_run()
 def warmup(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    context: ModuleContext,
     continue_to: Annotated[Path | None, typer.Option(help="go on from the warm start and save here instead")] = None,
     seconds: Annotated[float | None, typer.Option(help="with --continue-to: how long")] = None,
 ) -> None:
     """Train on the demonstrations and publish version 1."""
     from dart_train.modules import warmup as command
 
-    with module_context(config, overrides, name, runs_dir) as context:
-        command.main(context, continue_to=continue_to, seconds=seconds)
+    command.main(context, continue_to=continue_to, seconds=seconds)
 
 
 @app.command()
+@on_run(url=True)
 def evaluate(
-    config: ConfigPath,
+    context: ModuleContext,
     label: Annotated[str, typer.Option(help="name of the evaluation: eval/LABEL/scores.json")],
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    url: Url = None,
     version: Annotated[int | None, typer.Option(help="published version; the newest if not given")] = None,
     model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
     trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
@@ -133,64 +113,46 @@ def evaluate(
     from dart_train.modules import evaluate_version as command
 
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
-    with module_context(config, overrides, name, runs_dir, url) as context:
-        command.main(context, label=label, trained_only=trained_only, **chosen)
+    command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
 @app.command("constant-click")
-def constant_click(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    url: Url = None,
-) -> None:
+@on_run(url=True)
+def constant_click(context: ModuleContext) -> None:
     """Measure the best constant click of every trained task."""
     from dart_train.modules import constant_click as command
 
-    with module_context(config, overrides, name, runs_dir, url) as context:
-        command.main(context)
+    command.main(context)
 
 
 @app.command()
+@on_run(url=True)
 def rollout(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    url: Url = None,
+    context: ModuleContext,
     plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.modules import rollout as command
 
-    with module_context(config, overrides, name, runs_dir, url) as context:
-        command.main(context, plain=plain)
+    command.main(context, plain=plain)
 
 
 @app.command()
-def learn(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    name: Name = None,
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-) -> None:
+@on_run()
+def learn(context: ModuleContext) -> None:
     """Train on leased groups and publish versions."""
     from dart_train.modules import learn as command
 
-    with module_context(config, overrides, name, runs_dir) as context:
-        command.main(context)
+    command.main(context)
 
 
 @app.command()
-def report(
-    config: ConfigPath, overrides: Overrides = None, name: Name = None, runs_dir: RunsDir = DEFAULT_RUNS_DIR
-) -> None:
+@on_run()
+def report(context: ModuleContext) -> None:
     """Write report.html and report.json of a run, also while it goes on."""
     from dart_train.modules import write_report as command
 
-    with module_context(config, overrides, name, runs_dir) as context:
-        command.main(context)
+    command.main(context)
 
 
 def main() -> None:
