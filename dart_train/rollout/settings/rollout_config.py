@@ -67,7 +67,7 @@ class EngineConfig(Section):
         "ws+unix://), vLLM's (http://). They are never restarted from here; rollout services with one "
         "database may share them, and update them one at a time.",
     )
-    images: int = Field(default=5, ge=1, description="most screenshots of a prompt")
+    images: int = Field(default=5, ge=1, description="Most screenshots of a prompt.")
     request_timeout_s: float = Field(
         60.0, gt=0, description="Seconds after which a replica that has not answered a request counts as dead."
     )

@@ -47,7 +47,7 @@ def test_shipped_files_are_valid(path: Path):
     [
         {"rolout": {}},
         {"rollout": {"tasks": ["a"], "slots": 2}},
-        {"trainer": {"loss_type": "grp"}},
+        {"trainer": {"tis_mode": "icepop"}},
         {"trainer": {"epsilon": 2}},
         {"data": {"image_format": "jpeg"}},
     ],
