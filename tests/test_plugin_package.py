@@ -69,10 +69,10 @@ print(point.parse("click", (112, 112)).errors[0].reason)
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_run_trains_with_all_of_it(environment, tmp_path):
     command = (sys.executable, "-m", "dart_train", "run", PACKAGE / "squares.yaml", "--runs-dir", tmp_path, "--plain")
-    call(environment, *command, timeout=380.0)
+    call(environment, *command, timeout=580.0)
     steps = list(read_metrics(tmp_path / "squares" / "metrics" / "trainer.jsonl"))
     assert steps and all("spread" in step for step in steps), "the loss was not used"
     database = next((tmp_path / "squares" / "data").glob("*.sqlite*"))

@@ -168,7 +168,7 @@ def child_environment(environment: Mapping[str, str] | None = None) -> dict[str,
     values = dict(os.environ if environment is None else environment)
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     own |= {os.path.join(path, "lib-dynload") for path in own}
-    paths = [os.path.abspath(path) for path in sys.path if path not in own and not path.endswith(".zip")]
+    paths = [os.path.abspath(path) for path in sys.path if path not in own and os.path.exists(path or ".")]
     given = values.get("PYTHONPATH", "").split(os.pathsep)
     values["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*paths, *filter(None, given)]))
     return values
