@@ -34,8 +34,11 @@ def takes(
         run_fields: what it reads there; a file of its own may hold all fields, not below a key.
         leave_out: fields that the command has options of its own for.
     """
-    fields = {name: field for name, field in section.model_fields.items() if not field.exclude}
-    optional = [_parameter(name, field) for name, field in fields.items() if name not in set(leave_out)]
+    own_options = set(leave_out)
+    fields = {
+        name: field for name, field in section.model_fields.items() if not field.exclude and name not in own_options
+    }
+    optional = [_parameter(name, field) for name, field in fields.items()]
     text = f"YAML file with these settings by name, or a run's configuration: its `{of_run}`."
     optional.append(_option("config", Path | None, "--config", text))
 

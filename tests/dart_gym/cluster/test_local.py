@@ -34,7 +34,7 @@ async def test_it_starts_serves_and_leaves_nothing():
 
 
 async def test_a_server_that_does_not_start_says_why():
-    with pytest.raises(ClusterError, match="desktops must be at least 1"):
+    with pytest.raises(ClusterError, match="desktops: input should be greater than or equal to 1"):
         await LocalCluster(desktops=0).start()
 
 
