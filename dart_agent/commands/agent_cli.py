@@ -126,11 +126,9 @@ def evaluate_command(
     tasks: Annotated[list[str] | None, typer.Argument(help="Task ids, suites, paths of OSWorld JSONs.")] = None,
     suites: Annotated[list[str] | None, typer.Option("--suite", help="The same, as options.")] = None,
     policy: Policy = "random",
-    episodes: Annotated[int, typer.Option("--episodes", "--n", "-n", min=1, help="Per task.")] = 10,
+    episodes: Annotated[int, typer.Option("--n", min=1, help="Episodes per task.")] = 10,
     first_seed: Annotated[int, typer.Option(min=0, help="Seeds first_seed, first_seed + 1, ...")] = 0,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "--parallel", min=1, help="Desktops at the same time.")
-    ] = 2,
+    concurrency: Annotated[int, typer.Option("--parallel", min=1, help="Desktops at the same time.")] = 2,
     k: Annotated[int | None, typer.Option("--k", min=1, help="Of pass@k; the number of episodes without it.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Record every episode here; the same command again goes on where it stopped.")
@@ -154,7 +152,7 @@ def evaluate_command(
     if not chosen:
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
-        raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --episodes from {episodes}")
+        raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --n from {episodes}")
     options = PolicyOptions(
         policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
     )

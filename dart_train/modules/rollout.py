@@ -55,7 +55,7 @@ def main(context: ModuleContext, *, plain: bool = False) -> None:
         service = RolloutService(
             config,
             data,
-            cluster_url=context.url,
+            url=context.url,
             token=context.config.cluster.token(),
             weights=Weights(newest.path, newest.version),
             make_policy=make_policy(newest.path, context.config.agent, config.sampling),

@@ -83,7 +83,7 @@ class RolloutService:
     Args:
         config: what to play and how.
         data: the run's data manager.
-        cluster_url: of the environment cluster.
+        url: address of the environment cluster.
         weights: what the engines start with.
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
@@ -96,7 +96,7 @@ class RolloutService:
         config: RolloutConfig,
         data: Recording,
         *,
-        cluster_url: str,
+        url: str,
         weights: Weights,
         make_policy: Callable[[Engine], Policy],
         metrics: MetricsLog | None = None,
@@ -108,7 +108,7 @@ class RolloutService:
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
         settings = ClientSettings(reconnect_s=min(RECONNECT_S, config.unavailable_timeout_s), name="rollout")
-        self._client = ClusterClient(cluster_url, token=token, settings=settings)
+        self._client = ClusterClient(url, token=token, settings=settings)
         self._weights, self._make_policy = weights, make_policy
         self._metrics, self._log_dir = metrics, log_dir
         self._stop = asyncio.Event()

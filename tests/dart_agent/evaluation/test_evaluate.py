@@ -204,7 +204,7 @@ def test_run_command():
 @pytest.mark.process
 def test_eval_command(tmp_path):
     path = tmp_path / "scores.json"
-    result = invoke("eval", "fake", "--policy", "oracle", "--episodes", "2", "--json", str(path))
+    result = invoke("eval", "fake", "--policy", "oracle", "--n", "2", "--json", str(path))
     assert result.exit_code == 0
     scores = json.loads(path.read_text())["scores"]
     assert [(score["task_id"], score["successes"]) for score in scores] == [*((task, 2) for task in TASKS), ("all", 4)]

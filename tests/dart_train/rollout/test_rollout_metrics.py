@@ -28,7 +28,7 @@ async def figures(cluster_url, sockets, data, make_policy):
     engine = EngineServer(EchoEngine("echo", "", 0, 0.001, CLICK))
     async with engine.listening(f"ws+unix://{sockets / 'e.sock'}") as url:
         service = RolloutService(
-            config_of(url, budget_rollouts=16), data, cluster_url=cluster_url, weights=Weights("", 0),
+            config_of(url, budget_rollouts=16), data, url=cluster_url, weights=Weights("", 0),
             make_policy=make_policy,
         )  # fmt: skip
         await service.run()

@@ -48,7 +48,7 @@ async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
     config = config_of(echo_url, budget_rollouts=64, metrics_interval_s=0.2)
     metrics = MetricsLog(tmp_path / "metrics" / "rollout.jsonl")
     service = RolloutService(
-        config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy, metrics=metrics
+        config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy, metrics=metrics
     )
     summary = await service.run()
     assert summary.rollouts == 64 and summary.lost == 0 and summary.actions >= 64
@@ -76,7 +76,7 @@ async def test_plays_its_budget_in_complete_groups_and_records_what_was_sampled(
 async def test_a_second_life_continues_the_count(cluster_url, echo_url, data, make_policy):
     for budget, expected in ((10, 8), (20, 20)):
         config = config_of(echo_url, budget_rollouts=budget)
-        service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+        service = RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
         assert (await service.run()).rollouts == expected
     groups = groups_of(data)
     assert sorted(map(len, groups.values())) == [4] * 5
@@ -87,7 +87,7 @@ async def test_responses_without_an_action_are_recorded_as_parse_errors(cluster_
     engine = EchoEngine("echo", "", 0, 0.001, "I do not know.")
     async with EngineServer(engine).listening(f"ws+unix://{sockets / 'dumb.sock'}") as url:
         config = config_of(url, budget_rollouts=8)
-        service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+        service = RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
         summary = await service.run()
     assert summary.terminals == {"parse_error": 8} and summary.rollouts == 8
     for trajectory in data.trajectories():
@@ -116,7 +116,7 @@ async def test_survives_the_loss_of_the_cluster(sockets, data, make_policy):
     engine = HeldEngine(30)  # so the cluster goes away amid episodes, however fast they are
     async with EngineServer(engine).listening(f"ws+unix://{sockets / 'echo.sock'}") as engine_url:
         config = config_of(engine_url, budget_rollouts=60)
-        service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+        service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
         server = ClusterServer(settings)
         await server.start()
         run = asyncio.create_task(service.run())
@@ -134,7 +134,7 @@ async def test_survives_the_loss_of_the_cluster(sockets, data, make_policy):
 async def test_gives_up_on_a_cluster_that_stays_away(sockets, echo_url, data, make_policy):
     config = config_of(echo_url, unavailable_timeout_s=0.1)
     url = f"ws+unix://{sockets / 'nobody.sock'}"
-    service = RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+    service = RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
     with pytest.raises(ClusterError, match="is `dart-gym serve` running"):
         await service.run()
 
@@ -159,9 +159,7 @@ def flaky(data: DataManager, away: int) -> FlakyData:
 
 async def test_waits_for_a_database_that_is_away(cluster_url, echo_url, data, make_policy, caplog):
     config = config_of(echo_url, budget_rollouts=32, max_unrecorded=8)
-    service = RolloutService(
-        config, flaky(data, 3), cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
-    )
+    service = RolloutService(config, flaky(data, 3), url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
     most_waiting = 0
 
     async def watch() -> None:
@@ -181,7 +179,7 @@ async def test_waits_for_a_database_that_is_away(cluster_url, echo_url, data, ma
 async def test_ends_with_the_error_when_the_database_stays_away(cluster_url, echo_url, data, make_policy):
     config = config_of(echo_url, unavailable_timeout_s=0.3)
     service = RolloutService(
-        config, flaky(data, 10_000), cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+        config, flaky(data, 10_000), url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
     with pytest.raises(DatabaseGoneError):
         await service.run()
@@ -189,14 +187,14 @@ async def test_ends_with_the_error_when_the_database_stays_away(cluster_url, ech
 
 async def test_an_unknown_task_ends_the_service_at_once(cluster_url, echo_url, data, make_policy):
     config = config_of(echo_url, tasks=("fake/click-buton",))
-    service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+    service = RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
     with pytest.raises(UnknownTaskError, match="click-button"):
         await service.run()
 
 
 async def test_stops_within_seconds_and_leaves_no_thread(cluster_url, echo_url, data, make_policy):
     service = RolloutService(
-        config_of(echo_url), data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+        config_of(echo_url), data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
     run = asyncio.create_task(service.run())
     await until(lambda: service.scheduler.completed > 10)
@@ -211,7 +209,7 @@ async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, m
     behind = data.config.model_copy(update={"batch_groups": 2, "batches_ahead": 1.0})
     manager = DataManager(data.store, data.files, data.run_id, behind)
     service = RolloutService(
-        config_of(echo_url), manager, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+        config_of(echo_url), manager, url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
     run = asyncio.create_task(service.run())
     await until(lambda: manager.ready()[1] >= 8 and service.scheduler.running == 0)
@@ -236,9 +234,7 @@ async def test_with_a_model_updates_weights_and_survives_kill_of_a_replica(
 ):
     data.publish(1, model_dir, "initial")
     config = config_of(tasks=("fake/click-button",))
-    service = RolloutService(
-        config, data, cluster_url=cluster_url, weights=Weights(str(model_dir), 1), make_policy=make_policy
-    )
+    service = RolloutService(config, data, url=cluster_url, weights=Weights(str(model_dir), 1), make_policy=make_policy)
     run = asyncio.create_task(service.run())
     await until(lambda: service.scheduler.completed >= 20)
     pool = service._pool

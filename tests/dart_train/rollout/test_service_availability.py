@@ -44,7 +44,7 @@ def start_service(data, make_policy, sockets: Path, **settings) -> RolloutServic
     """Against `gym.sock` and `echo.sock`, with a budget that is far away until it is set."""
     config = config_of(f"ws+unix://{sockets / 'echo.sock'}", **settings)
     url = f"ws+unix://{sockets / 'gym.sock'}"
-    return RolloutService(config, data, cluster_url=url, weights=Weights("", 0), make_policy=make_policy)
+    return RolloutService(config, data, url=url, weights=Weights("", 0), make_policy=make_policy)
 
 
 def spend(service: RolloutService, more: int = 24) -> int:

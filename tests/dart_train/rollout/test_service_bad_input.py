@@ -37,7 +37,7 @@ async def echo_url(sockets: Path):
 
 
 def service_of(config, data: DataManager, cluster_url: str, make_policy) -> RolloutService:
-    return RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+    return RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
 
 
 @pytest.mark.parametrize("task", [broken_suite.CRASH, broken_suite.SETUP])
@@ -186,7 +186,7 @@ async def main():
     async with (ClusterServer(ServerSettings(listen=gym, desktops=4)),
                 EngineServer(EchoEngine("echo", "", 0, 0.001, CLICK)).listening(f"ws+unix://{here}/e.sock") as url):
         with DataManager.open(f"sqlite:///{disk}/data/dart.sqlite", disk / "data", "run", config=curation) as data:
-            service = RolloutService(config_of(url, metrics_interval_s=0.05), data, cluster_url=gym,
+            service = RolloutService(config_of(url, metrics_interval_s=0.05), data, url=gym,
                                      weights=Weights("", 0), make_policy=policy,
                                      metrics=MetricsLog(disk / "metrics.jsonl"))
             run = asyncio.create_task(service.run())

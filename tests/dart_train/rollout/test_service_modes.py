@@ -92,7 +92,7 @@ async def run(service: RolloutService, data: DataManager, weights: Path, seen: C
 async def test_batch_wise_rollouts_are_on_policy(cluster_url, echo_urls, open_data, make_policy, weights_dir):
     data = open_data()
     service = RolloutService(
-        config_of(echo_urls, Mode.BATCH), data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+        config_of(echo_urls, Mode.BATCH), data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
     running: list[int] = []
     trained = await run(service, data, weights_dir, lambda: running.append(service.scheduler.running))
@@ -108,7 +108,7 @@ async def test_the_other_modes_do_not_wait_for_the_trainer(
 ):
     data = open_data(max_staleness=None, batches_ahead=None)
     service = RolloutService(
-        config_of(echo_urls, mode), data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy
+        config_of(echo_urls, mode), data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy
     )
     assert (await service.run()).rollouts == BATCHES * BATCH_GROUPS * GROUP_SIZE  # nobody trains
     assert data.ready()[0] == BATCHES * BATCH_GROUPS
@@ -119,7 +119,7 @@ async def test_an_over_provisioned_batch_goes_on_into_the_next(
 ):
     data = open_data(max_staleness=1)
     config = config_of(echo_urls, Mode.BATCH, over_provision=1.5)
-    service = RolloutService(config, data, cluster_url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+    service = RolloutService(config, data, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
     trained = await run(service, data, weights_dir, lambda: None)
     for number, batch in enumerate(trained):
         versions = {version for trajectory in batch for step in trajectory.steps for version in step.version}
@@ -132,6 +132,6 @@ def test_a_surplus_that_could_not_be_carried_over_is_a_configuration_error(echo_
     config = config_of(echo_urls, Mode.BATCH, over_provision=1.5)
     with pytest.raises(ConfigurationError, match="max_staleness: over_provision above 1"):
         RolloutService(
-            config, open_data(max_staleness=0), cluster_url="ws://localhost:1", weights=Weights("", 0),
+            config, open_data(max_staleness=0), url="ws://localhost:1", weights=Weights("", 0),
             make_policy=make_policy,
         )  # fmt: skip
