@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,17 +45,19 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="a tar archiv
 @on_run()
 def serve(context: ModuleContext) -> None:
     """Be the data manager's process: expire, return leases, keep statistics. `dart-train data CONFIG` is the same."""
-    from dart_train.data.maintenance.data_service import run_data_service
+    from dart_train.core.metrics_log import MetricsLog
+    from dart_train.data.maintenance.data_service import DataService, run_data_service
 
-    with context.open_data() as manager:
-        run_data_service(
+    settings = context.config.data
+    with context.open_data() as manager, contextlib.closing(MetricsLog(context.run.metrics("data"))) as metrics:
+        service = DataService(
             manager,
-            context.run.metrics("data"),
+            metrics,
             slots=context.config.rollout.workers,
-            retention=context.config.data.retention,
-            sweep_interval_s=context.config.data.sweep_interval_s,
-            unavailable_timeout_s=context.config.data.unavailable_timeout_s,
+            retention=settings.retention,
+            unavailable_timeout_s=settings.unavailable_timeout_s,
         )
+        run_data_service(service, settings.sweep_interval_s)
 
 
 @app.command()

@@ -16,19 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-def areal_capacity(*, version: int, accepted: int, running: int, batch_size: int, max_staleness: int) -> int:
-    """Return how many more rollouts AReaL would start; negative when there are too many already.
-
-    Args:
-        version: of the weights now, 0 at first, one more with every batch.
-        accepted: rollouts that came back since the start of the run and were not filtered out.
-        running: rollouts that have begun.
-        batch_size: rollouts in a batch.
-        max_staleness: versions that a rollout's weights may lie behind those that it is trained into.
-    """
-    return (max_staleness + version + 1) * batch_size - (accepted + running)
-
-
 @dataclass(frozen=True, slots=True)
 class Backlog:
     """What lies between rollouts and trainer, in trajectories.
@@ -37,29 +24,11 @@ class Backlog:
         ready: in groups that can be leased now.
         leased: with a trainer.
         running: episodes that have begun.
-        task_ready: groups of the task in question that wait already.
     """
 
     ready: int
     leased: int
     running: int
-    task_ready: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Whether another group of a task may start.
-
-    Attributes:
-        room: how many more rollouts may start; None: any number.
-        reason: why not, in words; "" if it may.
-    """
-
-    room: int | None
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return not self.reason
 
 
 def capacity(
@@ -70,7 +39,7 @@ def capacity(
     Args:
         backlog: what waits, is leased, and runs.
         batch_size: trajectories in a batch.
-        max_staleness: the window of `areal_capacity`; None: no limit.
+        max_staleness: versions that a rollout may lie behind those that it is trained into; None: no limit.
         batches_ahead: how many batches may wait or run, to save desktops rather than for freshness; None: no limit.
     """
     rooms = []
@@ -81,43 +50,15 @@ def capacity(
     return min(rooms, default=None)
 
 
-def crowded(backlog: Backlog, *, batch_size: int, task_groups_ahead: int | None) -> bool:
+def crowded(ready: int, task_groups: int, *, batch_size: int, task_groups_ahead: int | None) -> bool:
     """Whether so many groups of a task wait that others should go first.
 
     While less than a batch waits, no task is refused: all of them could be, and the trainer would wait for ever.
 
     Args:
-        backlog: what waits.
+        ready: trajectories in groups that can be leased now.
+        task_groups: groups of the task that can be leased now.
         batch_size: trajectories in a batch.
         task_groups_ahead: groups of one task that may wait; None: no limit.
     """
-    return task_groups_ahead is not None and backlog.ready >= batch_size and backlog.task_ready >= task_groups_ahead
-
-
-def admission(
-    backlog: Backlog,
-    *,
-    batch_size: int,
-    max_staleness: int | None,
-    batches_ahead: float | None,
-    task_groups_ahead: int | None = None,
-) -> Admission:
-    """Decide whether another group may start.
-
-    Args:
-        backlog: what waits, is leased, and runs.
-        batch_size: trajectories in a batch.
-        max_staleness: as for `capacity`.
-        batches_ahead: as for `capacity`.
-        task_groups_ahead: as for `crowded`.
-    """
-    room = capacity(backlog, batch_size=batch_size, max_staleness=max_staleness, batches_ahead=batches_ahead)
-    if room is not None and room <= 0:
-        return Admission(
-            room,
-            f"the trainer is behind: {backlog.ready} trajectories wait, {backlog.leased} are leased, {backlog.running} "
-            f"run, {-room} more than it can use while they are fresh",
-        )
-    if crowded(backlog, batch_size=batch_size, task_groups_ahead=task_groups_ahead):
-        return Admission(room, f"{backlog.task_ready} groups of this task wait already, {task_groups_ahead} may")
-    return Admission(room)
+    return task_groups_ahead is not None and ready >= batch_size and task_groups >= task_groups_ahead

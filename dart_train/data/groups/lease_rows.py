@@ -109,13 +109,10 @@ def _dead(run_id: str, moment: float) -> sa.Select:
 # What can be leased
 
 
-def count_ready(
-    connection: sa.Connection, run_id: str, oldest: int | None, task_id: str | None = None
-) -> tuple[int, int]:
-    """Return how many groups (of a task) could be leased now, and how many trajectories they hold."""
+def count_ready(connection: sa.Connection, run_id: str, oldest: int | None) -> tuple[int, int]:
+    """Return how many groups could be leased now, and how many trajectories they hold."""
     query = sa.select(sa.func.count(_group.id), sa.func.coalesce(sa.func.sum(_group.members), 0))
-    query = query.where(_ready(run_id, oldest))
-    row = connection.execute(query if task_id is None else query.where(_group.task_id == task_id)).one()
+    row = connection.execute(query.where(_ready(run_id, oldest))).one()
     return int(row[0]), int(row[1])
 
 

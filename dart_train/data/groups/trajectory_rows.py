@@ -130,6 +130,29 @@ def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, diges
     return RolloutState(row.state)
 
 
+def list_stored(
+    connection: sa.Connection, run_id: str, source: str | None = None, state: RolloutState | None = None
+) -> list[str]:
+    """Return the ids of a run's trajectories that have files, in the order of their recording.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        source: only those from there; None for all.
+        state: only those that stand there; None for all.
+    """
+    meta = rollout_meta.c
+    query = (
+        sa.select(meta.trajectory_id)
+        .join(rollout_run, rollout_run.c.id == meta.rollout_id)
+        .where(meta.run_id == run_id, rollout_run.c.split_dir.is_not(None))  # else retention removed the files
+    )
+    for column, value in ((meta.source, source), (meta.state, state)):
+        if value is not None:
+            query = query.where(column == str(value))
+    return list(connection.execute(query.order_by(meta.rollout_id)).scalars())
+
+
 def insert_trajectory(
     connection: sa.Connection,
     run_id: str,

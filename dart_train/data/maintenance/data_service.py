@@ -17,8 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from types import FrameType
 
 from dart_train.core.availability import Availability
 from dart_train.core.metrics_log import MetricsLog
@@ -157,49 +155,22 @@ class DataService:
             self._metrics.write(**self.figures())
 
 
-def run_data_service(
-    data: DataManager,
-    metrics_path: str | Path | None = None,
-    *,
-    slots: int | None = None,
-    retention: RetentionConfig | None = None,
-    sweep_interval_s: float = 0.5,
-    metrics_interval_s: float = 1.0,
-    unavailable_timeout_s: float = 300.0,
-) -> None:
+def run_data_service(service: DataService, sweep_interval_s: float = 0.5) -> None:
     """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
 
     Args:
-        data: the run.
-        metrics_path: file of JSON lines, such as `metrics/data.jsonl`.
-        slots: desktops of the run, for their utilisation.
-        retention: what is cleared away, and how often; by default nothing.
-        sweep_interval_s: between two turns.
-        metrics_interval_s: between two lines of metrics.
-        unavailable_timeout_s: how long the database may be away, or its disk full.
+        service: what takes the turns.
+        sweep_interval_s: seconds between two turns.
 
     Raises:
         DataError: the database or disk failed; the message says what to do.
     """
     stop = threading.Event()
-
-    def on_signal(signum: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    metrics = MetricsLog(metrics_path) if metrics_path is not None else None
+    previous = {
+        number: signal.signal(number, lambda signum, frame: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
-        service = DataService(
-            data,
-            metrics,
-            slots=slots,
-            retention=retention,
-            metrics_interval_s=metrics_interval_s,
-            unavailable_timeout_s=unavailable_timeout_s,
-        )
         service.run(stop, sweep_interval_s)
     finally:
-        if metrics is not None:
-            metrics.close()
         for number, handler in previous.items():
             signal.signal(number, handler)

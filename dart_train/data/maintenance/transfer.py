@@ -74,7 +74,7 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
     with tarfile.open(partial, "w") as archive:
         rows = data.store.read(lambda connection: _write_rows(connection, data.run_id, archive))
         images: set[str] = set()
-        names = _trajectory_ids(data)
+        names = data.read(trajectory_rows.list_stored)
         for name in names:
             trajectory = data.files.read_trajectory(name)
             _add(archive, f"trajectories/{name}.msgpack", pack_trajectory(trajectory))
@@ -103,17 +103,6 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
             raise CorruptDataError(path, f"{len(digests)} of {manifest['trajectories']} trajectories are in it")
         data.store.write(lambda connection: _read_rows(connection, archive, data.run_id, digests))
     return Transferred(manifest["rows"], manifest["trajectories"], manifest["images"])
-
-
-def _trajectory_ids(data: RunData) -> list[str]:
-    meta, run = metadata.tables["rollout_meta"].c, metadata.tables["rollout_run"].c
-    query = (
-        sa.select(meta.trajectory_id)
-        .join_from(meta.trajectory_id.table, run.id.table, run.id == meta.rollout_id)
-        .where(meta.run_id == data.run_id, run.split_dir.is_not(None))  # else retention removed the files
-        .order_by(meta.rollout_id)
-    )
-    return data.store.read(lambda connection: list(connection.execute(query).scalars()))
 
 
 def _write_rows(connection: sa.Connection, run_id: str, archive: tarfile.TarFile) -> dict[str, int]:

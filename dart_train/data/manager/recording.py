@@ -17,7 +17,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
-from dart_train.data.curation.rollout_admission import Admission, Backlog, admission, crowded
+from dart_train.data.curation.rollout_admission import Backlog, capacity, crowded
 from dart_train.data.curation.rules import Plan, TaskSampling
 from dart_train.data.curation.task_sampling import task_shares
 from dart_train.data.groups import lease_rows, trajectory_rows
@@ -77,22 +77,25 @@ class Recording(Insight):
         """Say that an engine replica serves a version from now on; None: that it serves none."""
         self.write(serving.serve, replica, version)
 
-    def admission(self, running: int, task_id: str | None = None) -> Admission:
-        """Whether another group of episodes may start, and if not, why.
+    def admit(self, running: int) -> bool:
+        """Whether another group of episodes may start; False while the trainer is too far behind.
 
         Args:
             running: rollouts of begun groups that are not recorded yet.
-            task_id: task of the group; None asks whether any may.
         """
-        config = self.config
-        backlog = self.store.read(lambda c: self._backlog(c, running, task_id))
-        return admission(
+
+        def work(connection: sa.Connection) -> Backlog:
+            ready = lease_rows.count_ready(connection, self.run_id, self._oldest_allowed(connection))[1]
+            return Backlog(ready, lease_rows.count_leased(connection, self.run_id), running)
+
+        backlog, config = self.store.read(work), self.config
+        room = capacity(
             backlog,
             batch_size=self._batch_size,
             max_staleness=config.max_staleness,
             batches_ahead=config.batches_ahead,
-            task_groups_ahead=config.task_groups_ahead if task_id is not None else None,
         )
+        return room is None or room > 0
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
         """Return how the next group of each task is to be rolled out, from the tasks' records.
@@ -125,15 +128,6 @@ class Recording(Insight):
     def _batch_size(self) -> int:
         return self.config.batch_groups * self.config.group_size
 
-    def _backlog(self, connection: sa.Connection, running: int, task_id: str | None) -> Backlog:
-        oldest = self._oldest_allowed(connection)
-        return Backlog(
-            ready=lease_rows.count_ready(connection, self.run_id, oldest)[1],
-            leased=lease_rows.count_leased(connection, self.run_id),
-            running=running,
-            task_ready=0 if task_id is None else lease_rows.count_ready(connection, self.run_id, oldest, task_id)[0],
-        )
-
     def _crowded_tasks(self) -> set[str]:
         """Return the tasks of which so much waits that another group of them is not admitted."""
         limit = self.config.task_groups_ahead
@@ -144,7 +138,7 @@ class Recording(Insight):
         return {
             task_id
             for task_id, (groups, _) in waiting.items()
-            if crowded(Backlog(ready, 0, 0, groups), batch_size=self._batch_size, task_groups_ahead=limit)
+            if crowded(ready, groups, batch_size=self._batch_size, task_groups_ahead=limit)
         }
 
     def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:

@@ -20,9 +20,9 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_train.data.curation.rules import CurationConfig, oldest_allowed
 from dart_train.data.files.lru_cache import LRUCache
 from dart_train.data.files.trajectory_files import TrajectoryFiles
-from dart_train.data.groups import checkpoint_rows
+from dart_train.data.groups import checkpoint_rows, trajectory_rows
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
-from dart_train.data.store.schema import CheckpointStatus, RolloutState, rollout_meta, rollout_run, run_state
+from dart_train.data.store.schema import CheckpointStatus, RolloutState, run_state
 from dart_train.data.store.sql_store import UNAVAILABLE_TIMEOUT_S, Store
 
 IMAGE_CACHE_BYTES = 128 * 2**20
@@ -122,37 +122,15 @@ class RunData:
         """
         return self._trajectories.get(trajectory_id, self.files.read_trajectory)
 
-    def trajectories(
-        self,
-        *,
-        source: str | None = None,
-        task_id: str | None = None,
-        state: RolloutState | None = None,
-        limit: int | None = None,
-        newest_first: bool = False,
-    ) -> Iterator[Trajectory]:
-        """Yield stored trajectories that have files, such as demonstrations with source "oracle".
+    def trajectories(self, *, source: str | None = None, state: RolloutState | None = None) -> Iterator[Trajectory]:
+        """Yield stored trajectories that have files, in the order of their recording.
 
         Args:
-            source: only those from there; None for all.
-            task_id: only those of this task; None for all.
+            source: only those from there, such as demonstrations with "oracle"; None for all.
             state: only those that stand there; None for all.
-            limit: yield at most so many; None for all.
-            newest_first: the last one recorded comes first, instead of the first one.
         """
-        columns, order = rollout_meta.c, rollout_meta.c.rollout_id
-        run = rollout_run.c
-        query = (
-            sa.select(columns.trajectory_id)
-            .join_from(rollout_meta, rollout_run, run.id == columns.rollout_id)
-            .where(columns.run_id == self.run_id, run.split_dir.is_not(None))  # else retention removed the files
-        )
-        for column, value in ((columns.source, source), (columns.task_id, task_id), (columns.state, state)):
-            if value is not None:
-                query = query.where(column == str(value))
-        query = query.order_by(order.desc() if newest_first else order).limit(limit)
-        for trajectory_id in self.store.read(lambda c: list(c.execute(query).scalars())):
-            yield self.files.read_trajectory(trajectory_id)
+        for name in self.read(trajectory_rows.list_stored, source, state):
+            yield self.files.read_trajectory(name)
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Return all checkpoints, newest first."""

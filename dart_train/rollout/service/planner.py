@@ -59,7 +59,7 @@ class Planner:
             await asyncio.sleep(pause)
 
     async def _ask(self) -> None:
-        admitted = bool(await asyncio.to_thread(self._data.admission, self._scheduler.unfinished))
+        admitted = await asyncio.to_thread(self._data.admit, self._scheduler.unfinished)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -18,8 +19,8 @@ from dart_train.data.store.sql_store import Store
 
 
 def _serve(folder: Path) -> None:
-    with open_manager(folder) as data:
-        run_data_service(data, folder / "data.jsonl", slots=2, sweep_interval_s=0.02, metrics_interval_s=0.05)
+    with open_manager(folder) as data, contextlib.closing(MetricsLog(folder / "data.jsonl")) as metrics:
+        run_data_service(DataService(data, metrics, slots=2, metrics_interval_s=0.05), sweep_interval_s=0.02)
 
 
 def _wait_for(condition, timeout_s: float = 30.0) -> None:
