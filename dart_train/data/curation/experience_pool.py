@@ -63,9 +63,9 @@ def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Su
     """Return the success that joins a group; None if there is none.
 
     Args:
-        successes: of the group's task.
+        successes: the pool's successes of the group's task.
         sampling: NEWEST, as the original; UNIFORM; LEAST_USED, which goes round all of them (the newest first).
-        key: of the group: UNIFORM draws from its hash, so that a decision can be repeated.
+        key: key of the group: UNIFORM draws from its hash, so that a decision can be repeated.
     """
     if not successes:
         return None
@@ -88,11 +88,11 @@ def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Tra
     """Put a recorded trajectory into the pool; False if it is there, or is no success of a known source.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
+        connection: a connection in a transaction.
+        run_id: name of the run.
         rollout_id: the trajectory's row.
         trajectory: what was recorded.
-        now: Unix time.
+        now: Unix time in seconds.
     """
     provenance = PROVENANCES.get(trajectory.source)
     if provenance is None or not belongs(trajectory):

@@ -47,7 +47,7 @@ class Settlement:
         replaced: the failure that leaves for it.
         members: those of its own that stay.
         left_out: those that the choice of members left out.
-        rewards: of all that stay, the injected one last.
+        rewards: the rewards of all that stay, the injected one last.
     """
 
     state: GroupState
@@ -67,9 +67,9 @@ def settle_group(
 
     Args:
         members: all of them, fresh, in the order of their recording.
-        config: the switches.
-        successes: of the group's task, from the pool.
-        key: of the group; what is drawn by chance is drawn from it, so that the decision can be repeated.
+        config: the settings of curation.
+        successes: successes of the group's task from the experience pool.
+        key: key of the group; what is drawn by chance is drawn from it, so that the decision can be repeated.
     """
     staying = list(members)
     injected = replaced = None
@@ -103,8 +103,8 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
     one side has too few, the other fills up.
 
     Args:
-        rewards: of the members, oldest first.
-        size: how many are wanted.
+        rewards: rewards of the members, oldest first.
+        size: the number of members wanted.
     """
     if len(rewards) <= size:
         return set(range(len(rewards)))
@@ -120,11 +120,11 @@ def settle(connection: sa.Connection, run_id: str, group_id: int, config: Curati
     """Decide on a group that got its last member, and write that down.
 
     Args:
-        connection: in the transaction that completed the group; its members are RECORDED.
-        run_id: the run.
+        connection: a connection in the transaction that completed the group; its members are RECORDED.
+        run_id: name of the run.
         group_id: row of the group.
-        config: the switches; nothing calls this unless `config.settles_groups`.
-        now: Unix time.
+        config: the settings of curation; nothing calls this unless `config.settles_groups`.
+        now: Unix time in seconds.
     """
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
     columns = _meta.rollout_id, _meta.reward, _meta.oldest_version, _meta.num_steps, _meta.reason
@@ -187,13 +187,13 @@ def decide(
     """Write a decision of curation down.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
-        rule: which switch decided.
+        connection: a connection in a transaction.
+        run_id: name of the run.
+        rule: name of the rule that decided.
         verdict: what came of it.
         task_id: the task that it was about.
         group_id: the group that it was about.
-        now: Unix time.
+        now: Unix time in seconds.
         details: the values that decided, as JSON.
     """
     connection.execute(

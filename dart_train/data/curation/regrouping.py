@@ -37,7 +37,7 @@ def regroup(leftovers: Sequence[Leftover], size: int) -> list[tuple[Leftover, ..
     """Return groups of `size` made of one task's leftovers, balanced and newest first; the rest waits. Pure.
 
     Args:
-        leftovers: of one task, oldest first.
+        leftovers: the leftovers of one task, oldest first.
         size: members of a group; at least 2, since one alone has no advantage.
     """
     groups: list[tuple[Leftover, ...]] = []
@@ -64,12 +64,12 @@ def regroup_rows(
     """Make groups that can be leased of a run's leftovers.
 
     Args:
-        connection: in a write transaction.
-        run_id: the run.
+        connection: a connection in a write transaction.
+        run_id: name of the run.
         size_of: a task's present group size.
         oldest: oldest version that may be trained on; None: any.
         waited_since: an unfinished group whose newest member is older will not be finished.
-        now: Unix time.
+        now: Unix time in seconds.
 
     Returns:
         how many groups were made.

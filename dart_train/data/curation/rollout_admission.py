@@ -21,8 +21,8 @@ class Backlog:
     """What lies between rollouts and trainer, in trajectories.
 
     Attributes:
-        ready: in groups that can be leased now.
-        leased: with a trainer.
+        ready: trajectories in groups that can be leased now.
+        leased: trajectories that a trainer has.
         running: episodes that have begun.
     """
 
@@ -40,7 +40,7 @@ def capacity(
         backlog: what waits, is leased, and runs.
         batch_size: trajectories in a batch.
         max_staleness: versions that a rollout may lie behind those that it is trained into; None: no limit.
-        batches_ahead: how many batches may wait or run, to save desktops rather than for freshness; None: no limit.
+        batches_ahead: batches that may wait or run, to save desktops rather than for freshness; None: no limit.
     """
     rooms = []
     if max_staleness is not None:

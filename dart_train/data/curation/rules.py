@@ -290,13 +290,13 @@ def plan(
     """Return how a task's next group is rolled out, by the switches that are on.
 
     Args:
-        config: the switches.
+        config: the settings of curation.
         max_steps: the general step limit; without one, length is left to the task.
         success_rate: mean reward of the task's latest rollouts; None if there are none.
         longest_success: steps of the task's longest success; None before the first one.
-        cut_off_at: see `length_cap`.
-        share: see `sampling.task_shares`.
-        admitted: see `admission.crowded`.
+        cut_off_at: steps after which all latest attempts ended; see `length_cap`.
+        share: factor on the task's configured weight; see `task_sampling.task_shares`.
+        admitted: whether the task may be opened now; see `rollout_admission.crowded`.
     """
     size, limit = config.group_size, max_steps
     if config.dynamic_rollouts:
@@ -319,13 +319,13 @@ class Census:
     """How many trajectories stand where; every trajectory is counted once.
 
     Attributes:
-        eligible: in complete, fresh groups that can be leased now.
+        eligible: trajectories in complete, fresh groups that can be leased now.
         eligible_groups: the number of those groups.
-        unfinished: in groups that lack members.
-        leased: with a trainer now.
-        trained: done.
-        pooled: demonstrations and the experience pool.
-        dropped: by the rule or reason that dropped them; those that dropped none are left out.
+        unfinished: trajectories in groups that lack members.
+        leased: trajectories that a trainer has now.
+        trained: trajectories that were trained on.
+        pooled: demonstrations and trajectories of the experience pool.
+        dropped: trajectories by the rule or reason that dropped them; those that dropped none are left out.
         oldest_allowed: the oldest version that may be trained on; None: any.
     """
 

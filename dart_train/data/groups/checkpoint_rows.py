@@ -27,7 +27,7 @@ class CheckpointRow:
     Attributes:
         version: weight version, 0 for the one that the run began with.
         path: a Hugging Face model directory.
-        status: of the published table.
+        status: the status in the published table.
         source: "initial", "warmup", "training", ...
         created_at: Unix time of its announcement.
         completed_at: Unix time from which it could be read; None before.
@@ -77,8 +77,8 @@ def announce(connection: sa.Connection, run_id: str, version: int, path: str | P
     """Insert the PENDING row of a version that is about to be written; nothing changes if it is there.
 
     Args:
-        connection: in a write transaction.
-        run_id: the run.
+        connection: a connection in a write transaction.
+        run_id: name of the run.
         version: number of the version, as of `next_version`.
         path: where its files will be.
         source: how the weights came about: "initial", "warmup", "training", ...

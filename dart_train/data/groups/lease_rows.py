@@ -348,8 +348,8 @@ def sweep(connection: sa.Connection, run_id: str, oldest: int | None) -> Sweep:
     """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
 
     Args:
-        connection: in a write transaction.
-        run_id: the run.
+        connection: a connection in a write transaction.
+        run_id: name of the run.
         oldest: the oldest version that may be trained on; None: any.
     """
     dead = list(connection.execute(_dead(run_id, now(connection))).scalars())

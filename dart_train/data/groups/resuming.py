@@ -61,8 +61,8 @@ def resume(
     """Settle all leases of a holder's earlier life by what its weights contain: everything up to serial `last`.
 
     Args:
-        connection: in a write transaction.
-        run_id: the run.
+        connection: a connection in a write transaction.
+        run_id: name of the run.
         holder: who begins again.
         last: serial of the last lease that its weights contain; None: unknown, what was committed stays so.
         version: version written down for what is committed now; by default the newest.

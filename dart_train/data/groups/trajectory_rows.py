@@ -136,8 +136,8 @@ def list_stored(
     """Return the ids of a run's trajectories that have files, in the order of their recording.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
+        connection: a connection in a transaction.
+        run_id: name of the run.
         source: only those from there; None for all.
         state: only those that stand there; None for all.
     """
@@ -166,8 +166,8 @@ def insert_trajectory(
     """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands.
 
     Args:
-        connection: in a write transaction.
-        run_id: the run.
+        connection: a connection in a write transaction.
+        run_id: name of the run.
         trajectory: the trajectory, whose files are complete.
         split_dir: where its files lie, relative to the data directory.
         digest: digest of its stored form.

@@ -31,7 +31,7 @@ class TaskStats:
     Attributes:
         task_id: the task.
         rollouts: scored rollouts ever.
-        window_size: how many of the latest ones the next two are over.
+        window_size: number of the latest rollouts over which the next two are taken.
         success_rate: mean reward.
         mean_steps: mean number of steps.
         longest_success: steps of the longest rollout ever with the full reward; None before the first one.
@@ -250,10 +250,10 @@ def cut_off_steps(connection: sa.Connection, run_id: str, tasks: Sequence[str], 
     """Return the steps at which a task's latest attempts ended, for tasks where all of them ended at their limit.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
+        connection: a connection in a transaction.
+        run_id: name of the run.
         tasks: the tasks asked about.
-        attempts: how many of the latest ones; a task with fewer is left out.
+        attempts: number of latest attempts to look at; a task with fewer is left out.
     """
     found = {}
     for task_id in tasks:

@@ -56,7 +56,7 @@ class Status:
     """How a run's data stands.
 
     Attributes:
-        run_id: the run.
+        run_id: name of the run.
         newest_version: newest checkpoint; None before the first.
         census: where every trajectory stands.
         diagnosis: why not more can be leased, in words.
@@ -96,9 +96,9 @@ def figures_of(
     """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
-        census: of the same snapshot.
+        connection: a connection in a transaction.
+        run_id: name of the run.
+        census: the census of the same snapshot.
         newest: newest version.
         oldest: oldest version that may be trained on.
     """
@@ -118,8 +118,8 @@ def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, 
     """Return the values behind what cannot be leased now.
 
     Args:
-        connection: in a transaction.
-        run_id: the run.
+        connection: a connection in a transaction.
+        run_id: name of the run.
         oldest: oldest version that may be trained on; None: any.
         asked: groups that the waiting lease asks for.
     """
@@ -185,8 +185,8 @@ def status_of(connection: sa.Connection, run_id: str, config: CurationConfig) ->
     """Return how a run's data stands.
 
     Args:
-        connection: in a transaction, whose snapshot it is.
-        run_id: the run.
+        connection: a connection in the transaction whose snapshot it is.
+        run_id: name of the run.
         config: the settings of curation.
     """
     newest = checkpoint_rows.newest_version(connection, run_id)

@@ -37,13 +37,13 @@ class DataService:
     """Sweeps in turns and writes a line of metrics per interval.
 
     Args:
-        data: the run; the service does not close it.
+        data: the data manager of the run; the service does not close it.
         metrics: where the lines go; None for nowhere.
         slots: desktops of the run, for their utilisation.
         retention: what is cleared away, and how often; by default nothing.
-        metrics_interval_s: between two lines.
-        unavailable_timeout_s: how long the database may be away, or its disk full.
-        clock: monotonic seconds.
+        metrics_interval_s: seconds between two lines of metrics.
+        unavailable_timeout_s: seconds for which the database may be away, or its disk full.
+        clock: returns monotonic seconds, for tests to turn.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ class CheckReport:
         trajectories: stored ones that were looked at.
         images: screenshots that were looked at.
         findings: what is wrong.
-        repaired: how much of that was mended.
+        repaired: number of findings that were mended.
     """
 
     trajectories: int = 0
@@ -155,7 +155,7 @@ def check_run(
     """Look at everything that a run has.
 
     Args:
-        data: the run. That its database can be opened and has this version's schema was checked by opening it.
+        data: the data manager of the run; that its database can be opened was seen by opening it.
         pixels: read every screenshot and compare its hash; else only see that it is there and not empty.
         repair: mend what can be mended.
         orphan_grace_s: age from which files without a row are no longer those of a recording in progress.

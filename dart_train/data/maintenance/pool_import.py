@@ -53,7 +53,7 @@ class ImportReport:
         known: those that were there already.
         without_logprobs: imported ones whose importance weight is 1.
         refused: those that could not be imported.
-        problems: why, in words.
+        problems: the reasons, in words.
     """
 
     imported: int = 0
@@ -68,7 +68,7 @@ def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Foun
 
     Args:
         root: `data` of a run directory, the run directory itself, or an fsspec URL.
-        tasks: only of these; all if there are none.
+        tasks: only successes of these tasks; of all tasks if it is empty.
 
     Raises:
         DataError: there are no trajectories.
@@ -97,11 +97,11 @@ def import_successes(
     """Record successes and put them into the pool.
 
     Args:
-        data: the run.
+        data: the data manager of the run.
         found: trajectories with their screenshots.
         provenance: where they come from; HINTED needs `encode` and `hint_marker`.
-        origin: written down beside it: a directory, a person.
-        encode: of the policy's tokenizer, as it encodes an instruction.
+        origin: where they come from, written down beside each: a directory, a person.
+        encode: returns the token ids of an instruction, as the policy's tokenizer does.
         hint_marker: text with which the hint begins in the instruction; it goes with everything behind it.
 
     Raises:
@@ -169,7 +169,7 @@ def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], m
 
     Args:
         trajectory: its instruction holds the hint.
-        encode: of the policy's tokenizer; an instruction is encoded by itself, so its ids stand in the prompt as such.
+        encode: returns the token ids of an instruction; encoded by itself, its ids stand in the prompt as such.
         marker: where the hint begins.
 
     Raises:

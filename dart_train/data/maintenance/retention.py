@@ -94,7 +94,7 @@ def plan_removal(
     Args:
         stored: all trajectories with files.
         image_sizes: bytes of every stored screenshot.
-        now: Unix time.
+        now: Unix time in seconds.
         max_age_s: greatest age; None for any.
         max_bytes: most bytes of trajectories and screenshots together; None for any number.
     """
@@ -128,7 +128,7 @@ class Collection:
         removed: trajectories whose files were removed by age or size.
         images: screenshots removed that no trajectory shows.
         reencoded: screenshots stored as WebP.
-        freed_bytes: by all of that.
+        freed_bytes: bytes freed by all of that.
         kept_bytes: trajectories and screenshots that stay.
         problems: what could not be done, in words.
     """
@@ -156,9 +156,9 @@ def collect(
     """Clear away what may go.
 
     Args:
-        data: the run. Trajectories without rows are recorded through it.
-        policy: of retention; without one, only garbage is collected.
-        dry_run: only count.
+        data: the data manager of the run. Trajectories without rows are recorded through it.
+        policy: the settings of retention; without them, only garbage is collected.
+        dry_run: only count what would be done.
         orphan_grace_s: age from which files without a row are taken for those of a dead recorder.
         image_grace_s: age from which a screenshot that nobody shows is garbage.
 

@@ -53,7 +53,7 @@ class Group:
     Attributes:
         key: their common `group_key`.
         task_id: their task.
-        trajectories: in the order of their recording; those of the experience pool last.
+        trajectories: its members in the order of their recording; those of the experience pool last.
         injected: ids of those that come from the pool. Where such a one has no behaviour log-probabilities, its
             importance weight is 1.
     """

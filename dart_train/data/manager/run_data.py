@@ -67,7 +67,7 @@ class RunData:
             run_id: name of the run; several may share a database, each with a directory of its own.
             config: the settings of curation; the defaults if None.
             clock: returns Unix time in seconds, for tests to turn; None for the database's own clock.
-            image_format: of new screenshots, "png" or "webp".
+            image_format: file format of new screenshots, "png" or "webp".
             unavailable_timeout_s: seconds for which each call goes on trying while a database server is away.
 
         Raises:

@@ -40,7 +40,7 @@ def writer(connection: sa.Connection, found: str) -> str:
     """Return which version of the package made a database.
 
     Args:
-        connection: to the database.
+        connection: a connection to the database.
         found: the revision of its schema.
     """
     return "0.1.0" if found in _UNRELEASED else str(_fact(connection, _WRITER_KEY) or found)
@@ -62,7 +62,7 @@ def upgrade(connection: sa.Connection) -> None:
     """Run the migrations that a database lacks, all of them if it is empty.
 
     Args:
-        connection: in a write transaction.
+        connection: a connection in a write transaction.
     """
     from alembic import command  # here: opening an up-to-date database does not need it
     from alembic.config import Config

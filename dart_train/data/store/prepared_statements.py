@@ -25,8 +25,8 @@ class Prepared:
     """One statement.
 
     Args:
-        statement: with named parameters.
-        columns: that an insert or update sets, besides the parameters named in the statement.
+        statement: the statement, with named parameters.
+        columns: columns that an insert or update sets, besides the parameters named in the statement.
     """
 
     def __init__(self, statement: sa.ClauseElement, columns: Iterable[str] = ()) -> None:

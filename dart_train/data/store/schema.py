@@ -46,7 +46,7 @@ class GroupState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a trajectory or group was rejected or expired."""
+    """The built-in reasons for which a trajectory or group is rejected or expired; a rule's name is another one."""
 
     STALE = "stale"
     NO_SIGNAL = "no_signal"

@@ -79,7 +79,7 @@ def now(connection: sa.Connection, *, said: Any = None) -> float:
     """Return Unix time by the database's clock, which all machines of a run share, or by the test's.
 
     Args:
-        connection: of a `Store`.
+        connection: a connection of a `Store`.
         said: what the database said of the time in an earlier statement of the transaction.
     """
     clock = connection.get_execution_options().get(_CLOCK)
@@ -93,8 +93,8 @@ class Store:
 
     Args:
         url: `sqlite:////absolute/path.sqlite` or `mysql+pymysql://user:password@host/database`.
-        busy_timeout_s: how long a transaction waits for the lock of another one.
-        unavailable_timeout_s: how long a transaction is tried again while a server cannot be reached.
+        busy_timeout_s: seconds for which a transaction waits for the lock of another one.
+        unavailable_timeout_s: seconds for which a transaction is tried again while a server cannot be reached.
         upgrade: make the tables by the migrations, or bring an older schema up to date instead of refusing it.
         clock: returns Unix time, for tests to turn; None for the database's own, which all machines of a run share.
 
