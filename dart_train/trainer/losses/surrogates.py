@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dart_gym.utils.plugins import Registry
+from dart_gym.utils.plugins import Registry, has
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -246,4 +246,5 @@ LOSSES: Registry[type[Loss]] = Registry(
     "loss",
     "dart_gui.losses",
     {"grpo": GRPO, "dapo": DAPO, "bnpo": BNPO, "dr_grpo": DrGRPO, "cispo": CISPO},
+    (has("__call__", "aggregate", "statistics"),),
 )
