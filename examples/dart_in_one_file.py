@@ -48,7 +48,7 @@ class Args:
     """What may be set on the command line."""
 
     seed: int = 1
-    updates: int = 120  # versions of the weights that the learner makes
+    updates: int = 100  # batches that the learner trains on
     seconds: float = 120.0  # and at most this long
     publish_every: int = 3  # updates between two versions that rollouts see
     desktops: int = 16  # played at once
@@ -136,7 +136,7 @@ class Published:
     newest: tuple[int, dict[str, Tensor]]  # version and weights
 
     @classmethod
-    def copy(cls, version: int, policy: Policy) -> Published:
+    def of(cls, version: int, policy: Policy) -> Published:
         """A copy: the learner goes on changing its own weights."""
         return cls((version, copy.deepcopy(policy.state_dict())))
 
@@ -287,7 +287,7 @@ def fresh_groups(args: Args, buffer: queue.Queue[Group], version: int) -> tuple[
     """
     groups, expired = [], 0
     while len(groups) < args.groups_per_update:
-        group = buffer.get(timeout=60)
+        group = buffer.get(timeout=120)
         if min(step.version for episode in group for step in episode.steps) < version - args.max_staleness:
             expired += 1
         elif len({episode.reward for episode in group}) > 1:
@@ -298,7 +298,7 @@ def fresh_groups(args: Args, buffer: queue.Queue[Group], version: int) -> tuple[
 def success(args: Args, policy: Policy) -> float:
     """Share of held-out screens on which the policy does what it is asked."""
     seeds = iter(range(args.test_episodes))
-    return float(np.mean([episode.reward for episode in play(args, Published.copy(0, policy), seeds, seed=0)]))
+    return float(np.mean([episode.reward for episode in play(args, Published.of(0, policy), seeds, seed=0)]))
 
 
 def train(args: Args) -> tuple[float, float]:
@@ -310,7 +310,7 @@ def train(args: Args) -> tuple[float, float]:
     before = success(args, policy)
     print(f"before: {before:.0%} of {args.test_episodes} held-out screens")
 
-    published, buffer, stop = Published.copy(0, policy), queue.Queue[Group](), threading.Event()
+    published, buffer, stop = Published.of(0, policy), queue.Queue[Group](), threading.Event()
     threading.Thread(target=rollouts, args=(args, published, buffer, stop), name="rollouts").start()
     started, expired = time.monotonic(), 0
     try:
@@ -319,7 +319,7 @@ def train(args: Args) -> tuple[float, float]:
             expired += late
             numbers = update(args, policy, optimizer, groups)
             if version % args.publish_every == 0:
-                published.newest = Published.copy(version, policy).newest
+                published.newest = Published.of(version, policy).newest
             seconds = time.monotonic() - started
             if version % 10 == 0:
                 ages = [version - 1 - step.version for group in groups for episode in group for step in episode.steps]
