@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Connection, EngineKind
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.plugins import Registry
@@ -53,7 +53,7 @@ def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
     )
 
 
-def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> Engine:
+def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> ModelEngine:
     """The client of an engine that runs elsewhere; the first call connects.
 
     Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.engines.base.engine import Engine, ModelEngine, Sampling
 from dart_agent.formats import get_format
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
@@ -146,7 +146,7 @@ async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
         await engine.close()
 
 
-def _engine(model: str, url: str | None) -> Engine:
+def _engine(model: str, url: str | None) -> ModelEngine:
     if url is not None:
         from dart_agent.engines.engine_kinds import connect_engine
 

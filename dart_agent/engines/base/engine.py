@@ -140,6 +140,10 @@ class Engine(Protocol):
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Sample one response. Raises `EngineError`."""
 
+
+class ModelEngine(Engine, Protocol):
+    """An engine that holds a model, here or behind a connection."""
+
     async def update_weights(self, path: str, version: int) -> None:
         """Load the weights of a checkpoint directory between two batches; later results carry `version`."""
 

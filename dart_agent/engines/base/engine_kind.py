@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine import ModelEngine
 from dart_gym.core.section import Section
 
 Transfer = Literal["files", "lora", "nccl", "tcp"]
@@ -30,7 +30,7 @@ class Connection:
         request_timeout_s: seconds for one response.
         update_timeout_s: seconds for one update of the weights.
         pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
-        loading: how weights are streamed into the server (`dart_agent.engines.vllm.vllm_loading.WeightLoading`); None
+        loading: how weights are streamed into the server (`dart_agent.engines.vllm.weight_loading.WeightLoading`); None
             for a server that reads files.
     """
 
@@ -104,7 +104,7 @@ class EngineKind(Section, ABC):
         return replicas
 
     @abstractmethod
-    def connect(self, connection: Connection) -> Engine:
+    def connect(self, connection: Connection) -> ModelEngine:
         """The client of a server; its first call connects."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
 
 
@@ -20,7 +20,7 @@ class TransformersServer(EngineKind):
     threads: int = Field(default=1, ge=1, description="torch threads of a replica")
     max_batch: int = Field(default=32, ge=1, description="requests that one forward pass takes together")
 
-    def connect(self, connection: Connection) -> Engine:
+    def connect(self, connection: Connection) -> ModelEngine:
         """See `EngineKind`."""
         from dart_agent.engines.remote.remote_engine import RemoteEngine
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from dart_agent.engines.base.engine import Engine
+from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
 from dart_agent.engines.vllm.vllm_adapters import KEPT
 from dart_agent.engines.weight_stream import DIRECTORY, RECEIVER, TCP_BACKEND
@@ -42,7 +42,7 @@ class VLLMServer(EngineKind):
         """One for each entry of `gpus`."""
         return len(self.gpus) or replicas
 
-    def connect(self, connection: Connection) -> Engine:
+    def connect(self, connection: Connection) -> ModelEngine:
         """See `EngineKind`."""
         from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 

@@ -25,7 +25,7 @@ from websockets.asyncio.server import ServerConnection, serve, unix_serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from dart_agent.engines.base.engine import Engine, EngineError
+from dart_agent.engines.base.engine import EngineError, ModelEngine
 from dart_agent.engines.remote import engine_frames
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import ConfigurationError, DartGymError
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class EngineServer:
     """Serves one engine to many clients."""
 
-    def __init__(self, engine: Engine, token: str = "") -> None:
+    def __init__(self, engine: ModelEngine, token: str = "") -> None:
         """Serve `engine`; where `token` is not empty, clients must present it as a bearer token."""
         self._engine, self._token = engine, token
 
@@ -117,7 +117,7 @@ class EngineServer:
                 raise engine_frames.FrameError(f"unknown operation {other!r}")
 
 
-async def run(engine: Engine, url: str, token: str = "") -> None:
+async def run(engine: ModelEngine, url: str, token: str = "") -> None:
     """Serve until SIGTERM or SIGINT, then close the engine."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):

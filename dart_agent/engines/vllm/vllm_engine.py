@@ -35,7 +35,7 @@ from dart_agent.engines.http.http_server import RouteMissing
 from dart_agent.engines.vllm import vllm_wire as wire
 from dart_agent.engines.vllm.vllm_adapters import Adapters, Served, is_adapter
 from dart_agent.engines.vllm.vllm_control import PauseMode, ServerLoad, VLLMControl
-from dart_agent.engines.vllm.vllm_loading import FromFiles, WeightLoading
+from dart_agent.engines.vllm.weight_loading import FromFiles, WeightLoading
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.utils.backoff import Pauses
 
@@ -128,7 +128,7 @@ class VLLMEngine:
         """Load a checkpoint that the server can read at `path`. Raises `EngineError`.
 
         A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause; with a sender
-        (`vllm_loading`) the directory must be readable here, and not for the server. After an error
+        (`weight_loading`) the directory must be readable here, and not for the server. After an error
         the server may hold a mixture of old and new weights: update it again, or restart it.
         """
         try:

@@ -2,7 +2,7 @@
 
 The two modules import nothing of this package: `dart_weight_stream.py` is started as a script by any Python with torch
 and safetensors, and `dart_weight_receiver.py` is found by vLLM's own processes, which get this directory as their
-PYTHONPATH. What steers both is `dart_agent.engines.vllm.weight_sender` and `dart_agent.engines.vllm.vllm_loading`.
+PYTHONPATH. What steers both is `dart_agent.engines.vllm.weight_loading`.
 """
 
 from pathlib import Path

@@ -16,9 +16,8 @@ import logging
 import time
 from pathlib import Path
 
-from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineInfo, Generation, Prompt, Sampling
-from dart_agent.engines.vllm.vllm_loading import FromSender
-from dart_agent.engines.vllm.weight_sender import WeightSender
+from dart_agent.engines.base.engine import EngineBusy, EngineError, Generation, Prompt, Sampling
+from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_gym.utils.backoff import backoff
 from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
@@ -160,20 +159,6 @@ class EnginePool:
         async with self._updating:
             await self._lives[replica.name].update(weights)
 
-    async def info(self) -> EngineInfo:
-        """The pool's state; `version` is the oldest that a usable replica serves."""
-        usable = [replica for replica in self.replicas if replica.usable]
-        infos = [replica.info for replica in usable if replica.info is not None]
-        return EngineInfo(
-            name="pool",
-            model=self.fleet.weights.path,
-            version=min((replica.version for replica in usable), default=self.fleet.weights.version),
-            in_flight=sum(replica.in_flight for replica in self.replicas),
-            requests=sum(replica.requests for replica in self.replicas),
-            waiting=self.queued + sum(info.waiting for info in infos),
-            kv_use=max((info.kv_use for info in infos), default=0.0),
-        )
-
     async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> str:
         """The name of the replica that gets a request; waits until there is one."""
         while True:
@@ -210,21 +195,6 @@ class EpisodeEngine:
         """Sample one response. Raises `EngineError`."""
         generation, self._last = await self._pool.generate_near(prompt, sampling, self._last)
         return generation
-
-    async def update_weights(self, path: str, version: int) -> None:
-        """Not an episode's business.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError("weights are updated through the pool")
-
-    async def info(self) -> EngineInfo:
-        """The pool's state."""
-        return await self._pool.info()
-
-    async def close(self) -> None:
-        """Nothing is held."""
 
 
 def _weight_sender(sync: SyncConfig, log_dir: str | Path | None) -> WeightSender | None:

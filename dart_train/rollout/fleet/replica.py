@@ -21,7 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from dart_agent.engines.base.engine import Engine, EngineError, EngineInfo, EngineMismatch
+from dart_agent.engines.base.engine import EngineError, EngineInfo, EngineMismatch, ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
 from dart_gym.utils.backoff import Pauses
 from dart_gym.utils.plugins import child_environment
@@ -118,7 +118,7 @@ class Replica:
     restarts: int = 0
     busy_share: float = 0.0
     info: EngineInfo | None = None
-    engine: Engine | None = None
+    engine: ModelEngine | None = None
     process: subprocess.Popen[bytes] | None = None
     alarm: asyncio.Event = field(default_factory=asyncio.Event)
     examining: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -7,15 +7,14 @@ of the files.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from dart_agent.engines.vllm.vllm_adapters import ADAPTER_CONFIG, MODEL_CONFIG, is_adapter
 from dart_gym.core.errors import ConfigurationError
-
-MAX_HEADER = 100 << 20  # of a safetensors file, its own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +104,12 @@ def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
     files = sorted(directory.glob("*.safetensors"))
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes |= _read_header(file)
+        try:
+            with safe_open(file, "numpy") as tensors:
+                shapes |= {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}
+        except (SafetensorError, OSError) as error:
+            raise BrokenFileError(f"{file.name} cannot be read: {error}") from error
     return shapes if files else None
-
-
-def _read_header(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes in a safetensors file whose size is what its header says."""
-    try:
-        with path.open("rb") as file:
-            prefix = file.read(8)
-            (length,) = struct.unpack("<Q", prefix) if len(prefix) == 8 else (MAX_HEADER + 1,)
-            if length > MAX_HEADER:
-                raise BrokenFileError(f"{path.name} has no valid header")
-            size = path.stat().st_size
-            if size < 8 + length:
-                raise BrokenFileError(f"{path.name} has {size} bytes, its header alone has {8 + length}")
-            header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        expected = 8 + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BrokenFileError(f"{path.name} cannot be read: {error}") from error
-    if size != expected:
-        raise BrokenFileError(f"{path.name} has {size} bytes, its header says {expected}")
-    return shapes
 
 
 def _why_incomplete(directory: Path, shapes: Mapping[str, object]) -> str:

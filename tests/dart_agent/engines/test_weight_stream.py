@@ -22,8 +22,7 @@ from vllm_stub import VLLMStub
 
 from dart_agent.engines.base.engine import EngineError, UpdateNotBegun
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
-from dart_agent.engines.vllm.vllm_loading import FromSender
-from dart_agent.engines.vllm.weight_sender import WeightSender
+from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_agent.engines.weight_stream.dart_weight_stream import cut
 from tests.vllm_server import program
 

@@ -143,5 +143,5 @@ async def test_busy_share_and_load_are_reported(weights_dir, sockets):
         async with asyncio.timeout(20):
             while pool.replicas[0].busy_share <= 0.05:
                 await asyncio.gather(*(pool.generate(PROMPT, Sampling()) for _ in range(4)))
-        info = await pool.info()
-        assert info.version == 3 and info.requests >= 4 and info.in_flight == 0
+        [replica] = pool.replicas
+        assert replica.version == 3 and replica.requests >= 4 and replica.in_flight == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import sys
@@ -75,16 +76,28 @@ def test_broken_checkpoint_directories_are_told_from_sound_ones(model_dir, tmp_p
     for name, breakage, reason in [
         ("config", lambda d: (d / "config.json").write_text("{"), "config.json"),
         ("empty", lambda d: (d / "model.safetensors").unlink(), "holds no"),
-        ("early", lambda d: os.truncate(d / "model.safetensors", 200), "its header alone has"),
-        ("cut", lambda d: os.truncate(d / "model.safetensors", 5000), "bytes, its header says"),
-        ("header", lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "no valid header"),
-        ("stub", lambda d: (d / "model.safetensors").write_bytes(b"12"), "no valid header"),
-        ("list", lambda d: (d / "model.safetensors").write_bytes(b"\x02" + b"\0" * 7 + b"[]"), "cannot be read"),
+        ("early", lambda d: os.truncate(d / "model.safetensors", 200), "cannot be read: .*header"),
+        (
+            "cut",
+            lambda d: os.truncate(d / "model.safetensors", 5000),
+            "cannot be read: .*not fully covered",
+        ),
+        (
+            "header",
+            lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64),
+            "cannot be read: .*header",
+        ),
+        ("stub", lambda d: (d / "model.safetensors").write_bytes(b"12"), "cannot be read: .*header"),
+        (
+            "list",
+            lambda d: (d / "model.safetensors").write_bytes(b"\x02" + b"\0" * 7 + b"[]"),
+            "cannot be read: .*JSON",
+        ),
     ]:
         copy = tmp_path / name
         shutil.copytree(model_dir, copy)
         breakage(copy)
-        assert reason in why_unusable(copy), name
+        assert re.search(reason, why_unusable(copy)), name
 
 
 class Table:
