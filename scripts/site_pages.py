@@ -84,19 +84,14 @@ def _reference(package: str) -> dict[str, str]:
     pages = {}
     for init in sorted((ROOT / package).rglob("__init__.py")):
         room = ".".join(init.parent.relative_to(ROOT).parts)
-        modules = [
-            path for path in sorted(init.parent.glob("*.py")) if not path.stem.startswith("__") and _public(path)
-        ]
-        exported = "__all__" in init.read_text(encoding="utf-8")
-        if not modules and not exported:
+        modules = [path for path in sorted(init.parent.glob("[!_]*.py")) if _public(path)]
+        exports = room == package and "__all__" in init.read_text(encoding="utf-8")
+        if not modules and not exports:
             continue
         name = "index" if room == package else room.removeprefix(f"{package}.")
-        content = f"---\ntitle: {room.removeprefix(package + '.')}\n---\n# `{room}`\n\n"
-        if not exported:
-            content += f"{_docstring(init)}\n\n"
-        else:
-            content += f"::: {room}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
-            content += "      heading_level: 2\n      members_order: __all__\n\n"
+        content = f"---\ntitle: {room.removeprefix(package + '.')}\n---\n# `{room}`\n\n::: {room}\n    options:\n"
+        content += "      show_root_heading: false\n      show_root_toc_entry: false\n      heading_level: 2\n"
+        content += f"      members{'_order: __all__' if exports else ': false'}\n\n"
         for path in modules:
             content += f"## {path.stem}\n\n::: {room}.{path.stem}\n    options:\n      show_root_heading: false\n"
             content += "      show_root_toc_entry: false\n\n"
@@ -109,7 +104,3 @@ def _public(path: Path) -> bool:
     nodes = ast.parse(path.read_text(encoding="utf-8")).body
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return any(isinstance(node, kinds) and not node.name.startswith("_") and ast.get_docstring(node) for node in nodes)
-
-
-def _docstring(path: Path) -> str:
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
