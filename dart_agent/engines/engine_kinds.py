@@ -60,7 +60,7 @@ def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> Mode
         url: `ws://`, `wss://` or `ws+unix://` of `dart_agent.engines.remote.engine_server`; `http://` or `https://`
             of a vLLM server.
         model_dir: directory of the model's tokenizer and processor files.
-        version: of the weights that a vLLM server was started with.
+        version: version of the weights that a vLLM server was started with.
 
     Raises:
         ConfigurationError: no engine has such an address.

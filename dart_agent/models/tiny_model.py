@@ -175,7 +175,7 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
 
     Args:
         directory: created if need be; existing model files in it are replaced.
-        seed: of the initial weights: equal seeds and configurations give equal files.
+        seed: seed of the initial weights: equal seeds and configurations give equal files.
         config: sizes; the default trains on 168x224 screens in minutes.
 
     Returns:

@@ -61,8 +61,8 @@ def has_ended(pid: int, started: int, pid_namespace: str | None = None) -> bool:
     """Whether the process that had this pid and start time has ended for sure.
 
     Args:
-        pid: of the process.
-        started: its `start_time`.
+        pid: pid that the process had.
+        started: `start_time` that it had.
         pid_namespace: where the pid counts, as `own_pid_namespace` tells; None for where this process is. Of
             processes elsewhere nobody here can tell.
     """

@@ -30,9 +30,9 @@ class Absence:
     """Something that is unavailable, as it is shown.
 
     Attributes:
-        what: "the database is away".
-        seconds: for so long.
-        reason: what was said last.
+        what: what is unavailable, such as "the database is away".
+        seconds: seconds since it became unavailable.
+        reason: message of the newest failure.
     """
 
     what: str
@@ -44,10 +44,10 @@ class Availability:
     """One thing that may be away. Thread-safe.
 
     Args:
-        what: it is, for people: "the database".
+        what: name of the thing, for people: "the database".
         unavailable_timeout_s: how long it may be away.
         words: how people say that it is away, and that it is back.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
 
     Attributes:
         count: times that it was away so far.

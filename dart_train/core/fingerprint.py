@@ -33,7 +33,7 @@ class Fingerprint:
     Attributes:
         prompts: token ids of each prompt.
         response_ids: the likeliest continuation of each.
-        logprobs: of each of its tokens.
+        logprobs: natural log-probability of each token of the continuations.
         suppressed_ids: left out of the softmax.
     """
 
@@ -95,8 +95,8 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
     """Have an engine answer the prompts of published weights.
 
     Args:
-        engine: that says it serves them.
-        directory: of the weights.
+        engine: engine that says it serves the weights.
+        directory: directory of the weights.
         tolerance: most that a log-probability may be off.
 
     Returns:

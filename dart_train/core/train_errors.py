@@ -36,7 +36,7 @@ class DiskFullError(DataError):
     """No space is left on a device.
 
     Attributes:
-        path: what was being written.
+        path: file that was being written.
     """
 
     hopeless = True

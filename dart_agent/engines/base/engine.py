@@ -68,7 +68,7 @@ class Sampling:
     Attributes:
         max_tokens: at most so many new tokens, the end token included.
         temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
-        seed: of this one request; None for the engine's own stream.
+        seed: seed of this one request; None for the engine's own stream.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
         training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
@@ -92,7 +92,7 @@ class Generation:
         logprobs: natural log-probability of each id, same length; empty from engines for evaluation only.
         version: (oldest, newest) version of the weights that served it.
         finish_reason: "stop" or "length".
-        engine: which replica.
+        engine: name of the replica that answered.
         seconds: (queued, computed).
     """
 
@@ -110,13 +110,13 @@ class EngineInfo:
     """What an engine serves and how loaded it is.
 
     Attributes:
-        name: its own.
+        name: name of the engine.
         model: directory, or the name that a server gives it.
-        version: of the weights.
-        in_flight: requests that it has.
+        version: version of the weights.
+        in_flight: number of requests that it has.
         busy_s: seconds in which it computed.
-        requests: answered so far.
-        tokens: sampled so far.
+        requests: number of requests that it has answered.
+        tokens: number of tokens that it has sampled.
         waiting: requests of `in_flight` that it has not begun.
         capacity: requests that it computes at the same time; 0 if it does not say.
         kv_use: share of its cache of keys and values that is taken; 0 where there is no bound.

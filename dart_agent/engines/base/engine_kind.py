@@ -26,7 +26,7 @@ class Connection:
         url: address of the server.
         model_dir: directory of the model's tokenizer and processor files.
         name: what results carry as `Generation.engine`; "" for the URL.
-        version: of the weights that the server was started with; -1 where nobody knows.
+        version: version of the weights that the server was started with; -1 where nobody knows it.
         request_timeout_s: seconds for one response.
         update_timeout_s: seconds for one update of the weights.
         pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
@@ -49,12 +49,12 @@ class Launch:
     """What a server is started with.
 
     Attributes:
-        name: of the replica, unique among those that are started together.
+        name: name of the replica, unique among those that are started together.
         index: number of the replica, from 0.
         path: directory of the weights to serve.
         model_dir: directory of the whole model: `path`, or what an adapter at `path` was trained on.
-        version: of the weights.
-        directory: for sockets and temporary files; a short path, removed at the end.
+        version: version of the weights.
+        directory: directory for sockets and temporary files; a short path, removed at the end.
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
         lora_rank: largest rank of adapters, where `transfer` is "lora".
@@ -90,7 +90,7 @@ class EngineKind(Section, ABC):
     """Base of the kinds; its fields are the options.
 
     Attributes:
-        schemes: of the URLs of its servers.
+        schemes: schemes of the URLs of its servers, such as "http".
         transfers: how new weights can get into its servers.
         drains: whether an update cuts off requests that still run, so that they are better let end before it.
     """

@@ -250,7 +250,7 @@ def rope_positions(
     Args:
         token_ids: (L,) ids with expanded image pads.
         grids: (frames, rows, columns) in patches of each image, in order.
-        image_token: the pad's id.
+        image_token: token id of the image pad.
         merge_size: patches a side per token.
 
     Returns:

@@ -61,11 +61,11 @@ class TransformersEngine:
         Args:
             model_dir: Hugging Face directory of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL model.
             name: what results carry as `Generation.engine`.
-            version: of these first weights.
+            version: version of the weights that it begins with.
             threads: torch threads of this process; None leaves them.
             max_batch: at most so many requests at once.
             device: such as "cpu" or "cuda".
-            dtype: of the weights; log-probabilities are computed in float32 whatever it is.
+            dtype: numeric type of the weights; log-probabilities are computed in float32 whatever it is.
             vision_cache: so many images' embeddings are kept until the weights change.
         """
         if threads is not None:

@@ -30,8 +30,8 @@ def chat_messages(prompt: Prompt, tokens: ModelTokens) -> list[dict[str, Any]]:
     """The messages of a prompt, as in OpenAI's chat completions.
 
     Args:
-        prompt: in Qwen's chat layout, ending with the opening of the response.
-        tokens: of the tokenizer that encoded it.
+        prompt: prompt in Qwen's chat layout, ending with the opening of the response.
+        tokens: the tokenizer that encoded it.
 
     Returns:
         `{"role", "content"}` each; the content is a string, or a list of parts where there are images.

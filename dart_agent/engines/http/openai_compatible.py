@@ -53,12 +53,12 @@ class OpenAICompatibleEngine:
 
         Args:
             url: base of the API, such as "https://host/v1".
-            model: the model's name there.
+            model: name that the server gives the model.
             tokens: of the conversation that makes the prompts: the model's own, or any that reads back exactly, such
                 as `ModelTokens.plain()`.
             name: what results carry as `Generation.engine`; "" for the model's.
             key_env: environment variable that holds the API key; a server on this machine needs none.
-            timeout_s: for one response, waiting for a busy server included.
+            timeout_s: most seconds for one response, waiting for a busy server included.
             extra: more fields of every request, such as {"reasoning_effort": "low"}.
 
         Raises:

@@ -29,8 +29,8 @@ class Served:
     """What a request asks for.
 
     Attributes:
-        model: the name.
-        version: of the adapter; None for the base model, whose version the server names.
+        model: name that a request gives as its model.
+        version: version of the adapter; None for the base model, whose version the server names.
     """
 
     model: str
@@ -53,7 +53,7 @@ class Adapters:
         """Begin with the base model.
 
         Args:
-            base: its name.
+            base: name of the base model.
         """
         self._base = base
         self.current = Served(base)

@@ -154,5 +154,5 @@ def _gauges(text: str) -> dict[str, list[float]]:
             try:
                 values.setdefault(name, []).append(float(rest.rpartition("}")[2].split()[0]))
             except (ValueError, IndexError):
-                continue  # a line of another make is no gauge of ours
+                continue  # not a gauge
     return values

@@ -68,11 +68,11 @@ class VLLMEngine:
             model_dir: the model's tokenizer and processor files (no weights are needed here).
             model: what the server calls it (`--served-model-name`), or the name of an adapter.
             name: what results carry as `Generation.engine`; "" for the URL.
-            version: of the weights that the server was started with.
+            version: version of the weights that the server was started with.
             route: "generate" takes token ids as they are; "chat" has the server tokenise messages, and fails where
                 its ids are others; "auto" takes "generate" where the server offers it.
-            timeout_s: for one response, waiting for a paused or busy server included.
-            update_timeout_s: for one update of the weights.
+            timeout_s: most seconds for one response, waiting for a paused or busy server included.
+            update_timeout_s: most seconds for one update of the weights.
             pause: what an update does to running requests; see `VLLMControl.pause`.
             loading: how a whole model's weights get into the server; None for the server reading their files.
             key: API key; None takes it from the environment (`VLLM_API_KEY`).

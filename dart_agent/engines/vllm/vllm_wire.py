@@ -42,7 +42,7 @@ class Answer:
     Attributes:
         prompt_ids: the prompt as the server used it, image pads expanded.
         response_ids: sampled ids, the stop token included.
-        logprobs: of each.
+        logprobs: natural log-probability of each sampled id.
         finish_reason: "stop", "length" or "abort".
         versions: labels of the weights that sampled them; empty where the server does not say.
         model: the name it answered for; "" where it does not say.

@@ -50,9 +50,9 @@ class WeightLoading(Protocol):
         """Prepare all that needs no pause; the block then pauses the server and calls the function that it got.
 
         Args:
-            control: of the server.
+            control: routes of the server.
             path: the checkpoint directory.
-            timeout_s: for each part of it.
+            timeout_s: most seconds for each part of it.
 
         Raises:
             UpdateNotBegun: it cannot be, and the server was not asked for anything.
@@ -82,10 +82,10 @@ class WeightSender:
     Args:
         backend: "nccl" for GPUs; "tcp" without.
         python: the interpreter of the sender's environment; None for ours.
-        device: that it reads tensors to: "cpu" for "tcp", its GPU for "nccl".
-        address: of this machine, under which the servers reach it.
+        device: torch device that it reads tensors to: "cpu" for "tcp", its GPU for "nccl".
+        address: address under which the servers reach this machine.
         buffer_bytes: a buffer of tensors is sent once it holds more than this.
-        log: where its output goes; None for nowhere.
+        log: file for its output; None for none.
     """
 
     def __init__(

@@ -56,11 +56,11 @@ class TCPGroup:
     """A group over TCP, on processors alone, whose connections use one address of this machine and no other.
 
     Args:
-        address: of rank 0.
-        port: where rank 0 listens.
+        address: host name or IP address of rank 0.
+        port: TCP port on which rank 0 listens.
         rank: ours; 0 is the sender.
-        world_size: processes in the group.
-        timeout_s: for the meeting and for each broadcast.
+        world_size: number of processes in the group.
+        timeout_s: most seconds for the meeting and for each broadcast.
         listener: rank 0's socket, bound to the address.
     """
 
@@ -110,7 +110,7 @@ class Checkpoint:
 
     Args:
         directory: with *.safetensors.
-        device: that tensors are read to.
+        device: torch device that tensors are read to.
     """
 
     def __init__(self, directory: str, device: str) -> None:

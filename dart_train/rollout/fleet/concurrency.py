@@ -25,8 +25,8 @@ class Concurrency:
 
     Attributes:
         limit: requests at the same time.
-        least: smallest limit.
-        most: largest limit.
+        least: smallest limit that it may have.
+        most: largest limit that it may have.
         rest: looks until it may be cut again.
     """
 
@@ -54,8 +54,8 @@ def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:
     """The limit after a look at a replica: additive growth in quarters, multiplicative cuts (AIMD).
 
     Args:
-        state: the present one.
-        info: what the replica says.
+        state: present limit.
+        info: what the replica says of its load.
         in_flight: requests that it has from here.
     """
     if overloaded(info):

@@ -36,16 +36,14 @@ class EnginePool:
     Args:
         config: replicas, time limits.
         weights: what replicas start with.
-        directory: for the replicas' sockets and temporary files (a short path).
+        directory: directory for the replicas' sockets and temporary files (a short path).
         log_dir: directory for their logs; None for none.
         sync: how weights get into the replicas.
-        locks: between services that share replicas by URL; None where there is no other.
+        locks: update locks between services that share replicas by URL; None where there is no other.
 
     Attributes:
-        config: as given.
-        sync: as given.
         fleet: what the replicas share: weights, faults.
-        replicas: all of them, in the order of their names.
+        replicas: all replicas, in the order of their names.
         reissued: requests that were sent again.
         queued: requests that wait for a replica now.
     """
@@ -184,7 +182,7 @@ class EpisodeEngine:
     """An `Engine` for one episode: its requests go to the same replica while that is sensible.
 
     Args:
-        pool: the replicas.
+        pool: pool that answers.
     """
 
     def __init__(self, pool: EnginePool) -> None:

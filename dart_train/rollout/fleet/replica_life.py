@@ -53,7 +53,7 @@ class Fleet:
 
     Attributes:
         config: time limits and how updates go.
-        locks: between services that share replicas.
+        locks: update locks between services that share replicas.
         weights: the newest that a replica is known to have loaded.
         published: the newest that there are, known to be sound; another service may have loaded them already.
         faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
@@ -81,7 +81,7 @@ class ReplicaLife:
     """What happens to one replica.
 
     Args:
-        replica: the replica.
+        replica: replica whose life this is.
         fleet: what it shares with the others.
     """
 
@@ -191,7 +191,7 @@ class ReplicaLife:
         The experiment is another request, one that was answered before: a replica that fails at it, too, is to blame.
 
         Args:
-            error: of the request.
+            error: error of the failed request.
             late: the replica did not answer in time, which needs no experiment.
         """
         replica, control = self.replica, self._fleet.control

@@ -18,10 +18,10 @@ class Load:
     """What routing looks at.
 
     Attributes:
-        name: of the replica.
-        state: its state.
-        in_flight: requests that it has.
-        limit: requests that it may have.
+        name: name of the replica.
+        state: state of the replica.
+        in_flight: number of requests that it has.
+        limit: number of requests that it may have.
     """
 
     name: str
@@ -66,9 +66,9 @@ def route(
     the request waits for it, even where another one is UPDATING.
 
     Args:
-        loads: all replicas.
+        loads: load of every replica.
         sticky: name of the one that answered last.
-        slack: see above.
+        slack: requests that the replica of the episode may have above the least loaded one.
         avoid: names of those that failed at this request.
 
     Returns:

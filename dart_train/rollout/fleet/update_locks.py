@@ -56,7 +56,7 @@ class UpdateLocks:
         """Nobody else updates the replica during the block.
 
         Args:
-            replica: which one.
+            replica: replica whose weights are to be updated.
             wait_s: how long to wait for whoever updates it now.
 
         Raises:

@@ -76,7 +76,7 @@ def why_unfit(path: str | Path, serving: str | Path) -> str:
     ones out. Both directories must be readable here; what cannot be read is for `why_unusable` to tell, and fits.
 
     Args:
-        path: the new directory.
+        path: directory of the new checkpoint.
         serving: the directory of weights that an engine has loaded.
     """
     try:

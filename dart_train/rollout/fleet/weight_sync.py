@@ -49,8 +49,8 @@ def next_stale(
     """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
 
     Args:
-        replicas: all of them.
-        version: what they should serve.
+        replicas: all replicas of the fleet.
+        version: version that they should serve.
         at_once: most that are updated at the same time.
         proven: whether a replica serves the version already.
         begun: names of those whose update has been begun.
@@ -71,15 +71,15 @@ class WeightSync:
 
     Args:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
-        pool: the replicas.
-        interval_s: between two looks.
-        availability: of the database; told of looks that fail.
+        pool: replicas that are updated.
+        interval_s: seconds between two looks.
+        availability: availability of the database; told of looks that fail.
 
     Attributes:
         target: the checkpoint that the replicas are brought to.
-        updates: of single replicas that came to their end.
-        failed: those that did not.
-        update_s: seconds of the former together.
+        updates: updates of single replicas that succeeded.
+        failed: updates of single replicas that failed.
+        update_s: seconds that the successful updates took together.
         skipped: checkpoints that were given up, with the reason.
     """
 

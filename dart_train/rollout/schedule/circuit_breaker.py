@@ -30,11 +30,11 @@ class CircuitBreakers:
     """One circuit breaker for each task.
 
     Args:
-        tasks: all of them.
-        losses: in a row, after which a task is left out.
-        first_s: for how long, the first time.
-        longest_s: at most.
-        clock: monotonic seconds.
+        tasks: names of all tasks.
+        losses: rollouts that are lost in a row before a task is left out.
+        first_s: seconds for which it is left out the first time.
+        longest_s: most seconds for which it is left out.
+        clock: returns monotonic seconds.
     """
 
     def __init__(

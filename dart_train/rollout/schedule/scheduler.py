@@ -42,14 +42,14 @@ class Assignment:
     """One rollout to play.
 
     Attributes:
-        task_id: the task.
-        seed: of the environment, shared by the group.
+        task_id: name of the task.
+        seed: seed of the environment, shared by the group.
         group_key: names the group; unique over the lives of a run.
-        n: which member of the group, from 0.
+        n: number of the member in its group, from 0.
         attempt: how often this member was dealt before.
-        sampling_seed: of the policy; differs between all members and attempts.
+        sampling_seed: seed of the policy's sampling; differs between all members and attempts.
         max_steps: step limit, None for the task's own.
-        group_size: members of the group.
+        group_size: number of members in the group.
     """
 
     task_id: str
@@ -95,9 +95,9 @@ class Scheduler:
     """Decides what each free worker plays next.
 
     Args:
-        tasks: the training set.
+        tasks: tasks of the training set.
         group_size: rollouts per group, where `plan` does not say otherwise.
-        seed: of the stream of seeds.
+        seed: seed of the stream of environment seeds.
         budget: rollouts of the whole run, former lives included; None for no limit.
         completed: rollouts recorded in former lives of the run.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
@@ -107,7 +107,7 @@ class Scheduler:
         mode: what a free worker waits for.
         groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
             any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before the next.
-        batches: of batch-wise rollouts, which need them.
+        batches: counts the groups of batch-wise rollouts, which need it; None for the other modes.
 
     Raises:
         ValueError: batch-wise without batches, or batches where nothing waits for them.

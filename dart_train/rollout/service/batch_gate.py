@@ -31,12 +31,12 @@ class BatchGate:
     """Watches a run's data and engines for the end of each batch.
 
     Args:
-        batches: to close.
+        batches: batches that are closed.
         data: the run's data manager.
         pending: returns the number of episodes that are not recorded yet.
         served: returns the versions of the engines that take requests.
         on_closed: called after a batch was closed.
-        availability: of the database; told of questions that fail.
+        availability: availability of the database; told of questions that fail.
     """
 
     def __init__(

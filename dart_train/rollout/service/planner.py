@@ -19,11 +19,11 @@ class Planner:
     """Keeps the scheduler's plans and the workers' admission up to date.
 
     Args:
-        config: of the service.
+        config: configuration of the service.
         data: the run's data manager.
-        scheduler: gets the plans.
-        workers: get the admission.
-        availability: of the database. While it is away no group is opened; those that are open go on.
+        scheduler: scheduler that gets the plans.
+        workers: workers that are told of the admission.
+        availability: availability of the database. While it is away no group is opened; those that are open go on.
     """
 
     def __init__(

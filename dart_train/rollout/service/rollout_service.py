@@ -59,9 +59,9 @@ class RolloutSummary:
         lost: rollouts that broke off and were dealt again.
         given_up: group members that were lost too often.
         actions: carried out in this life.
-        weight_updates: of single replicas.
+        weight_updates: updates of single replicas.
         reissued: engine requests that were sent again.
-        seconds: of this life.
+        seconds: seconds since the service began.
         terminals: episodes by how they ended.
         cpu_s: processor seconds of this process.
     """
@@ -87,8 +87,8 @@ class RolloutService:
         weights: what the engines start with.
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
-        log_dir: of the engines' logs.
-        token: of the cluster.
+        log_dir: directory for the engines' logs; None for none.
+        token: bearer token of the cluster; None where it has none.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class RolloutService:
         """Say when no engine is left, and when one is back.
 
         Raises:
-            EngineError: that took too long.
+            EngineError: there was none for too long.
         """
         availability = self.dependencies.engines
         while True:

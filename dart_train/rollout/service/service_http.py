@@ -49,7 +49,7 @@ async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> 
     """Answer while the context lasts.
 
     Args:
-        listen: see `parse_listen`.
+        listen: address as `parse_listen` takes it.
         figures: returns those of the service; None while it starts.
 
     Yields:
