@@ -24,8 +24,10 @@ from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan
 from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
 from dart_agent.evaluation.scores import TaskScore, score_groups, total_score
 from dart_agent.policies.policy_factory import PolicyOptions, open_policies
+from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.section_options import takes
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import ConfigurationError, DartGymError
 from dart_gym.tasks.catalog import registry
@@ -41,51 +43,32 @@ mount_benchmarks(app, "benchmarks.agent.agent_commands")
 console = Console()
 record_commands.mount(app)
 
-Policy = Annotated[
-    str, typer.Option("--policy", help='"random", "oracle", "human", "vlm", "anthropic", "openai", or module:Class.')
-]
 Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")]
 MaxSteps = Annotated[int | None, typer.Option(min=1, help="Step limit; the task's own without it.")]
 Pacing = Annotated[
     str | None, typer.Option(help='How long desktops wait for their screens: "settle", or "osworld" as OSWorld does.')
 ]
-Model = Annotated[str | None, typer.Option(help="vlm: model directory; anthropic, openai: name of the model.")]
-EngineUrl = Annotated[
-    str | None,
-    typer.Option(
-        help="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: base URL."
-    ),
-]
-Format = Annotated[str, typer.Option("--format", help="vlm: how it writes actions, see docs/formats.md.")]
-Prompt = Annotated[
-    str | None, typer.Option(help='vlm: "ui_tars", "format" or "short"; in the words of --format without it.')
-]
-Screenshots = Annotated[int, typer.Option(min=1, help="Models: newest screenshots in the prompt.")]
-Texts = Annotated[int, typer.Option(min=0, help="vlm: newest responses in the prompt.")]
-MaxTokens = Annotated[int, typer.Option(min=1, help="Models: longest response.")]
-Temperature = Annotated[float, typer.Option(min=0.0, help="vlm: 0 for greedy.")]
+_policy_options = takes(
+    PolicyOptions,
+    of_run="agent",
+    run_fields={*ConversationConfig.model_fields, "format"},
+    leave_out=("call_user", "report_errors"),
+)
 
 
 @app.command()
+@_policy_options
 def run(
+    options: PolicyOptions,
     task: Annotated[str | None, typer.Argument(help="Task id, or path of an OSWorld JSON.")] = None,
     task_option: Annotated[str | None, typer.Option("--task", help="The same, as an option.")] = None,
-    policy: Policy = "random",
     seed: Annotated[int, typer.Option(help="Of the task's initial state.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Record the episode here: `dart-agent view` shows it.")] = None,
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
     pacing: Pacing = None,
-    model: Model = None,
-    engine_url: EngineUrl = None,
-    action_format: Format = "ui_tars",
-    prompt: Prompt = None,
-    screenshots: Screenshots = 5,
-    texts: Texts = 35,
-    max_tokens: MaxTokens = 500,
-    temperature: Temperature = 1.0,
 ) -> None:
     """Play one episode and print every step."""
     chosen = task or task_option
@@ -93,9 +76,6 @@ def run(
         raise ConfigurationError("name one task: dart-agent run TASK, or dart-agent run --task TASK")
     if out is not None and out.exists():
         raise ConfigurationError(f"{out} exists already: choose another --out for the recorded episode")
-    options = PolicyOptions(
-        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
-    )
 
     async def play_one() -> Trajectory:
         async with (
@@ -122,10 +102,11 @@ def run(
 
 
 @app.command("eval")
+@_policy_options
 def evaluate_command(
+    options: PolicyOptions,
     tasks: Annotated[list[str] | None, typer.Argument(help="Task ids, suites, paths of OSWorld JSONs.")] = None,
     suites: Annotated[list[str] | None, typer.Option("--suite", help="The same, as options.")] = None,
-    policy: Policy = "random",
     episodes: Annotated[int, typer.Option("--n", min=1, help="Episodes per task.")] = 10,
     first_seed: Annotated[int, typer.Option(min=0, help="Seeds first_seed, first_seed + 1, ...")] = 0,
     concurrency: Annotated[int, typer.Option("--parallel", min=1, help="Desktops at the same time.")] = 2,
@@ -138,14 +119,6 @@ def evaluate_command(
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
     pacing: Pacing = None,
-    model: Model = None,
-    engine_url: EngineUrl = None,
-    action_format: Format = "ui_tars",
-    prompt: Prompt = None,
-    screenshots: Screenshots = 5,
-    texts: Texts = 35,
-    max_tokens: MaxTokens = 500,
-    temperature: Temperature = 1.0,
 ) -> None:
     """Score a policy: pass@1 and pass@k by application, with 95 % intervals."""
     chosen = expand_tasks([*(tasks or []), *(suites or [])])
@@ -153,9 +126,6 @@ def evaluate_command(
         raise ConfigurationError("name tasks or suites: dart-agent eval miniwob, or dart-agent eval --suite miniwob")
     if k is not None and k > episodes:
         raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --n from {episodes}")
-    options = PolicyOptions(
-        policy, model, engine_url, prompt, screenshots, texts, max_tokens, temperature, action_format
-    )
     seeds = range(first_seed, first_seed + episodes)
 
     async def play_all() -> list[TaskScore]:
@@ -163,7 +133,9 @@ def evaluate_command(
             make_policy = await stack.enter_async_context(open_policies(options))
             directory = None
             if out is not None:
-                plan = Plan(policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing})
+                plan = Plan(
+                    options.policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing}
+                )
                 directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
             client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
             done = len(directory.known()) if directory else 0
@@ -186,7 +158,7 @@ def evaluate_command(
     for line in ending_lines(groups[-1].total):
         console.print(line, markup=False, highlight=False)
     result = {
-        "policy": policy,
+        "policy": options.policy,
         "scores": [score_row(score) for score in [*scores, total_score(scores)]],
         "apps": [group_row(group) for group in groups],
     }
@@ -252,7 +224,7 @@ def _writer(
 ) -> contextlib.AbstractContextManager[EpisodeWriter | None]:
     if out is None:
         return contextlib.nullcontext()
-    return EpisodeWriter(out, task, seed, policy=options.spec, app=app_of(task), decode=options.decoder())
+    return EpisodeWriter(out, task, seed, policy=options.policy, app=app_of(task), decode=options.decoder())
 
 
 @contextlib.contextmanager

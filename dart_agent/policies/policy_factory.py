@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from dart_agent.engines.base.engine import Engine, ModelEngine, Sampling
 from dart_agent.formats import get_format
-from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
@@ -41,63 +41,43 @@ POLICIES: Registry[Callable[[], Policy]] = Registry(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOptions:
-    """A policy as the command line names it.
+class PolicyOptions(ConversationConfig):
+    """A policy as the command line names it, and how a model behind it is asked."""
 
-    Attributes:
-        spec: a name in `POLICIES`, or `module:Class`.
-        model: "vlm": its directory; hosted models: their name.
-        url: "vlm": of an engine server, None to load the model here; hosted models: another base URL.
-        prompt: a style of `ConversationConfig`; in the words of the format if None ("vlm" only).
-        screenshots: newest screenshots in the prompt.
-        texts: newest responses in the prompt ("vlm" only).
-        max_tokens: longest response.
-        temperature: 0 for greedy ("vlm" only).
-        format: how the model writes actions, a name of `dart_agent.formats` ("vlm" only).
-    """
+    policy: str = Field(
+        "random",
+        description='"random", "oracle", "human", "vlm", "anthropic", "openai", a plug-in, or module:Class.',
+    )
+    model: str | None = Field(None, description="vlm: model directory; anthropic, openai: name of the model.")
+    engine_url: str | None = Field(
+        None,
+        description="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: "
+        "base URL.",
+    )
+    format: str = Field("ui_tars", description="vlm: how it writes actions, see docs/formats.md; the style follows it.")
+    max_tokens: int = Field(500, ge=1, description="Models: longest response in tokens.")
+    temperature: float = Field(1.0, ge=0, description="vlm: of the sampling, 0 for greedy.")
 
-    spec: str
-    model: str | None = None
-    url: str | None = None
-    prompt: str | None = None
-    screenshots: int = 5
-    texts: int = 35
-    max_tokens: int = 500
-    temperature: float = 1.0
-    format: str = "ui_tars"
+    @model_validator(mode="before")
+    @classmethod
+    def _style_of_format(cls, values: Any) -> Any:
+        """A prompt is in the words of the format, where nothing else is said."""
+        if isinstance(values, dict) and values.get("style") is None:
+            return {**values, "style": style_for(get_format(values.get("format", "ui_tars")))}
+        return values
 
     def settings(self) -> dict[str, Any]:
         """What of it changes what the policy does, as JSON; not where a server listens."""
-        if self.spec == "vlm":
-            return {
-                "model": model_digest(Path(self.model or "")),
-                "format": self.format,
-                "prompt": self.prompt_style(),
-                "screenshots": self.screenshots,
-                "texts": self.texts,
-                "max_tokens": self.max_tokens,
-                "temperature": self.temperature,
-            }
-        if self.spec in HOSTED:
+        if self.policy == "vlm":
+            own = self.model_dump(exclude={"policy", "model", "engine_url"})
+            return {"model": model_digest(Path(self.model or "")), **own}
+        if self.policy in HOSTED:
             return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
         return {}
 
-    def prompt_style(self) -> Style:
-        """The style of prompts.
-
-        Raises:
-            ConfigurationError: there is no such style, or no such format.
-        """
-        if self.prompt is None:
-            return style_for(get_format(self.format))
-        if self.prompt not in get_args(Style):
-            raise ConfigurationError(f"unknown prompt style {self.prompt!r}; known: {', '.join(get_args(Style))}")
-        return cast(Style, self.prompt)
-
     def decoder(self) -> Decoder | None:
         """Of the model's tokenizer; None where it has none here."""
-        return token_decoder(Path(self.model)) if self.spec == "vlm" and self.model else None
+        return token_decoder(Path(self.model)) if self.policy == "vlm" and self.model else None
 
 
 @contextlib.asynccontextmanager
@@ -107,39 +87,37 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     Raises:
         ConfigurationError: no such policy, or it lacks a setting.
     """
-    POLICIES.get(options.spec)  # also of those that are opened below: an unknown name is refused first
-    if options.spec == "vlm":
+    POLICIES.get(options.policy)  # also of those that are opened below: an unknown name is refused first
+    if options.policy == "vlm":
         async with _vlm_policies(options) as factory:
             yield factory
-    elif options.spec in HOSTED:
+    elif options.policy in HOSTED:
         from dart_agent.policies.hosted_policies import open_hosted
 
         async with open_hosted(
-            options.spec,
+            options.policy,
             options.model,
-            base_url=options.url,
+            base_url=options.engine_url,
             screenshots=options.screenshots,
             max_tokens=options.max_tokens,
         ) as factory:
             yield factory
-    elif options.spec == "human":
+    elif options.policy == "human":
         from dart_agent.policies.human_policy import open_human
 
         async with open_human() as factory:
             yield factory
     else:
-        yield policy_factory(options.spec)
+        yield policy_factory(options.policy)
 
 
 @contextlib.asynccontextmanager
 async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    style = options.prompt_style()
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
-    conversation = ConversationConfig(style=style, screenshots=options.screenshots, texts=options.texts)
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
-    engine = _engine(options.model, options.url)
-    make = model_policies(options.model, conversation, sampling, options.format)
+    engine = _engine(options.model, options.engine_url)
+    make = model_policies(options.model, options, sampling, options.format)
     try:
         yield lambda session: make(engine)
     finally:

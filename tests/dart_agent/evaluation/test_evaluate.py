@@ -17,7 +17,7 @@ from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.policies.random_policy import RandomPolicy
 from dart_gym.core.actions import Click, Done, action_from_dict
-from dart_gym.core.errors import UnknownTaskError
+from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
 
@@ -250,16 +250,35 @@ def test_tiny_command_and_a_model_that_plays(tmp_path):
     assert invoke("tiny", str(tmp_path / "m"), "--set", "vision_layers=1").exit_code == 0
     result = invoke(
         *("run", "fake/click-button", "--policy", "vlm", "--model", str(tmp_path / "m")),
-        *("--prompt", "short", "--max-tokens", "6"),
+        *("--style", "short", "--max-tokens", "6"),
     )
     assert "parse_error after 0 steps" in result.output
+
+
+def test_a_runs_configuration_says_how_its_model_is_asked(tmp_path, monkeypatch):
+    seen = []
+
+    def opened(options):
+        seen.append(options)
+        raise ConfigurationError("enough")
+
+    monkeypatch.setattr(agent_cli, "open_policies", opened)
+    path = tmp_path / "config.yaml"
+    path.write_text("agent: {style: short, screenshots: 1, texts: 4, max_pixels: 9, format: qwen}\nrollout: {}\n")
+    with pytest.raises(ConfigurationError, match="enough"):
+        invoke("run", "fake/two-steps", "--policy", "vlm", "--config", str(path), "--texts", "2")
+    with pytest.raises(ConfigurationError, match="enough"):
+        invoke("run", "fake/two-steps", "--policy", "vlm", "--format", "qwen")
+    [options, plain] = seen
+    assert (options.style, options.screenshots, options.texts, options.format) == ("short", 1, 2, "qwen")
+    assert (plain.style, plain.screenshots) == ("format", 5), "a prompt is in the words of the format"
 
 
 def test_errors_are_one_line(monkeypatch, capsys):
     for arguments, says in (
         (["eval", "fake/click-buton"], "fake/click-button"),
         (["run", "fake/two-steps", "--policy", "vlm"], "--model"),
-        (["run", "fake/two-steps", "--policy", "vlm", "--prompt", "long"], "unknown prompt style"),
+        (["run", "fake/two-steps", "--policy", "vlm", "--style", "long"], "style: input should be"),
         (["run"], "name one task"),
         (["run", "fake/two-steps", "--policy", "vlm", "--format", "ui_trs"], "did you mean 'ui_tars'"),
         (["run", "fake/two-steps", "--task", "fake/click-button"], "name one task"),

@@ -215,7 +215,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def policy_arguments(policy: str, tiny_model: Path) -> tuple[str, ...]:
     if policy != "vlm":
         return ("--policy", policy)
-    return ("--policy", "vlm", "--model", str(tiny_model), "--prompt", "short", "--max-tokens", "12")
+    return ("--policy", "vlm", "--model", str(tiny_model), "--style", "short", "--max-tokens", "12")
 
 
 @pytest.mark.slow
