@@ -25,7 +25,7 @@ from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.modules.module_context import open_data
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
-from dart_train.trainer.supervised import SupervisedConfig, train_supervised
+from dart_train.trainer.supervised import train_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "dart_train" / "assets" / "tiny_base"
@@ -56,21 +56,11 @@ def second_stage(first: Path, runs_dir: Path) -> Path:
     target = run.root / "weights"
     tokens = ModelTokens.load(first)
     conversation = Conversation(tokens, VisionSpec.from_dir(first), config.agent)
-    warmup = config.warmup
-    settings = SupervisedConfig(
-        max_steps=warmup.max_steps,
-        learning_rate=warmup.learning_rate,
-        batch_size=warmup.batch_size,
-        warmup_steps=warmup.warmup_steps,
-        weight_decay=warmup.weight_decay,
-        threads=warmup.threads,
-        seed=config.seed,
-    )
     with open_data(config, run) as data:
         recorded = [Demonstration.from_trajectory(item) for item in data.trajectories(source="oracle")]
         rewritten = [dataclasses.replace(item, instruction=named(item.instruction)) for item in recorded]
         samples = encode(rewritten, conversation, tokens, data.load_image)
-        train_supervised(first, samples, data.load_image, target, settings, on_progress=_say)
+        train_supervised(first, samples, data.load_image, target, config.warmup, on_progress=_say)
     return target
 
 

@@ -25,6 +25,7 @@ from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.maintenance.retention import RetentionConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.trainer.settings.supervised_config import WarmupConfig
 from dart_train.trainer.settings.trainer_section import TrainerConfig
 
 
@@ -119,20 +120,6 @@ class DemonstrationConfig(Section):
     wrong_instruction_share_of: dict[str, float] = Field(
         default_factory=dict, description="Other shares, in [0, 1], by task."
     )
-
-
-class WarmupConfig(Section):
-    """Supervised training on the demonstrations, before the reinforcement learning."""
-
-    max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 for no warm-up.")
-    pool_sources: tuple[str, ...] = Field(
-        (), description="Recorded successes of these sources are imitated too, such as human, or another policy's."
-    )
-    learning_rate: float = Field(2e-3, gt=0, description="Learning rate of AdamW after its warm-up.")
-    batch_size: int = Field(16, ge=1, description="Demonstrated steps in a batch.")
-    warmup_steps: int = Field(50, ge=0, description="Optimizer steps in which the learning rate rises.")
-    weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
-    threads: int = Field(2, ge=1, description="Threads of torch on the CPU.")
 
 
 class DataConfig(Section):
@@ -263,6 +250,7 @@ SAME: tuple[tuple[str, str, str], ...] = (
     ("data.curation.group_size", "rollout.group_size", "groups are as large as they are rolled out"),
     ("data.curation.batch_groups", "trainer.groups_per_step", "a batch is what one step trains on"),
     ("rollout.seed", "seed", "the run has one seed"),
+    ("warmup.seed", "seed", "the run has one seed"),
     ("rollout.engine.images", "agent.screenshots", "prompts hold so many screenshots"),
 )
 """(key, key that it always equals, why): a key that follows another is refused where it is set to something else."""

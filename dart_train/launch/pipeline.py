@@ -89,9 +89,9 @@ class Pipeline:
         listed = [("prepare", "model", self._prepare)]
         if config.demonstrations.per_task:
             listed.append(("demonstrate", "demonstrations", lambda: self._module("demonstrate", desktops=True)))
-        if config.warmup.max_steps:
+        if config.warmup.limited:
             listed.append(("warmup", "warm-up", lambda: self._module("warmup", threads=config.warmup.threads)))
-        if config.warmup.max_steps and config.model.path in SHIPPED_MODELS:
+        if config.warmup.limited and config.model.path in SHIPPED_MODELS:
             listed.append(("base", "test base", lambda: self._evaluate("base", 0, "--trained-only")))
         listed.append(("before", "test before", lambda: self._evaluate("before", WARM_VERSION)))
         if config.evaluation.greedy:

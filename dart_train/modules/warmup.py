@@ -50,17 +50,11 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
 
 
 def _settings(config: RunConfig, seconds: float | None) -> SupervisedConfig:
-    warmup = config.warmup
-    return SupervisedConfig(
-        max_steps=None if seconds else warmup.max_steps,
-        max_seconds=seconds,
-        batch_size=warmup.batch_size,
-        learning_rate=warmup.learning_rate,
-        warmup_steps=warmup.warmup_steps,
-        weight_decay=warmup.weight_decay,
-        seed=config.seed + (1 if seconds else 0),
-        threads=warmup.threads,
-    )
+    """As configured, or for so many seconds with another order of samples."""
+    if not seconds:
+        return config.warmup
+    changed = {"max_steps": 0, "max_seconds": seconds, "seed": config.seed + 1}
+    return config.warmup.model_copy(update=changed)
 
 
 def _teller(progress: PanelProgress, settings: SupervisedConfig) -> Callable[[Progress], None]:

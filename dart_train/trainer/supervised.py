@@ -34,57 +34,13 @@ from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.policy_logprobs import response_logprobs
+from dart_train.trainer.settings.supervised_config import SupervisedConfig
 from dart_train.trainer.weights import checkpoint
 
 _log = logging.getLogger(__name__)
 
 NO_LIMIT = 1 << 40
 LOG_EVERY = 20  # steps between two lines of metrics
-
-
-@dataclass(frozen=True)
-class SupervisedConfig:
-    """Settings of supervised training. It ends at the first limit that is reached; one of the two is needed.
-
-    Attributes:
-        max_steps: optimizer steps.
-        max_seconds: of training, start-up left out.
-        batch_size: samples per step.
-        learning_rate: at its highest.
-        warmup_steps: until it is reached.
-        schedule: "cosine" falls to `final_share` over the steps or seconds, whichever ends first; "constant" does not.
-        final_share: of the learning rate at the end of a cosine.
-        weight_decay: of AdamW.
-        adam_beta2: of AdamW; 0.98 suits short training.
-        max_grad_norm: clip of the gradient's norm.
-        seed: of the order of samples.
-        threads: of torch; 0 leaves its default.
-        image_cache_mb: memory for screenshots.
-        gate_every_s: seconds between two questions to the gate.
-    """
-
-    max_steps: int | None = None
-    max_seconds: float | None = None
-    batch_size: int = 16
-    learning_rate: float = 2e-3
-    warmup_steps: int = 50
-    schedule: str = "cosine"
-    final_share: float = 0.1
-    weight_decay: float = 0.01
-    adam_beta2: float = 0.98
-    max_grad_norm: float = 1.0
-    seed: int = 0
-    threads: int = 0
-    image_cache_mb: int = 512
-    gate_every_s: float = 10.0
-
-    def __post_init__(self) -> None:
-        if not self.max_steps and not self.max_seconds:
-            raise ValueError("supervised training needs a limit: set max_steps, max_seconds or both")
-        if self.schedule not in ("cosine", "constant"):
-            raise ValueError(f"schedule={self.schedule!r} is unknown; choose 'cosine' or 'constant'")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size!r} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True)

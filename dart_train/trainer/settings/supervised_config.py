@@ -1,0 +1,60 @@
+"""`SupervisedConfig`: settings of supervised training, read without torch. A run's section `warmup` is one."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dart_gym.core.section import Section
+
+
+class SupervisedConfig(Section):
+    """Supervised training. It ends at the first limit that is reached; one of the two is needed."""
+
+    max_steps: int = Field(0, ge=0, description="Optimizer steps; 0 for no such limit.")
+    max_seconds: float | None = Field(
+        None, gt=0, description="Seconds of training, start-up left out; null for no such limit."
+    )
+    batch_size: int = Field(16, ge=1, description="Demonstrated steps in a batch.")
+    learning_rate: float = Field(2e-3, gt=0, description="Learning rate of AdamW at its highest.")
+    warmup_steps: int = Field(50, ge=0, description="Optimizer steps in which the learning rate rises.")
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine",
+        description="The learning rate falls to `final_share` over the steps or seconds, whichever end first (cosine), "
+        "or stays (constant).",
+    )
+    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate at the end of a cosine.")
+    weight_decay: float = Field(0.01, ge=0, description="Weight decay of AdamW.")
+    adam_beta2: float = Field(0.98, gt=0, lt=1, description="Second moment of AdamW; 0.98 suits short training.")
+    max_grad_norm: float = Field(1.0, ge=0, description="The gradient's norm is clipped to this.")
+    seed: int = Field(0, description="Seed of the order of samples.")
+    threads: int = Field(0, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
+    image_cache_mb: int = Field(512, ge=0, description="Memory for screenshots in MiB.")
+    gate_every_s: float = Field(
+        10.0, gt=0, description="Seconds between two questions whether the model is good enough, where code asks."
+    )
+
+    @property
+    def limited(self) -> bool:
+        """Whether it ends, by steps or by seconds."""
+        return bool(self.max_steps or self.max_seconds)
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if not self.limited:
+            raise ValueError("supervised training needs a limit: set max_steps, max_seconds or both")
+        return self
+
+
+class WarmupConfig(SupervisedConfig):
+    """Supervised training on the demonstrations, before the reinforcement learning; without a limit there is none."""
+
+    threads: int = Field(2, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
+    pool_sources: tuple[str, ...] = Field(
+        (), description="Recorded successes of these sources are imitated too, such as human, or another policy's."
+    )
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        return self
