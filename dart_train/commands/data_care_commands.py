@@ -64,9 +64,9 @@ def show_status(now: Status, console: Console) -> None:
         Columns(
             [
                 _counts("trajectories", _trajectories(now)),
-                _counts("groups ready, by task", now.ready_by_task),
+                _counts("groups ready, by task", now.figures["groups_ready_by_task"]),
                 _counts("groups in the making", {f"{have} of {want}": n for (have, want), n in now.making.items()}),
-                _histogram("versions behind: waiting", now.waiting_staleness),
+                _histogram("versions behind: waiting", now.figures["staleness_waiting"]),
                 _histogram("versions behind: trained", now.trained_staleness),
                 _counts("trajectories dropped, by rule", now.census.dropped),
                 _counts("groups dropped, by rule", now.dropped_groups),

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from dart_train.data.curation import experience_pool as pool
 from dart_train.data.curation.experience_pool import PoolCount
 from dart_train.data.curation.rules import Census, CurationConfig, oldest_allowed
-from dart_train.data.groups import checkpoint_rows
+from dart_train.data.groups import checkpoint_rows, lease_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.diagnosis import Evidence, explain
 from dart_train.data.insight.serving import VersionLife
@@ -60,9 +60,7 @@ class Status:
         newest_version: newest checkpoint; None before the first.
         census: where every trajectory stands.
         diagnosis: why not more can be leased, in words.
-        ready_by_task: groups that could be leased now, by task.
         making: unfinished groups by (members, expected).
-        waiting_staleness: trajectories that wait in groups, by versions behind the newest checkpoint.
         trained_staleness: trained trajectories by versions that they were behind.
         tasks: every task's record.
         pool: what the experience pool holds.
@@ -77,9 +75,7 @@ class Status:
     newest_version: int | None
     census: Census
     diagnosis: str
-    ready_by_task: Mapping[str, int] = field(default_factory=dict)
     making: Mapping[tuple[int, int], int] = field(default_factory=dict)
-    waiting_staleness: Mapping[int, int] = field(default_factory=dict)
     trained_staleness: Mapping[int, int] = field(default_factory=dict)
     tasks: tuple[TaskStats, ...] = ()
     pool: tuple[PoolCount, ...] = ()
@@ -102,10 +98,10 @@ def figures_of(
         newest: newest version.
         oldest: oldest version that may be trained on.
     """
-    held = pool.counts(connection, run_id)
+    held, ready = pool.counts(connection, run_id), lease_rows.count_ready_by_task(connection, run_id, oldest)
     return {
         "groups_making": sum(_making(connection, run_id, oldest).values()),
-        "groups_ready_by_task": _ready_by_task(connection, run_id, oldest),
+        "groups_ready_by_task": {task: groups for task, (groups, _) in sorted(ready.items())},
         "staleness_waiting": _waiting_staleness(connection, run_id, newest),
         "staleness_trained": _trained_lately(connection, run_id, now(connection) - RECENT_S),
         "pool": sum(item.trajectories for item in held),
@@ -199,9 +195,7 @@ def status_of(connection: sa.Connection, run_id: str, config: CurationConfig) ->
         newest_version=newest,
         census=census,
         diagnosis=explain(census, evidence, config.sentences()),
-        ready_by_task=_ready_by_task(connection, run_id, oldest),
         making=evidence.making,
-        waiting_staleness=_waiting_staleness(connection, run_id, newest),
         trained_staleness=statistics.staleness_histogram(connection, run_id),
         tasks=tuple(statistics.task_stats(connection, run_id, config.success_window).values()),
         pool=tuple(pool.counts(connection, run_id)),
@@ -214,14 +208,6 @@ def status_of(connection: sa.Connection, run_id: str, config: CurationConfig) ->
         versions=_versions(connection, run_id),
         figures=figures_of(connection, run_id, census, newest, oldest),
     )
-
-
-def _ready_by_task(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[str, int]:
-    ready = (_group.run_id == run_id) & (_group.state == GroupState.READY.value)
-    if oldest is not None:
-        ready &= _group.oldest_version >= oldest
-    query = sa.select(_group.task_id, sa.func.count()).where(ready).group_by(_group.task_id).order_by(_group.task_id)
-    return {name: count for name, count in connection.execute(query)}
 
 
 def _waiting_staleness(connection: sa.Connection, run_id: str, newest: int | None) -> dict[int, int]:

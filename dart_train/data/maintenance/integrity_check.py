@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import shutil
 import time
 from collections import Counter
@@ -314,7 +313,7 @@ def _check_images(
 def _repair(data: DataManager, report: CheckReport, given_up: list[str], orphan_grace_s: float) -> None:
     """Give up damaged trajectories with the groups that wait for a lease with them, and record those without rows."""
     for name in given_up:
-        report.repaired += data.store.write(functools.partial(_give_up, data.run_id, name))
+        report.repaired += data.write(_give_up, name)
         data.files.remove_trajectory(name)
     for problem in _broken_images(report):
         data.files.storage.remove(problem)
@@ -329,7 +328,7 @@ def _broken_images(report: CheckReport) -> Iterator[str]:
         yield image_key(name, "webp")
 
 
-def _give_up(run_id: str, trajectory_id: str, connection: sa.Connection) -> int:
+def _give_up(connection: sa.Connection, run_id: str, trajectory_id: str) -> int:
     mine = (_meta.run_id == run_id) & (_meta.trajectory_id == trajectory_id)
     row = connection.execute(sa.select(_meta.rollout_id, _meta.group_id).where(mine).with_for_update()).one()
     connection.execute(rollout_run.update().where(_run.id == row.rollout_id).values(split_dir=None))

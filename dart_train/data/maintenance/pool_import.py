@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import logging
 import time
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Step, Trajectory
@@ -115,7 +113,10 @@ def import_successes(
             if provenance is Provenance.HINTED and encode is not None and hint_marker:
                 trajectory = strip_hint(trajectory, encode, hint_marker)
             new = as_pooled(trajectory, data.run_id, provenance)
-            added = add_to_pool(data, new, images, origin=origin)
+            added = not data.read(experience_pool.has, new.trajectory_id)
+            if added:
+                data.record(new, images)
+                data.write(experience_pool.set_origin, new.trajectory_id, origin)
         except (InvalidTrajectoryError, CorruptDataError) as error:
             report.refused += 1
             report.problems.append(str(error))
@@ -126,29 +127,13 @@ def import_successes(
     return report
 
 
-def add_to_pool(
-    data: DataManager, trajectory: Trajectory, images: dict[str, NDArray[np.uint8]], *, origin: str = ""
-) -> bool:
-    """Record a success of elsewhere and put it into the pool; False if it was there.
-
-    Raises:
-        DataError: it cannot be recorded.
-    """
-    name = trajectory.trajectory_id
-    if data.store.read(lambda c: experience_pool.has(c, data.run_id, name)):
-        return False
-    data.record(trajectory, images)
-    data.store.write(lambda c: experience_pool.set_origin(c, data.run_id, name, origin))
-    return True
-
-
 def fill_pool(data: DataManager) -> int:
-    """Put recorded successes into the pool that are not in it, such as demonstrations of an older version's run.
+    """Put recorded successes into the pool that are not in it, such as demonstrations made while it was off.
 
     Returns:
         how many were put in.
     """
-    rows = data.store.read(lambda c: experience_pool.missing(c, data.run_id, data.config.pool_sources))
+    rows = data.read(experience_pool.missing, data.config.pool_sources)
     count = 0
     for rollout_id, name in rows:
         try:
@@ -156,12 +141,8 @@ def fill_pool(data: DataManager) -> int:
         except CorruptDataError as error:
             _log.warning("not put into the pool: %s", error)
             continue
-        count += data.store.write(functools.partial(_add, data.run_id, rollout_id, trajectory))
+        count += data.write(experience_pool.add, rollout_id, trajectory, time.time())
     return count
-
-
-def _add(run_id: str, rollout_id: int, trajectory: Trajectory, connection: sa.Connection) -> bool:
-    return experience_pool.add(connection, run_id, rollout_id, trajectory, time.time())
 
 
 def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:

@@ -28,6 +28,7 @@ from PIL import Image
 
 from dart_agent.episodes.screenshots import encode_png
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
+from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.groups import trajectory_rows
 from dart_train.data.manager.data_manager import DataManager
@@ -82,7 +83,7 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
                 _add(archive, f"images/{image_id}.png", encode_png(data.files.read_image(image_id)))
                 images.add(image_id)
         counts = {"rows": rows, "trajectories": len(names), "images": len(images)}
-        manifest = {"format": FORMAT, "revision": REVISION, "run_id": data.run_id, **counts}
+        manifest = {"format": FORMAT, "revision": REVISION, "version": VERSION, "run_id": data.run_id, **counts}
         _add(archive, "manifest.json", json.dumps(manifest, indent=2).encode())
     os.replace(partial, path)
     return Transferred(rows, len(names), len(images))
@@ -147,8 +148,9 @@ def _manifest(archive: tarfile.TarFile, path: str | Path) -> dict[str, Any]:
         raise CorruptDataError(path, f"no archive of `dart-train data export`: {error}") from error
     if (manifest["format"], manifest["revision"]) != (FORMAT, REVISION):
         raise DataError(
-            f"{path} has format {manifest['format']} and schema version {manifest['revision']}, this program reads "
-            f"{FORMAT} and {REVISION}: export it with the same version of the package"
+            f"{path} was written by version {manifest.get('version', '0.1.0')} of this package (format "
+            f"{manifest['format']}, schema {manifest['revision']}), and this is version {VERSION} (format {FORMAT}, "
+            f"schema {REVISION}): import it with that version, or export the run with this one"
         )
     return manifest
 
@@ -224,11 +226,7 @@ def _renewal(
             new["digest"] = digests.get(new["trajectory_id"], "")
         for name in times:
             if new[name] is not None:
-                new[name] = _time(new[name])
+                new[name] = datetime.datetime.fromisoformat(new[name])
         return new
 
     return renew
-
-
-def _time(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text)

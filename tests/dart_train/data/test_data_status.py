@@ -44,12 +44,12 @@ def busy(run) -> DataManager:
 def test_one_snapshot_tells_everything(busy):
     status = busy.status()
     assert status.newest_version == 7
-    assert status.ready_by_task == {"fake/button": 2}
+    assert status.figures["groups_ready_by_task"] == {"fake/button": 2}
     assert status.making == {(1, 2): 1}
     assert status.trained_staleness == {}
     assert status.census.dropped == {"no_signal": 2, "replaced": 1, "stale": 4, "untrainable": 1}
     assert status.dropped_groups == {"no_signal": 1, "stale": 2}
-    assert status.waiting_staleness == {0: 3, 1: 2}
+    assert status.figures["staleness_waiting"] == {0: 3, 1: 2}
     [held] = status.leases
     assert (held.holder, held.groups) == ("trainer-0", 1)
     assert 0 < held.expires_in_s <= 60

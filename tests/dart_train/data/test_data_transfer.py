@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_a_run_comes_back_from_an_archive(database, data, tmp_path):
         assert copy.resume("me", 2).committed == 1  # the lease that was held goes on
         with pytest.raises(DataError, match="run 'copy' has rows already"):
             import_run(copy, tmp_path / "run.tar")
+
+
+def test_an_archive_of_another_version_says_which_one_wrote_it(data, tmp_path):
+    manifest = json.dumps({"format": 1, "revision": "0002", "run_id": "r", "trajectories": 0}).encode()
+    with tarfile.open(tmp_path / "old.tar", "w") as archive:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(manifest)
+        archive.addfile(entry, io.BytesIO(manifest))
+    with pytest.raises(
+        DataError, match=r"was written by version 0\.1\.0 of this package .*import it with that version"
+    ):
+        import_run(data, tmp_path / "old.tar")
 
 
 def test_what_is_no_archive_is_refused(data, tmp_path):
