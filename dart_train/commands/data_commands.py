@@ -53,7 +53,7 @@ def serve(context: ModuleContext) -> None:
         service = DataService(
             manager,
             metrics,
-            slots=context.config.rollout.workers,
+            workers=context.config.rollout.workers,
             retention=settings.retention,
             unavailable_timeout_s=settings.unavailable_timeout_s,
         )

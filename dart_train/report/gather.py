@@ -87,7 +87,7 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
     }
     tasks = _tasks(config, evaluations)
     span = _rl_span(state)
-    throughput = data.read(statistics.throughput, *span, slots=config.rollout.workers) if span else None
+    throughput = data.read(statistics.throughput, *span, workers=config.rollout.workers) if span else None
     rollout = list(read_metrics(run.metrics("rollout")))
     histogram, census = data.read(statistics.staleness_histogram), data.census()
     figures: dict[str, float | int | str | None] = {

@@ -54,7 +54,7 @@ class Throughput:
         trajectories: episodes that ended in it, demonstrations not counted.
         actions: their actions.
         env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
-        utilisation: env_seconds / (slots * wall_s); None without slots.
+        utilisation: env_seconds / (workers * wall_s); None without workers.
         actions_per_minute: over the stretch.
     """
 
@@ -174,12 +174,12 @@ def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int
 
 
 def throughput(
-    connection: sa.Connection, run_id: str, start: float, end: float, slots: int | None = None
+    connection: sa.Connection, run_id: str, start: float, end: float, workers: int | None = None
 ) -> Throughput:
     """Return what the desktops did between two Unix times, counted by the ends of episodes.
 
     An episode counts wholly where it ended, so over stretches that are not long against an episode the utilisation is
-    off by up to one episode per slot.
+    off by up to one episode per worker.
     """
     inside = (_meta.run_id == run_id) & (_meta.created_at >= start) & (_meta.created_at < end)
     sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (_meta.num_actions, _meta.env_seconds)]
@@ -191,7 +191,7 @@ def throughput(
         trajectories=trajectories,
         actions=int(actions),
         env_seconds=float(env_seconds),
-        utilisation=float(env_seconds) / (slots * wall) if slots else None,
+        utilisation=float(env_seconds) / (workers * wall) if workers else None,
         actions_per_minute=60.0 * int(actions) / wall,
     )
 

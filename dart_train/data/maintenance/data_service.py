@@ -39,7 +39,7 @@ class DataService:
     Args:
         data: the data manager of the run; the service does not close it.
         metrics: where the lines go; None for nowhere.
-        slots: desktops of the run, for their utilisation.
+        workers: number of rollout workers of the run, for the utilisation of their desktops.
         retention: what is cleared away, and how often; by default nothing.
         metrics_interval_s: seconds between two lines of metrics.
         unavailable_timeout_s: seconds for which the database may be away, or its disk full.
@@ -51,14 +51,14 @@ class DataService:
         data: DataManager,
         metrics: MetricsLog | None = None,
         *,
-        slots: int | None = None,
+        workers: int | None = None,
         retention: RetentionConfig | None = None,
         metrics_interval_s: float = 1.0,
         unavailable_timeout_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._availability = Availability("the database", unavailable_timeout_s)
-        self._data, self._metrics, self._slots = data, metrics, slots
+        self._data, self._metrics, self._workers = data, metrics, workers
         self._retention = retention or RetentionConfig()
         self._collected_at = clock()
         self._cleaner: threading.Thread | None = None
@@ -89,7 +89,7 @@ class DataService:
             self._recorded.popleft()
         (first, before), wall = self._recorded[0], time.time()
         rate = (census.total - before) / (now - first) if now > first else 0.0
-        throughput = self._data.read(statistics.throughput, wall - THROUGHPUT_WINDOW_S, wall, self._slots)
+        throughput = self._data.read(statistics.throughput, wall - THROUGHPUT_WINDOW_S, wall, self._workers)
         newest = self._data.newest_checkpoint()
         tasks = self._data.read(statistics.saved_task_stats)
         rates = {name: item.success_rate for name, item in tasks.items() if item.success_rate is not None}

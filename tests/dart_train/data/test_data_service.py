@@ -20,7 +20,7 @@ from dart_train.data.store.sql_store import Store
 
 def _serve(folder: Path) -> None:
     with open_manager(folder) as data, contextlib.closing(MetricsLog(folder / "data.jsonl")) as metrics:
-        run_data_service(DataService(data, metrics, slots=2, metrics_interval_s=0.05), sweep_interval_s=0.02)
+        run_data_service(DataService(data, metrics, workers=2, metrics_interval_s=0.05), sweep_interval_s=0.02)
 
 
 def _wait_for(condition, timeout_s: float = 30.0) -> None:

@@ -101,12 +101,12 @@ def test_utilisation_is_desktop_time_over_what_there_was(data):
         steps = (make_step(actions=({}, {})), make_step())
         data.record(make_trajectory(f"t{index}", f"g{index}", ended_at=at, steps=steps))
     data.record(make_trajectory("demo", "", ended_at=102.0, source="oracle"))
-    throughput = data.read(statistics.throughput, 100.0, 110.0, slots=2)
+    throughput = data.read(statistics.throughput, 100.0, 110.0, workers=2)
     assert (throughput.trajectories, throughput.actions, throughput.env_seconds) == (3, 9, 3.0)
     assert throughput.utilisation == pytest.approx(3.0 / 20.0)
     assert throughput.actions_per_minute == pytest.approx(54.0)
     assert data.read(statistics.throughput, 100.0, 110.0).utilisation is None
-    assert data.read(statistics.throughput, 0.0, 1.0, slots=2).utilisation == 0.0
+    assert data.read(statistics.throughput, 0.0, 1.0, workers=2).utilisation == 0.0
 
 
 def test_statistics_of_an_empty_run(data):
