@@ -18,7 +18,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import FAMILIES, TinyModelConfig, write_processing
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from tests.vllm_server import PROGRAM
+from tests.helpers.vllm_server import PROGRAM
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

@@ -18,7 +18,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import build_tiny_model
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from tests.vllm_server import tiny_config, vllm_model, vllm_url
+from tests.helpers.vllm_server import tiny_config, vllm_model, vllm_url
 
 __all__ = ["vllm_model", "vllm_url"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1200)]

@@ -24,7 +24,7 @@ from dart_agent.engines.base.engine import EngineError, UpdateNotBegun
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_agent.engines.weight_stream.dart_weight_stream import cut
-from tests.vllm_server import program
+from tests.helpers.vllm_server import program
 
 pytestmark = [pytest.mark.train, pytest.mark.process]
 MEETING = ["/get_world_size", "/init_weight_transfer_engine"]

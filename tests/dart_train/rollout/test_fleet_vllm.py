@@ -26,7 +26,7 @@ from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
-from tests.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
+from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
 
 __all__ = ["vllm_model"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]

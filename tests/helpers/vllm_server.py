@@ -1,6 +1,6 @@
-"""A real vLLM server on the CPU for tests marked `vllm`: `make vllm-cpu` makes its environment, .venv-vllm.
+"""A real vLLM server on the CPU for tests marked `vllm`: `make test-vllm` makes its environment, .venv-vllm.
 
-A test module takes the fixtures by `from tests.vllm_server import vllm_model, vllm_url`.
+A test module takes the fixtures by `from tests.helpers.vllm_server import vllm_model, vllm_url`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from dart_agent.engines.kinds.vllm_server import free_port
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.utils.processes import die_with_parent
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / ".venv-vllm" / "bin" / "vllm"
 START_S = 900.0  # 25 s on an idle machine
 
