@@ -75,13 +75,13 @@ def test_a_bad_suite_is_refused_in_the_own_process(site, task, says):
 async def test_a_cluster_imports_no_class_that_a_client_names_unless_told(tmp_path, site, monkeypatch):
     monkeypatch.syspath_prepend(str(site))
     task = "birds_of_tests:Birds/robin"
-    async with ClusterServer(ServerSettings(f"ws+unix://{tmp_path}/a", desktops=1)) as server:
+    async with ClusterServer(ServerSettings(listen=f"ws+unix://{tmp_path}/a", desktops=1)) as server:
         async with ClusterClient(server.url).session() as session:
             with pytest.raises(ConfigurationError, match="start it with --suite birds_of_tests:Birds"):
                 await session.reset(task, seed=1)
             assert "birds_of_tests" not in sys.modules
             assert (await session.reset("birds-of-tests/robin", seed=1)).terminal is None
-    settings = ServerSettings(f"ws+unix://{tmp_path}/b", desktops=1, suites=("birds_of_tests:Birds",))
+    settings = ServerSettings(listen=f"ws+unix://{tmp_path}/b", desktops=1, suites=("birds_of_tests:Birds",))
     async with ClusterServer(settings) as server:
         async with ClusterClient(server.url).session() as session:
             assert (await session.reset(task, seed=1)).terminal is None
