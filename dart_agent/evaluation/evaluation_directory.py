@@ -33,7 +33,7 @@ from dart_agent.episodes.play_list import EpisodeKey
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import FORMAT, PARTIAL
 from dart_agent.models.model_directory import Decoder
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog import registry
 
 MANIFEST = "evaluation.json"
@@ -189,8 +189,14 @@ def read_outcomes(root: Path) -> list[Trajectory]:
 
 
 def app_of(task_id: str) -> str:
-    """The application of a task, as OSWorld groups them: "multi_apps" for several, its suite where it names none."""
-    task = registry.get_task(task_id)
+    """The application of a task, as OSWorld groups them: "multi_apps" for several, its suite where it names none.
+
+    A task that only the cluster's machine has is of its suite.
+    """
+    try:
+        task = registry.get_task(task_id)
+    except TaskError:
+        return task_id.partition("/")[0]
     apps: Sequence[str] = task.raw.get("related_apps") or ()
     return "multi_apps" if len(apps) > 1 else apps[0] if apps else str(task.raw.get("snapshot") or task.suite)
 

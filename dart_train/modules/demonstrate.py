@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from dart_agent.episodes.play_list import play_list
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -13,7 +14,7 @@ from dart_train.modules.module_context import ModuleContext
 from dart_train.rollout.play.oracle_demonstrations import (
     SOURCE,
     DemonstratingPolicy,
-    collect_demonstrations,
+    DemonstrationStore,
     plan_demonstrations,
 )
 from dart_train.rollout.play.recorder import Recorder
@@ -52,14 +53,15 @@ def main(context: ModuleContext) -> None:
         missing = [item for item in assignments if (item.task_id, item.seed) not in known]
         told = progress.counter(len(assignments), done=len(assignments) - len(missing))
         recorder = Recorder(data)
+        store = DemonstrationStore(missing, recorder)
         try:
-            kept = asyncio.run(
-                collect_demonstrations(
+            asyncio.run(
+                play_list(
                     context.client(),
-                    missing,
-                    recorder,
                     new_policy,
+                    store.keys,
                     concurrency=config.rollout.workers,
+                    store=store,
                     on_episode=lambda episode: told(episode.task_id),
                 )
             )
@@ -67,8 +69,8 @@ def main(context: ModuleContext) -> None:
             recorder.close()
         if recorder.failure is not None:
             raise recorder.failure
-        if missing and kept < LEAST_SHARE * len(missing):
+        if missing and store.kept < LEAST_SHARE * len(missing):
             raise DartTrainError(
-                f"the oracles succeeded in only {kept} of {len(missing)} demonstrations; run "
+                f"the oracles succeeded in only {store.kept} of {len(missing)} demonstrations; run "
                 f"`dart-agent eval --policy oracle` on {', '.join(tasks)} to see which one is broken"
             )

@@ -7,18 +7,17 @@ exactly what a rollout would have seen.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
 from dart_agent.engines.base.engine import Generation
-from dart_agent.episodes.play_list import EpisodeKey, play_list
+from dart_agent.episodes.play_list import EpisodeKey
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.formats.grammar.action_format import ActionFormat
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Action, Click
 from dart_gym.core.outcomes import Observation
 from dart_train.rollout.play.recorder import Recorder
@@ -89,12 +88,14 @@ class DemonstrationStore:
 
     Attributes:
         kept: how many were recorded.
+        keys: of the episodes, as `play_list` takes them.
     """
 
     def __init__(self, assignments: Iterable[Assignment], recorder: Recorder) -> None:
         self.kept = 0
         self._assignments = {(item.task_id, item.seed): item for item in assignments}
         self._recorder = recorder
+        self.keys = list(self._assignments)
 
     def known(self) -> Mapping[EpisodeKey, Trajectory]:
         """All are to be played."""
@@ -110,31 +111,3 @@ class DemonstrationStore:
             rollout.trajectory = trajectory
             self._recorder.put(rollout)
             self.kept += 1
-
-
-async def collect_demonstrations(
-    client: ClusterClient,
-    assignments: Sequence[Assignment],
-    recorder: Recorder,
-    new_policy: Callable[[PlayableSession], DemonstratingPolicy],
-    *,
-    concurrency: int,
-    on_episode: Callable[[Trajectory], None],
-) -> int:
-    """Play and record demonstrations; those that did not succeed are left out.
-
-    Args:
-        client: of the cluster.
-        assignments: what to play.
-        recorder: takes the successful ones.
-        new_policy: makes the policy of a session.
-        concurrency: sessions at the same time.
-        on_episode: told about each episode as it ends.
-
-    Returns:
-        How many were recorded.
-    """
-    store = DemonstrationStore(assignments, recorder)
-    keys = [(item.task_id, item.seed) for item in assignments]
-    await play_list(client, new_policy, keys, concurrency=concurrency, store=store, on_episode=on_episode)
-    return store.kept

@@ -152,6 +152,7 @@ def test_who_lost_an_episode():
 
 def test_applications_of_tasks():
     assert app_of("fake/two-steps") == "fake"
+    assert app_of("elsewhere/on-the-clusters-machine") == "elsewhere"
     assert app_of("debian-basics/calc-sort") == "libreoffice_calc"
     assert app_of("debian-basics/calculator-to-note") == "multi_apps"
 

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from dart_agent.episodes.play_list import play_list
 from dart_agent.formats import get_format
 from dart_agent.prompting.conversation import Conversation
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Click, Done
 from dart_train.rollout.play.oracle_demonstrations import (
     DemonstratingPolicy,
-    collect_demonstrations,
+    DemonstrationStore,
     plan_demonstrations,
     snapped,
 )
@@ -36,18 +37,19 @@ async def test_demonstrations_are_recorded_with_the_prompts_that_a_model_would_h
     recorder = Recorder(data)
     told: list[int] = []
     plan = plan_demonstrations(dict.fromkeys(TASKS, 12))
-    kept = await collect_demonstrations(
+    store = DemonstrationStore(plan, recorder)
+    await play_list(
         ClusterClient(cluster_url),
-        plan,
-        recorder,
         lambda session: DemonstratingPolicy(
             session, tokens=tokens, vision=vision, action_format=get_format("ui_tars"), conversation=short
         ),
+        store.keys,
         concurrency=3,
+        store=store,
         on_episode=lambda episode: told.append(episode.seed),
     )
     recorder.close()
-    assert kept == recorder.recorded == 24 and sorted(told) == sorted(item.seed for item in plan)
+    assert store.kept == recorder.recorded == 24 and sorted(told) == sorted(item.seed for item in plan)
     found = list(data.trajectories(source="oracle"))
     assert sorted((t.task_id, t.seed) for t in found) == sorted((item.task_id, item.seed) for item in plan)
     assert data.ready() == (0, 0)  # demonstrations are no groups
