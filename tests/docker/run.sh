@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Docker for real, from nothing: a daemon of its own, a base image, the image of docker/osworld, and a desktop in a
-# container that plays an episode. Nothing is left behind but what apt installed.
+# container that plays an episode. Nothing is left behind but what apt installed, and the base image for the next time.
 #
 #   tests/docker/run.sh [COMMAND...]       by default: pytest on this directory, with the daemon and the image at hand
 #
