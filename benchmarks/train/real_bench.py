@@ -77,14 +77,8 @@ def measure(config: RunConfig, *, rollouts: int, repeat: int, progress: Callable
 
 def variant(config: RunConfig, mode: Mode, *, seed: int, rollouts: int) -> RunConfig:
     """The run in a mode. Pure."""
-    changed = {"mode": mode, "seed": seed, "budget_rollouts": rollouts}
-    return config.model_copy(
-        update={
-            "name": f"{config.name}-{mode}-{seed}",
-            "seed": seed,
-            "rollout": config.rollout.model_copy(update=changed),
-        }
-    )
+    rollout = config.rollout.model_copy(update={"mode": mode, "budget_rollouts": rollouts})
+    return config.changed(name=f"{config.name}-{mode}-{seed}", seed=seed, rollout=rollout)
 
 
 def _run(config: RunConfig, mode: Mode, *, seed: int, rollouts: int) -> Measured:

@@ -238,6 +238,13 @@ class RunConfig(Section):
             _set(self, "cluster.suites", tuple(dict.fromkeys(name.partition("/")[0] for name in named if ":" in name)))
         return self
 
+    def changed(self, **values: Any) -> RunConfig:
+        """The same run with other values; what follows a key of them changes with it."""
+        copy = self.model_copy(update=values)
+        for target, source, _ in SAME:
+            _set(copy, target, _get(copy, source))
+        return copy
+
     @property
     def train_tasks(self) -> tuple[str, ...]:
         """Ids of the tasks that are trained."""

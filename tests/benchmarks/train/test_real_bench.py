@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from benchmarks.train import real_bench
 from dart_train.commands.train_cli import app
-from dart_train.config.run_config import load_config
+from dart_train.config.run_config import dump_config, load_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.rollout.settings.rollout_config import Mode
 from dart_train.run.run_directory import RunDirectory
@@ -18,7 +19,7 @@ from dart_train.run.run_directory import RunDirectory
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "efficiency.yaml"
 DRAWN = [  # drawn desktops, in seconds
-    "model={path: tiny}", "cluster.desktops=4", "rollout.slots=4", "rollout.pacing=settle", "agent.texts=2",
+    "model={path: tiny}", "rollout.workers=4", "rollout.pacing=settle", "agent.texts=2",
     "rollout.metrics_interval_s=0.1",
     "rollout.tasks=[{id: fake/click-button, max_steps: 1}, {id: fake/two-steps, max_steps: 2}]",
 ]  # fmt: skip
@@ -30,7 +31,10 @@ def test_the_modes_are_one_run_but_for_the_mode():
     plain = [v.model_dump(exclude={"name": True, "rollout": {"mode"}}) for v in variants.values()]
     assert plain[0] == plain[1] == plain[2]
     assert {v.rollout.mode for v in variants.values()} == set(Mode)
-    assert all(v.seed == v.rollout.seed == 3 and v.rollout.budget_rollouts == 50 for v in variants.values())
+    assert all(parse_config(yaml.safe_load(dump_config(v))) == v for v in variants.values())
+    assert all(
+        v.seed == v.rollout.seed == v.warmup.seed == 3 and v.rollout.budget_rollouts == 50 for v in variants.values()
+    )
 
 
 def write_run(
@@ -100,13 +104,13 @@ def test_the_command_measures_the_configuration_with_its_overrides(monkeypatch, 
     seen = {}
 
     def measure(config, *, rollouts, repeat, progress):
-        seen.update(slots=config.rollout.slots, rollouts=rollouts, repeat=repeat)
+        seen.update(workers=config.rollout.workers, rollouts=rollouts, repeat=repeat)
         return real_bench.Report("efficiency (real desktops)", {"real.x": 2.0})
 
     monkeypatch.setattr(real_bench, "measure", measure)
     path = tmp_path / "real.json"
-    arguments = ["--real", "--repeat", "2", "--config", str(CONFIG), "--set", "rollout.slots=7", "--json", str(path)]
+    arguments = ["--real", "--repeat", "2", "--config", str(CONFIG), "--set", "rollout.workers=7", "--json", str(path)]
     result = CliRunner().invoke(app, ["bench", "efficiency", *arguments])
     assert result.exit_code == 0, result.output
-    assert seen == {"slots": 7, "rollouts": 120, "repeat": 2}
+    assert seen == {"workers": 7, "rollouts": 120, "repeat": 2}
     assert json.loads(path.read_text())["keys"] == {"real.x": 2.0}
