@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,11 +127,10 @@ def _learn_with(context: ModuleContext) -> None:
         PluginError: there is none of this name, or it lacks a method.
         ConfigError: it does not take its options.
     """
-    from dart_train.trainer.trainer_loop import LoopConfig, run_trainer
+    from dart_train.trainer.trainer_loop import run_trainer
 
     settings = context.config.trainer
     kind = TRAINERS.get(settings.kind)
-    loop = LoopConfig(**{item.name: getattr(settings, item.name) for item in fields(LoopConfig)})
     with context.open_data(context.config.data.unavailable_timeout_s) as data:
         newest = published(data)
         try:
@@ -142,9 +140,9 @@ def _learn_with(context: ModuleContext) -> None:
         run_trainer(
             trainer,
             data,
-            loop,
+            settings,
             model_dir=Path(newest.path),
             checkpoints=context.run.checkpoints,
             metrics=MetricsLog(context.run.metrics("trainer")),
-            stop=EndOfData(context, data, loop.groups_per_step),
+            stop=EndOfData(context, data, settings.groups_per_step),
         )

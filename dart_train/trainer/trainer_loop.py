@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import LeaseError
+from dart_train.trainer.settings.grpo_settings import GRPOSettings
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.model_loading import load_model
@@ -50,33 +50,10 @@ class GroupTrainer(Protocol):
         """Write weights and configuration, as `save_pretrained` does."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopConfig:
-    """Settings of the loop; the names are those of `DartGRPOConfig`.
-
-    Attributes:
-        groups_per_step: groups that a lease asks for.
-        min_groups_per_step: a lease may hold as few as this; None for `groups_per_step`.
-        max_steps: leases to train on.
-        publish_steps: leases between two published versions.
-        keep_published: versions kept on disk.
-        keep_published_s: seconds for which each is kept in any case.
-        lease_ttl_s: a lease returns so long after the last heartbeat.
-    """
-
-    groups_per_step: int = 8
-    min_groups_per_step: int | None = None
-    max_steps: int = 1000
-    publish_steps: int = 1
-    keep_published: int = 4
-    keep_published_s: float = 120.0
-    lease_ttl_s: float = 60.0
-
-
 def run_trainer(
     trainer: GroupTrainer,
     data: Leasing,
-    config: LoopConfig,
+    settings: GRPOSettings,
     *,
     model_dir: Path,
     checkpoints: Path,
@@ -87,17 +64,17 @@ def run_trainer(
     """Train on lease after lease and publish, until `max_steps` or `stop`.
 
     Args:
-        trainer: with the weights of `model_dir`.
-        data: of the run.
-        config: of the loop.
+        trainer: one with the weights of `model_dir`.
+        data: the run's leases and published versions.
+        settings: how large leases are, how many, and how often and how long versions are kept.
         model_dir: what it was made with; also where tokenizer and processor files are copied from.
-        checkpoints: where published versions lie.
-        metrics: gets a line per step.
-        stop: asked between leases and while waiting.
+        checkpoints: directory of the published versions.
+        metrics: gets a line for every lease.
+        stop: asked between leases and while waiting for one; True ends training.
         holder: name under which leases are taken.
 
     Returns:
-        leases trained on.
+        how many leases were trained on.
     """
 
     def save(model: GroupTrainer, path: Path, source_dir: Path, **values: Any) -> Path:
@@ -105,8 +82,8 @@ def run_trainer(
 
     checkpoint.remove_incomplete(checkpoints)
     publisher = Publisher(
-        data, checkpoints, model_dir, every=config.publish_steps, keep=config.keep_published,
-        keep_s=config.keep_published_s, save=save,
+        data, checkpoints, model_dir, every=settings.publish_steps, keep=settings.keep_published,
+        keep_s=settings.keep_published_s, save=save,
     )  # fmt: skip
     contained = publisher.contained(model_dir)
     data.resume(holder, contained)
@@ -114,13 +91,13 @@ def run_trainer(
     done = 0
 
     def over() -> bool:
-        return done >= config.max_steps or stop()
+        return done >= settings.max_steps or stop()
 
     for leased in data.leases(
         holder,
-        groups=config.groups_per_step,
-        at_least=config.min_groups_per_step,
-        ttl_s=config.lease_ttl_s,
+        groups=settings.groups_per_step,
+        at_least=settings.min_groups_per_step,
+        ttl_s=settings.lease_ttl_s,
         stop=over,
     ):
         with leased:

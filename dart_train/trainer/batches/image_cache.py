@@ -6,9 +6,7 @@ runs, never for a whole optimizer batch ahead.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -16,51 +14,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dart_agent.models.image_patches import VisionSpec
+from dart_train.data.files.lru_cache import LRUCache
 
 Grid = tuple[int, int, int]
-_Array = TypeVar("_Array", bound=NDArray)
 
 
-class _ByteCache(Generic[_Array]):
-    """Arrays by name, the least recently used dropped above a limit; the newest is always kept."""
-
-    def __init__(self, make: Callable[[str], _Array], capacity_mb: int) -> None:
-        self._make = make
-        self._capacity = capacity_mb << 20
-        self._items: OrderedDict[str, _Array] = OrderedDict()
-        self._size = 0
-
-    def get(self, name: str) -> _Array:
-        item = self._items.get(name)
-        if item is not None:
-            self._items.move_to_end(name)
-            return item
-        item = self._make(name)
-        self._items[name] = item
-        self._size += item.nbytes
-        while self._size > self._capacity and len(self._items) > 1:
-            self._size -= self._items.popitem(last=False)[1].nbytes
-        return item
-
-
-class ImageCache(_ByteCache[NDArray[np.uint8]]):
-    """Screenshots, (H, W, 3) uint8.
+class ImageCache:
+    """Screenshots, (H, W, 3) uint8, the least recently used dropped above a limit.
 
     Args:
-        load: reads a screenshot and answers for its content, such as `DataManager.load_image`.
-        capacity_mb: most memory for pixels, in MiB.
+        load: reads a screenshot by its hash and answers for its content, such as `DataManager.load_image`.
+        capacity_mb: most memory for pixels, in MiB; the newest is always kept.
     """
 
     def __init__(self, load: Callable[[str], NDArray[np.uint8]], capacity_mb: int = 512) -> None:
-        super().__init__(load, capacity_mb)
         self.capacity_mb = capacity_mb
+        self._load = load
+        self._pixels: LRUCache[NDArray[np.uint8]] = LRUCache(capacity_mb << 20, lambda pixels: pixels.nbytes)
+
+    def get(self, image_hash: str) -> NDArray[np.uint8]:
+        """The screenshot with a hash."""
+        return self._pixels.get(image_hash, self._load)
 
 
 class ImagePatches:
     """What the vision tower takes in, by content hash.
 
     Args:
-        vision: of the model.
+        vision: how the model cuts images.
         images: where screenshots come from; patches may take as much memory as they do.
     """
 
@@ -68,7 +49,7 @@ class ImagePatches:
         self.vision = vision
         self._images = images
         self._grids: dict[str, Grid] = {}
-        self._patches = _ByteCache(self._cut, images.capacity_mb)
+        self._patches: LRUCache[NDArray[np.float32]] = LRUCache(images.capacity_mb << 20, lambda cut: cut.nbytes)
 
     def grid(self, image_hash: str) -> Grid:
         """(frames, rows, columns) in patches."""
@@ -83,7 +64,7 @@ class ImagePatches:
 
     def tensors(self, hashes: Sequence[str]) -> tuple[Tensor, Tensor]:
         """(patches, patch_dim) float32 of the images one after the other, and their (images, 3) grids."""
-        patches = [self._patches.get(image_hash) for image_hash in hashes]
+        patches = [self._patches.get(image_hash, self._cut) for image_hash in hashes]
         grids = torch.tensor([self.grid(image_hash) for image_hash in hashes])
         return torch.from_numpy(np.concatenate(patches)), grids
 

@@ -20,8 +20,9 @@ from dart_train.modules import learn
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, open_data
 from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.settings.grpo_settings import GRPOSettings
 from dart_train.trainer.settings.trainer_section import TRAINERS
-from dart_train.trainer.trainer_loop import LoopConfig, run_trainer
+from dart_train.trainer.trainer_loop import run_trainer
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 
@@ -44,7 +45,7 @@ def test_reinforce_in_the_trainers_place(reinforce, data, record_group, model_di
     for key in "abcde":
         record_group(key)
     data.publish(0, model_dir, "initial")
-    config = LoopConfig(groups_per_step=1, max_steps=3, publish_steps=2)
+    config = GRPOSettings(groups_per_step=1, max_steps=3, publish_steps=2)
     trainer = reinforce(model_dir, data, learning_rate=1e-3)
     assert trainer.optimizer.param_groups[0]["lr"] == 1e-3
     done = run_trainer(trainer, data, config, model_dir=model_dir, checkpoints=tmp_path / "checkpoints")
@@ -67,7 +68,7 @@ def test_what_only_lost_weights_contained_is_trained_again(reinforce, data, reco
                 raise RuntimeError("the power is gone")
             return super().train(groups)
 
-    config = LoopConfig(groups_per_step=1, publish_steps=2)
+    config = GRPOSettings(groups_per_step=1, publish_steps=2)
     places = {"model_dir": model_dir, "checkpoints": tmp_path / "checkpoints"}
     with pytest.raises(RuntimeError, match="power"):
         run_trainer(Failing(model_dir, data), data, config, **places)
@@ -90,7 +91,7 @@ def test_versions_carry_the_fingerprint_of_what_was_written(reinforce, data, rec
             self.model.save_pretrained(path)
             Fingerprint(((1,),), ((1,),), ((-9.0,),), ()).write(path)
 
-    config = LoopConfig(groups_per_step=1, max_steps=1)
+    config = GRPOSettings(groups_per_step=1, max_steps=1)
     trainer = Plain(model_dir, data, learning_rate=1e-2)
     run_trainer(trainer, data, config, model_dir=model_dir, checkpoints=tmp_path / "checkpoints")
     published = read_fingerprint(data.newest_checkpoint().path)
