@@ -52,7 +52,7 @@ class WarmupConfig(SupervisedConfig):
 
     threads: int = Field(2, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
     pool_sources: tuple[str, ...] = Field(
-        (), description="Recorded successes of these sources are imitated too, such as human, or another policy's."
+        (), description="Recorded successes of these sources are trained on too, such as human, or another policy's."
     )
 
     @model_validator(mode="after")
