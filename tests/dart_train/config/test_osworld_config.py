@@ -88,4 +88,4 @@ def test_the_same_file_trains_a_tiny_model(tmp_path):
     # 5 screenshots in UI-TARS' own words, within the bounds of the file.
     placed = json.loads((run / "checkpoints" / "v000000" / "preprocessor_config.json").read_text())
     assert (placed["min_pixels"], placed["max_pixels"]) == (78400, 200704)
-    assert yaml.safe_load((run / "config.yaml").read_text())["agent"]["prompt"] == "ui_tars"
+    assert yaml.safe_load((run / "config.yaml").read_text())["agent"]["style"] == "ui_tars"
