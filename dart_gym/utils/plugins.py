@@ -118,17 +118,24 @@ def has(*methods: str, **called: tuple[str, ...]) -> Check:
     """
 
     def check(found: Any) -> str | None:
-        missing = [method for method in (*methods, *called) if not callable(getattr(found, method, None))]
+        missing = [method for method in (*methods, *called) if _member(found, method) is None]
         if missing:
             return f"lacks {' and '.join(missing)}"
         for method, arguments in called.items():
-            bound = not (isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, method)))
-            reason = called_with(*arguments if bound else ("self", *arguments))(getattr(found, method))
+            unbound = isinstance(found, type) and inspect.isfunction(_member(found, method))
+            reason = called_with(*(("self", *arguments) if unbound else arguments))(getattr(found, method))
             if reason is not None:
                 return f"has a {method} that {reason}"
         return None
 
     return check
+
+
+def _member(found: Any, name: str) -> Any:
+    """What an object or the instances of a class have under a name; a class itself can always be called."""
+    if not isinstance(found, type):
+        return getattr(found, name, None)
+    return next((vars(base)[name] for base in found.__mro__ if name in vars(base)), None)
 
 
 def called_with(*positional: str, keywords: tuple[str, ...] = ()) -> Check:

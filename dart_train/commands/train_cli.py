@@ -47,6 +47,7 @@ def run(
         pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
         return
+    pipeline.check_plugins(loaded)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain), Console())
 
@@ -64,6 +65,7 @@ def controls(
     from dart_train.launch import pipeline
 
     loaded = load(config, overrides, name)
+    pipeline.check_plugins(loaded)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(command.main(loaded, runs_dir, plain=plain), Console())
 

@@ -215,7 +215,7 @@ class RunConfig(Section):
     warmup: WarmupConfig = WarmupConfig()
     rollout: RolloutConfig
     data: DataConfig = DataConfig()
-    trainer: TrainerConfig = TrainerConfig()
+    trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
     controls: ControlConfig = ControlConfig()
 

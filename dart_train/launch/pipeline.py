@@ -21,10 +21,12 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from rich.console import Console
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.utils.plugins import Registry
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.config.task_names import check_tasks
 from dart_train.core.train_errors import Interrupted
@@ -275,17 +277,38 @@ def execute(
     return run
 
 
+def check_plugins(config: RunConfig) -> None:
+    """Import what is not built in, which the configuration itself leaves to the processes that use it.
+
+    Raises:
+        PluginError: one cannot be used; only the end of the warm-up would show it otherwise.
+    """
+    from dart_agent.formats import get_format
+    from dart_train.trainer.losses import advantages, surrogates
+    from dart_train.trainer.settings.trainer_section import TRAINERS
+
+    trainer = config.trainer
+    named: tuple[tuple[Registry[Any], str], ...] = (
+        (TRAINERS, trainer.kind),
+        (surrogates.LOSSES, trainer.loss_type),
+        (advantages.ADVANTAGES, trainer.advantage),
+    )
+    for registry, name in named:
+        if registry.describe().get(name) != "built in":
+            registry.get(name)
+    get_format(config.agent.format)
+
+
 def check(config: RunConfig) -> None:
-    """Find what only a start would show: settings of the trainer, and names of formats and tasks.
+    """Find what only a start would show: settings of the trainer, and names of trainers, formats and tasks.
 
     Raises:
         DartTrainError: a value is wrong.
-        DartGymError: no such format or task.
+        DartGymError: no such trainer, format or task, or it cannot be used.
     """
-    from dart_agent.formats import get_format
     from dart_train.modules.learn import trainer_arguments
 
-    get_format(config.agent.format)
+    check_plugins(config)
     check_tasks(config)
     with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory
         trainer_arguments(config, RunDirectory(Path(scratch) / config.name))

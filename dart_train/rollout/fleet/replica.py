@@ -66,7 +66,7 @@ class ReplicaSpec:
     url: str = ""
     directory: Path = Path()
     log: Path | None = None
-    config: EngineConfig = EngineConfig()
+    config: EngineConfig = field(default_factory=EngineConfig)
     sync: SyncConfig = SyncConfig()
 
     @property

@@ -209,7 +209,7 @@ class RolloutConfig(Section):
     )
     max_attempts: int = Field(5, ge=1, description="Tries of a rollout that the environment loses.")
     sampling: SamplingConfig = SamplingConfig()
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = Field(default_factory=EngineConfig)
     sync: SyncConfig = SyncConfig()
     sync_interval_s: float = Field(0.2, gt=0, description="Seconds between two looks for new weights.")
     admission_interval_s: float = Field(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dart_agent.episodes.trajectory import Step
-from dart_gym.utils.plugins import Registry
+from dart_gym.utils.plugins import Registry, has
 
 ScaleRewards = Literal["group", "none"]
 STEP_STD_EPSILON = 1e-6  # DART
@@ -113,6 +113,7 @@ ADVANTAGES: Registry[Callable[..., Advantage]] = Registry(
     "advantage",
     "dart_gui.advantages",
     {"step": StepAdvantage, "trajectory": TrajectoryAdvantage, "rloo": RLOOAdvantage},
+    (has(__call__=("group",)),),
 )
 
 

@@ -246,5 +246,5 @@ LOSSES: Registry[type[Loss]] = Registry(
     "loss",
     "dart_gui.losses",
     {"grpo": GRPO, "dapo": DAPO, "bnpo": BNPO, "dr_grpo": DrGRPO, "cispo": CISPO},
-    (has("__call__", "aggregate", "statistics"),),
+    (has("aggregate", __call__=("terms",), statistics=("terms",)),),
 )

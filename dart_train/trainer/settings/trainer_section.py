@@ -35,7 +35,7 @@ TRAINERS: Registry[Callable[..., Any]] = Registry(
     "trainer",
     "dart_gui.trainers",
     {"dart_grpo": "dart_train.trainer.grpo_trainer:DartGRPOTrainer"},
-    (has("train", "save"),),
+    (has(train=("groups",), save=("path",)),),
 )
 """Trainers by name. Those from outside are called with a model directory, the run's data and `trainer.options`, and
 hold what `dart_train.trainer.trainer_loop.GroupTrainer` says."""
@@ -63,7 +63,7 @@ class _Base(Section):
     @classmethod
     def _known(cls, kind: str) -> str:
         if ":" not in kind and kind not in TRAINERS.names():
-            TRAINERS.get(kind)  # refuses it; a class of one's own is looked at by the process that trains with it
+            TRAINERS.get(kind)  # refuses it; what is there is imported when a run starts
         return kind
 
     @model_validator(mode="after")

@@ -140,6 +140,30 @@ def test_a_signature_is_checked(thing, says):
     assert reason is None if says is None else says in reason
 
 
+class Caller:
+    def __call__(self, group):
+        return group
+
+    @staticmethod
+    def plain(a):
+        return a
+
+    @classmethod
+    def of_class(cls, a):
+        return a
+
+    def own(self, a):
+        return a
+
+
+@pytest.mark.parametrize("name", ["__call__", "plain", "of_class", "own"])
+def test_signatures_of_methods_are_checked_of_classes_and_of_objects(name):
+    for found in (Caller, Caller()):
+        assert has(**{name: ("a",)})(found) is None
+        assert f"has a {name} that is called with" in has(**{name: ("a", "b")})(found)
+    assert "lacks __call__" in has("__call__")(type("Silent", (), {}))
+
+
 def test_a_child_imports_what_its_parent_can(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text("VALUE = 7\n")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
