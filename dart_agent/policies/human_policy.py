@@ -1,9 +1,9 @@
 """HumanPolicy: a person plays, in a browser page on this machine. What they do is recorded with `actor="human"`.
 
-    GET  /human/<seat>                 the page; it holds no secrets
-    GET  /human/<seat>/state?turn=N    JSON of the newest turn, as soon as it is not turn N (or after a while)
-    GET  /human/<seat>/frame/<turn>    PNG of what is to be seen
-    POST /human/<seat>/act             {"turn": N, "actions": [...]}: typed actions as dicts, carried out in order
+    GET  /human/<player>      the page; it holds no secrets
+    GET  /human/<player>/state?turn=N    JSON of the newest turn, as soon as it is not turn N (or after a while)
+    GET  /human/<player>/frame/<turn>    PNG of what is to be seen
+    POST /human/<player>/act             {"turn": N, "actions": [...]}: typed actions as dicts, carried out in order
 
 Invariants:
     - The desk listens on loopback only. Everything but the page needs the key of this run, which stands in the fragment
@@ -39,7 +39,7 @@ MAX_BODY = 1 << 20
 
 
 class HumanPolicy:
-    """A `Policy` that waits for what a person does on its page. Made by `HumanDesk.seat`."""
+    """A `Policy` that waits for what a person does on its page. Made by `HumanDesk.player`."""
 
     def __init__(self, url: str) -> None:
         """`url` is the page's address, with the key."""
@@ -107,7 +107,7 @@ class HumanDesk:
     def __init__(self, port: int = 0) -> None:
         self._port = port
         self._key = secrets.token_urlsafe(24)
-        self._seats: list[HumanPolicy] = []
+        self._players: list[HumanPolicy] = []
         self._runner: web.AppRunner | None = None
         self._address = ""
 
@@ -118,10 +118,10 @@ class HumanDesk:
             AddressError: the port is taken.
         """
         application = web.Application(client_max_size=MAX_BODY)
-        application.router.add_get("/human/{seat}", self._page)
-        application.router.add_get("/human/{seat}/state", self._guarded(self._state))
-        application.router.add_get("/human/{seat}/frame/{turn}", self._guarded(self._frame))
-        application.router.add_post("/human/{seat}/act", self._guarded(self._act))
+        application.router.add_get("/human/{player}", self._page)
+        application.router.add_get("/human/{player}/state", self._guarded(self._state))
+        application.router.add_get("/human/{player}/frame/{turn}", self._guarded(self._frame))
+        application.router.add_post("/human/{player}/act", self._guarded(self._act))
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         try:
@@ -138,10 +138,10 @@ class HumanDesk:
         if runner is not None:
             await runner.cleanup()
 
-    def seat(self) -> HumanPolicy:
+    def player(self) -> HumanPolicy:
         """A new policy with a page of its own."""
-        policy = HumanPolicy(f"{self._address}/human/{len(self._seats)}#token={self._key}")
-        self._seats.append(policy)
+        policy = HumanPolicy(f"{self._address}/human/{len(self._players)}#token={self._key}")
+        self._players.append(policy)
         return policy
 
     def _guarded(
@@ -154,13 +154,13 @@ class HumanDesk:
             if not names_this_machine(request.host):
                 return _text(403, "this page belongs to this machine")
             policy = self._find(request)
-            return _text(404, "no such seat") if policy is None else await handler(request, policy)
+            return _text(404, "no such player") if policy is None else await handler(request, policy)
 
         return guarded
 
     def _find(self, request: web.Request) -> HumanPolicy | None:
-        number = _number(request.match_info["seat"])
-        return self._seats[number] if number is not None and number < len(self._seats) else None
+        number = _number(request.match_info["player"])
+        return self._players[number] if number is not None and number < len(self._players) else None
 
     async def _page(self, request: web.Request) -> web.Response:
         html = files("dart_agent").joinpath("assets/human.html").read_text(encoding="utf-8")
@@ -204,7 +204,7 @@ async def open_human(announce: Callable[[str], None] = print, port: int = 0) -> 
     async with HumanDesk(port) as desk:
 
         def make(session: PlayableSession) -> Policy:
-            policy = desk.seat()
+            policy = desk.player()
             announce(f"play here: {policy.url}")
             return policy
 

@@ -44,7 +44,7 @@ async def answer(http: httpx.AsyncClient, page: str, turn: int, *actions) -> htt
 
 
 async def test_turns_over_http(desk):
-    policy = desk.seat()
+    policy = desk.player()
     page, headers = key_of(policy)
     policy.reset(Episode("t/x", "Do it"))
     async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
@@ -65,7 +65,7 @@ async def test_turns_over_http(desk):
 
 
 async def test_what_is_no_action_is_explained_and_the_turn_goes_on(desk):
-    policy = desk.seat()
+    policy = desk.player()
     page, headers = key_of(policy)
     deciding = asyncio.create_task(policy.act(observation()))
     async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
@@ -88,7 +88,7 @@ async def test_what_is_no_action_is_explained_and_the_turn_goes_on(desk):
 
 
 async def test_only_who_has_the_key_may_play(desk):
-    policy = desk.seat()
+    policy = desk.player()
     page, headers = key_of(policy)
     async with httpx.AsyncClient(trust_env=False) as http:
         shown = await http.get(page)
@@ -103,7 +103,7 @@ async def test_only_who_has_the_key_may_play(desk):
         assert (await http.get(f"{other}/state", headers=headers)).status_code == 404
 
 
-async def test_a_seat_for_every_desktop_and_a_port_that_is_taken():
+async def test_a_page_for_every_desktop_and_a_port_that_is_taken():
     told: list[str] = []
     async with open_human(told.append) as make:
         policies = [make(None), make(None)]
@@ -123,7 +123,7 @@ PRESS = """
 
 @pytest.mark.desktop
 async def test_a_person_plays_in_a_browser(desk, tmp_path):
-    policy = desk.seat()
+    policy = desk.player()
     async with headless_page(tmp_path / "profile") as page, Session() as session:
         await page.call("Page.enable")
         await page.navigate(policy.url)
@@ -154,7 +154,7 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
 
 @pytest.mark.desktop
 async def test_what_the_page_makes_of_hands(desk, tmp_path):
-    policy = desk.seat()
+    policy = desk.player()
     policy.reset(Episode("t/x", "<b>Do it</b>"))
     async with headless_page(tmp_path / "profile") as page:
         await page.call("Page.enable")
