@@ -1,6 +1,6 @@
 """HumanPolicy: a person plays, in a browser page on this machine. What they do is recorded with `actor="human"`.
 
-    GET  /human/<player>      the page; it holds no secrets
+    GET  /human/<player>                 the page; it holds no secrets
     GET  /human/<player>/state?turn=N    JSON of the newest turn, as soon as it is not turn N (or after a while)
     GET  /human/<player>/frame/<turn>    PNG of what is to be seen
     POST /human/<player>/act             {"turn": N, "actions": [...]}: typed actions as dicts, carried out in order
