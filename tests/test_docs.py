@@ -155,12 +155,16 @@ def _run_example(name: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
 
 
+ONE_FILE = "dart_in_one_file.py"
+"""The method as a whole, longer than the others: tests/dart_train/trainer/test_one_file.py holds its length."""
+
+
 @pytest.mark.process
 def test_every_example_is_documented_and_short():
     pages = "".join(page.read_text() for page in PAGES)
     for path in sorted((ROOT / "examples").glob("*.py")):
         assert path.name in pages
-        assert len(path.read_text().splitlines()) <= 60
+        assert path.name == ONE_FILE or len(path.read_text().splitlines()) <= 60
 
 
 @pytest.mark.process
