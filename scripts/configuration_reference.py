@@ -62,13 +62,13 @@ def schema() -> str:
     found = RunConfig.model_json_schema()
     task = found["$defs"]["TaskEntry"]
     found["$defs"]["TaskEntry"] = {"anyOf": [{"type": "string"}, task]}  # a name alone is an entry as well
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": f"transformers {made_with()}"}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": made_with()}
     return json.dumps({**head, **found}, indent=1, ensure_ascii=False) + "\n"
 
 
 def made_with() -> str:
-    """Version of transformers, whose `TrainingArguments` the section `trainer` inherits."""
-    return version("transformers")
+    """Versions of transformers, whose `TrainingArguments` the section `trainer` inherits, and of pydantic."""
+    return ", ".join(f"{name} {version(name)}" for name in ("transformers", "pydantic"))
 
 
 def page() -> str:
@@ -105,7 +105,8 @@ def section_parts(path: str, section: type[Section]) -> Iterator[str]:
             name: field for name, field in fields.items() if name in OWN_HINTS or name in section.__base__.model_fields
         }
         yield table(path, own)
-        yield f"From `transformers.TrainingArguments` ({made_with()}), with its own words:\n"
+        installed = version("transformers")
+        yield f"From `transformers.TrainingArguments` ({installed}), with its own words:\n"
         fields = {name: field for name, field in fields.items() if name not in own}
     yield table(path, fields)
     for name, field in section.model_fields.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dart_gym.core.errors import DartGymError
+from dart_gym.tasks.catalog import registry
 from dart_gym.utils.plugins import child_environment
 from dart_train.config.run_config import load_config
 from dart_train.core.train_errors import DartTrainError
@@ -40,6 +41,13 @@ BUILT_IN = {
     "suites": "fake",
 }
 SOURCES = {"bad_of_tests": "import no_such_library", "half_of_tests": "class Half: pass"}
+
+
+@pytest.fixture(autouse=True)
+def suites_are_read_anew():
+    """A suite is resolved once in a process, and another test may have done that before the bad package was there."""
+    for cached in (registry._suite, registry._tasks):
+        cached.cache_clear()
 
 
 def package(directory: Path, points: dict[str, dict[str, str]]) -> None:
