@@ -119,7 +119,7 @@ def draw(package: str) -> str:
         out.append(f'<rect class="{kind}" x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>')
         name = f"{room}/" if room else f"import {package}"
         out.append(f'<text class="name" x="{x + 12:.0f}" y="{y + 22:.0f}">{escape(name)}</text>')
-        for index, line in enumerate(textwrap.wrap(purpose(package, room), 35, max_lines=4, placeholder=" ...")):
+        for index, line in enumerate(textwrap.wrap(purpose(package, room), 33, max_lines=4, placeholder=" ...")):
             out.append(f'<text class="says" x="{x + 12:.0f}" y="{y + 40 + 14 * index:.0f}">{escape(line)}</text>')
     return "\n".join([*out, "</svg>"]) + "\n"
 
