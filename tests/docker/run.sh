@@ -68,7 +68,7 @@ base_image() {
   "$DOCKER" image inspect debian:bookworm-slim >/dev/null 2>&1 && return 0
   if [ -z "$(find "$BASE" -mtime -30 2>/dev/null)" ]; then
     say "making a base image of Debian 12"
-    debootstrap --variant=minbase bookworm "$DIR/root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" \
+    debootstrap --variant=minbase bookworm "$DIR/root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"} \
       >"$DIR/debootstrap.log" 2>&1 || { tail -5 "$DIR/debootstrap.log" >&2; die "debootstrap failed" "see above"; }
     rm -rf "$DIR/root/var/cache/apt/archives" "$DIR/root/var/lib/apt/lists"
     mkdir -p "$(dirname "$BASE")"
