@@ -81,7 +81,7 @@ def test_a_loss_takes_settings_of_its_own_name_and_its_options(directory, make_c
         ({"loss_type": "spread", "loss_options": {"d": 1}}, "loss_options do not fit 'spread': .*'d'"),
         ({"loss_type": "my_losses:Spred"}, "loss_type: .*my_losses has no Spred; did you mean 'Spread'"),
         ({"loss_type": "no_such:Loss"}, "loss_type: .*No module named 'no_such'"),
-        ({"loss_type": "json:JSONDecoder"}, "loss_type: .*lacks aggregate and statistics"),
+        ({"loss_type": "json:JSONDecoder"}, "loss_type: .*lacks aggregate and __call__ and statistics"),
         ({"advantage": "steps"}, "advantage: unknown advantage 'steps'; did you mean 'step'"),
         ({"advantage_options": {"gamma": 1.0}}, "advantage_options do not fit 'step'"),
     ],
