@@ -26,6 +26,42 @@ STYLE = """
 """
 
 
+def name_of(path: Path) -> str:
+    """The dotted name of a file of a package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+MODULES = {name_of(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+
+
+def targets_of(node: ast.AST) -> list[str]:
+    """The modules that an import statement names."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        if node.level:
+            raise ValueError("a relative import hides where it leads: name the package")
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    else:
+        return []
+    found = []
+    for name in names:
+        while name and name not in MODULES and f"{name}.__init__" not in MODULES:
+            name = name.rpartition(".")[0]
+        if name:
+            found.append(name if name in MODULES else f"{name}.__init__")
+    return found
+
+
+def module_graph() -> dict[str, set[str]]:
+    """For each module the modules that it imports, wherever the statement stands."""
+    graph: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        graph[name] = {target for node in nodes for target in targets_of(node)} - {name}
+    return graph
+
+
 def room_of(module: str) -> str:
     """The room that a module counts to on the map: the first folder below its package ("" is the package itself)."""
     parts = module.split(".")
@@ -34,17 +70,12 @@ def room_of(module: str) -> str:
 
 def imports(package: str) -> dict[str, set[str]]:
     """For each room of a package the rooms of the same package that it imports."""
-    graph: dict[str, set[str]] = defaultdict(set)
-    for path in sorted((ROOT / package).rglob("*.py")):
-        room = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
-        graph.setdefault(room, set())
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == package:
-                parts = [*node.module.split("."), *(alias.name for alias in node.names)]
-                if len(parts) > 1 and (ROOT / package / parts[1]).is_dir():
-                    graph[room].add(parts[1])
-        graph[room].discard(room)
-    return dict(graph)
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for module, targets in module_graph().items():
+        if module.startswith(f"{package}."):
+            inside = {room_of(target) for target in targets if target.startswith(f"{package}.")}
+            rooms[room_of(module)] |= inside - {room_of(module), ""}
+    return dict(rooms)
 
 
 def ranks(graph: dict[str, set[str]]) -> dict[str, int]:

@@ -15,46 +15,11 @@ import pytest
 from scripts import draw_rooms
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("dart_gym", "dart_agent", "dart_train")  # each may import those before it
+PACKAGES = draw_rooms.PACKAGES  # each may import those before it
 LARGEST_ROOM = 16
 LISTS = {"dart_agent.formats", "dart_agent.presets"}  # rooms that are lists of one kind
 SPECIAL = {"__init__", "__main__"}
-
-
-def _name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
-
-
-MODULES = {_name(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
-
-
-def _targets(node: ast.AST) -> list[str]:
-    """The modules that an import statement names."""
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        assert node.level == 0, "relative imports hide where they lead"
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-    else:
-        return []
-    found = []
-    for name in names:
-        while name and name not in MODULES and f"{name}.__init__" not in MODULES:
-            name = name.rpartition(".")[0]
-        if name:
-            found.append(name if name in MODULES else f"{name}.__init__")
-    return found
-
-
-def _graph() -> dict[str, set[str]]:
-    graph: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        graph[name] = {target for node in nodes for target in _targets(node)} - {name}
-    return graph
-
-
-GRAPH = _graph()
+MODULES, GRAPH = draw_rooms.MODULES, draw_rooms.module_graph()
 
 
 def _room(module: str) -> str:
