@@ -7,6 +7,7 @@ Invariants:
     - An episode is written below a name that ends in ".partial" and renamed when it is complete. What has its final
       name is complete; what a killed process left is readable up to its last whole step.
     - An image is stored before the step that shows it, whole or not at all.
+    - What is complete is on the disk, its images too: a power cut takes back no episode whose `finish` has returned.
 """
 
 from __future__ import annotations
@@ -39,8 +40,17 @@ from dart_agent.episodes.trajectory_format import (
 )
 from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import DartGymError
+from dart_gym.utils.durable_files import (
+    make_directories,
+    remove_tree,
+    rename,
+    sync_directories,
+    sync_tree,
+    write_file,
+)
 
 SOURCE = "evaluation"
+OLD = ".old"
 
 
 class RecordError(DartGymError):
@@ -76,12 +86,13 @@ class EpisodeWriter:
         self._partial = self._directory.with_name(self._name + PARTIAL)
         self._policy, self._app, self._decode = policy, app, decode
         self._names = ImageNames()
+        self._image_folders: set[Path] = set()
 
     def __enter__(self) -> EpisodeWriter:
         with explained(self._partial):
             if self._partial.exists():
                 shutil.rmtree(self._partial)
-            self._partial.mkdir(parents=True)
+            make_directories(self._partial)
             self._file: io.FileIO = (self._partial / TRAJECTORY_FILE).open("ab", buffering=0)
         return self
 
@@ -110,9 +121,11 @@ class EpisodeWriter:
         """Complete the episode under its final name; return the trajectory."""
         self._append(pack_end(trajectory))
         with explained(self._directory):
-            if self._directory.exists():
-                shutil.rmtree(self._directory)
-            self._partial.rename(self._directory)
+            sync_directories(self._image_folders)
+            sync_tree(self._partial)
+            if self._directory.exists():  # an episode that was lost
+                remove_tree(self._directory, self._directory.with_name(self._name + OLD + PARTIAL))
+            rename(self._partial, self._directory)
         return trajectory
 
     def _append(self, data: bytes) -> None:
@@ -123,13 +136,12 @@ class EpisodeWriter:
 
     def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
         path = self._root / image_key(image_id)
+        self._image_folders.add(path.parent)  # another episode's writer may not have synced it yet
         if path.exists():
             return
         with explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".tmp-{os.getpid()}-{image_id}")
-            partial.write_bytes(encode_png(image))
-            os.replace(partial, path)
+            make_directories(path.parent)
+            write_file(path, encode_png(image))
 
 
 def episode_directory(root: Path, task_id: str, seed: int) -> Path:
@@ -189,10 +201,8 @@ def write_json(path: Path, value: object) -> None:
     Raises:
         RecordError: it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.new")
     with explained(path):
-        partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 class explained:  # noqa: N801 - reads as a word in `with`

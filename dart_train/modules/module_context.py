@@ -15,6 +15,7 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.errors import ConfigurationError
 from dart_train.config.run_config import RunConfig
 from dart_train.config.task_names import expand_tasks
+from dart_train.core.digests import why_changed
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.core.train_errors import CheckpointError
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
@@ -126,7 +127,7 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
 
 
 def check_model(path: str | Path) -> None:
-    """See that a directory holds a model, before engines try for minutes to load it.
+    """See that a directory holds the model that was written there, before engines try for minutes to load it.
 
     Raises:
         CheckpointError: it does not.
@@ -137,6 +138,8 @@ def check_model(path: str | Path) -> None:
     if not config.is_file() or not weights:
         lacks = "weights (*.safetensors)" if config.is_file() else "config.json"
         raise CheckpointError(f"{path} has no {lacks}: restore it from a copy, or remove the run to start afresh")
+    if changed := why_changed(Path(path)):
+        raise CheckpointError(f"{path}: {changed}; restore it from a copy, or remove the run to start afresh")
 
 
 def open_data(

@@ -12,6 +12,8 @@ from pathlib import Path
 from dart_agent.models.image_patches import VisionSpec, image_settings
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.durable_files import make_directories, publish_directory
+from dart_train.core.digests import write_digests
 from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectoryError
 
@@ -47,7 +49,7 @@ def place_model(
         RunDirectoryError: no such model.
         ConfigurationError: not a model of this family, or settings that it cannot have.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(target.parent)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     if path == "tiny":
@@ -73,10 +75,11 @@ def place_model(
     try:
         limit_pixels(temporary, pixels or {})
         ModelTokens.load(temporary)
+        write_digests(temporary)
     except BaseException:
         shutil.rmtree(temporary)
         raise
-    temporary.replace(target)
+    publish_directory(temporary, target)
 
 
 def _fields(kind: type) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dart_train.modules.module_context import ModuleContext
 from dart_train.report.gather import gather
 from dart_train.report.report_page import render
-from dart_train.run.run_directory import write_json
+from dart_train.run.run_directory import write_json, write_text
 
 
 def main(context: ModuleContext) -> None:
@@ -13,6 +13,4 @@ def main(context: ModuleContext) -> None:
     with context.open_data() as data:
         report = gather(context.config, context.run, data)
     write_json(context.run.figures, report.figures)
-    temporary = context.run.report.with_suffix(".tmp")
-    temporary.write_text(render(report), encoding="utf-8")
-    temporary.replace(context.run.report)
+    write_text(context.run.report, render(report))

@@ -20,7 +20,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dart_gym.core.errors import DartGymError
+from dart_gym.utils.durable_files import make_directories, write_file
 from dart_gym.utils.processes import has_ended, start_time
 from dart_train.core.package_version import VERSION, same_series
 from dart_train.core.train_errors import DartTrainError, DiskFullError
@@ -213,17 +213,8 @@ def write_text(path: Path, text: str) -> None:
         RunDirectoryError: the disk is full or read-only.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        )
-        try:
-            with file:
-                file.write(text)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+        make_directories(path.parent)
+        write_file(path, text)
     except OSError as error:
         raise explain_os_error(error, path) from error
 

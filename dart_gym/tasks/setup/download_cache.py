@@ -29,6 +29,7 @@ from typing import IO
 import httpx
 
 from dart_gym.core.errors import ConfigurationError, TaskError
+from dart_gym.utils.durable_files import make_directories, rename, write_file
 
 CACHE_VARIABLE = "DART_GYM_CACHE"
 OFFLINE_VARIABLE = "DART_GYM_OFFLINE"
@@ -171,17 +172,14 @@ class DownloadCache:
 
     def _keep(self, url: str, file: IO[bytes], sha256: str, size: int) -> Path:
         file.flush()
-        os.fsync(file.fileno())
         os.fchmod(file.fileno(), 0o444)
+        os.fsync(file.fileno())
         blob = self._blob(sha256)
-        blob.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(file.name, blob)
-        entry = json.dumps({"url": url, "sha256": sha256, "size": size})
-        with tempfile.NamedTemporaryFile("w", dir=self.directory / "partial", encoding="utf-8", delete=False) as index:
-            index.write(entry)
+        make_directories(blob.parent)
+        rename(Path(file.name), blob)
         target = self._index(url)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(index.name, target)
+        make_directories(target.parent)
+        write_file(target, json.dumps({"url": url, "sha256": sha256, "size": size}))
         return blob
 
     def _index(self, url: str) -> Path:

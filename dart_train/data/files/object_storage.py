@@ -2,6 +2,7 @@
 
 Invariants:
     - What can be read under a key is complete: a directory gets it by a rename, an object store by one PUT.
+    - What is published or settled outlives a power cut.
     - `publish` never overwrites what is there unless it is told to.
     - What a killed process leaves has a temporary name, which `entries` never shows.
     - Errors of disks and servers leave as `DataError`; only "there is nothing" is a `FileNotFoundError`.
@@ -17,7 +18,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,6 +27,7 @@ from typing import Any
 
 import fsspec
 
+from dart_gym.utils.durable_files import make_directories, rename, sync_directories
 from dart_train.core.train_errors import DataError, DiskFullError, ReadOnlyError, StorageGoneError
 
 _TEMPORARY = ".tmp-"
@@ -92,11 +94,15 @@ class Storage(ABC):
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
-        """Store bytes under a key, over what was there."""
+        """Store bytes under a key, over what was there. Only after `settle` does that outlive a power cut."""
+
+    @abstractmethod
+    def settle(self, keys: Iterable[str]) -> None:
+        """Return when no power cut can take back what is stored under these keys, whoever wrote it."""
 
     @abstractmethod
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
-        """Store the only file of a folder; False if there is one already and `replace` is not set."""
+        """Store the only file of a folder for good; False if there is one already and `replace` is not set."""
 
     @abstractmethod
     def entry(self, key: str) -> Entry | None:
@@ -139,7 +145,7 @@ class Directory(Storage):
         """Make folders below the root."""
         with self._explained(self._root):
             for folder in folders:
-                (self._root / folder).mkdir(parents=True, exist_ok=True)
+                make_directories(self._root / folder)
 
     def read(self, key: str) -> bytes:
         """See `Storage`."""
@@ -152,14 +158,21 @@ class Directory(Storage):
         with self._explained(path):
             try:
                 try:
-                    temporary.write_bytes(data)
+                    _write_synced(temporary, data)
                 except FileNotFoundError:  # the first of its folder
-                    temporary.parent.mkdir(parents=True, exist_ok=True)
-                    temporary.write_bytes(data)
+                    make_directories(temporary.parent)
+                    _write_synced(temporary, data)
                 temporary.rename(path)
             except OSError:
                 temporary.unlink(missing_ok=True)
                 raise
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """See `Storage`."""
+        with self._explained(self._root):
+            for folder in {(self._root / key).parent for key in keys}:
+                with contextlib.suppress(FileNotFoundError):  # nothing is stored there
+                    sync_directories([folder])
 
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
         """See `Storage`."""
@@ -169,11 +182,12 @@ class Directory(Storage):
         with self._explained(path):
             temporary.mkdir()
             try:
-                (temporary / path.name).write_bytes(data)
+                _write_synced(temporary / path.name, data)
+                sync_directories([temporary])
                 if replace:
                     with contextlib.suppress(FileNotFoundError):  # none there, or another writer was faster
                         folder.rename(self._temporary(folder.parent))  # collected by `remove_leftovers`
-                temporary.rename(folder)
+                rename(temporary, folder)
             except OSError as error:
                 shutil.rmtree(temporary, ignore_errors=True)
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -248,6 +262,13 @@ class Directory(Storage):
             raise
 
 
+def _write_synced(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _remove_old(path: Path, before: float) -> bool:
     try:
         if path.stat().st_mtime > before:
@@ -284,6 +305,9 @@ class ObjectStore(Storage):
         """See `Storage`."""
         with self._explained(key, bucket_missing=True):
             self._system.pipe_file(self._full(key), data)
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """See `Storage`."""  # what a store has accepted is on its disks
 
     def publish(self, key: str, data: bytes, *, replace: bool = False) -> bool:
         """See `Storage`."""

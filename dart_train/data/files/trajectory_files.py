@@ -124,6 +124,7 @@ class TrajectoryFiles:
         else:
             for name, image in unseen.items():
                 self._write_image(name, image)
+        self._settle_images(unseen)
 
     def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
         if self._refresh(image_id):
@@ -189,16 +190,25 @@ class TrajectoryFiles:
         data = encode_webp(image := self.read_image(image_id))
         if len(data) >= source.size or image_hash(decode_image(data)) != image_hash(image):
             return 0  # noise does not compress; and what does not come back pixel for pixel is not stored
-        self.storage.write(image_key(image_id, "webp"), data)
+        self.storage.write(key := image_key(image_id, "webp"), data)
+        self.storage.settle([key])
         self.storage.remove(source.key)
         return source.size - len(data)
 
     # Trajectories
 
     def write_trajectory(self, trajectory: Trajectory, *, replace: bool = False) -> bool:
-        """Publish a trajectory whole; False if one of its name is there already and `replace` is not set."""
+        """Publish a trajectory whole; False if one of its name is there already and `replace` is not set.
+
+        Neither it nor the images that it shows are lost to a power cut once this has returned.
+        """
+        self._settle_images(trajectory.shown_images)
         key = trajectory_key(trajectory.trajectory_id)
         return self.storage.publish(key, pack_trajectory(trajectory), replace=replace)
+
+    def _settle_images(self, image_ids: Iterable[str]) -> None:
+        """An image may have been written by another process, a moment ago. All formats lie in one folder."""
+        self.storage.settle({image_key(image_id) for image_id in image_ids})
 
     def read_trajectory(self, trajectory_id: str) -> Trajectory:
         """Return a stored trajectory.

@@ -28,6 +28,7 @@ from PIL import Image
 
 from dart_agent.episodes.screenshots import encode_png
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
+from dart_gym.utils.durable_files import rename
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.groups import trajectory_rows
@@ -85,7 +86,9 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
         counts = {"rows": rows, "trajectories": len(names), "images": len(images)}
         manifest = {"format": FORMAT, "revision": REVISION, "version": VERSION, "run_id": data.run_id, **counts}
         _add(archive, "manifest.json", json.dumps(manifest, indent=2).encode())
-    os.replace(partial, path)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    rename(partial, path)
     return Transferred(rows, len(names), len(images))
 
 

@@ -329,7 +329,7 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # the driver must not begin transactions by itself
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")  # NORMAL may lose the last commits to a power cut
     cursor.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
     cursor.close()
 

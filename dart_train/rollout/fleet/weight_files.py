@@ -1,7 +1,7 @@
-"""Weights as files: a checkpoint directory with its version, and what can be known of it without reading its tensors.
+"""Weights as files: a checkpoint directory with its version, and what can be known of it before an engine loads it.
 
-A server may end over weights that are cut off or do not fit (vLLM does): both are found here first, from the headers
-of the files.
+A server may end over weights that are cut off or do not fit (vLLM does), or serve damaged ones: all that is found here
+first, from the headers and the digests of the files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from dart_agent.engines.vllm.vllm_adapters import ADAPTER_CONFIG, MODEL_CONFIG, is_adapter
 from dart_gym.core.errors import ConfigurationError
+from dart_train.core.digests import why_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class BrokenFileError(Exception):
 
 
 def why_unusable(path: str | Path) -> str:
-    """Look at a checkpoint directory without reading its weights; return what is wrong, "" if nothing is."""
+    """Look at a checkpoint directory; return what is wrong, "" if nothing is. Its files are read, for their digests."""
     directory = Path(path)
     if not directory.is_dir():
         return f"{directory} is no directory"
@@ -66,7 +67,7 @@ def why_unusable(path: str | Path) -> str:
         return str(error)
     if shapes is None:
         return f"{directory} holds no *.safetensors"
-    return _why_incomplete(directory, shapes)
+    return _why_incomplete(directory, shapes) or why_changed(directory)
 
 
 def why_unfit(path: str | Path, serving: str | Path) -> str:

@@ -1,10 +1,11 @@
 """Directories of weights: published versions (plain Hugging Face ones) and the states that training resumes from.
 
 Invariants:
-    - A directory with its final name is complete: it is written under a temporary name and renamed. A process killed
-      at any moment leaves at most a temporary directory, which the next start removes.
+    - A directory with its final name is complete and on the disk: it is written under a temporary name, synced and
+      renamed. A process killed, or a power cut, at any moment leaves at most a temporary directory, which the next
+      start removes.
     - `transformers` writes `checkpoint-N` in place; it counts as complete only once `dart_state.json` is in it, which
-      is written last and renamed into place, and as long as every file has the size that is written there.
+      is written after all else is on the disk, and as long as every file has the size and the digest written there.
     - Weights that are not finite are never written.
     - What is written says which lease its weights contain (`LeasedGroups.serial`).
 """
@@ -23,6 +24,9 @@ from typing import Any
 
 import torch
 
+from dart_gym.utils import durable_files
+from dart_train.core.digests import FILE as DIGESTS_FILE
+from dart_train.core.digests import first_difference, write_digests
 from dart_train.core.fingerprint import FILE as FINGERPRINT_FILE
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import TrainingError
@@ -39,7 +43,7 @@ _SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
 _ENGINE_STATES = "global_step*"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
-_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE})
+_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE, DIGESTS_FILE})
 
 
 def version_dir(root: str | Path, version: int) -> Path:
@@ -110,6 +114,7 @@ def write_version(
             fingerprint(path).write(path)
         if lease is not None:
             (path / STATE_FILE).write_text(json.dumps({"lease": lease, "step": step}))
+        write_digests(path)
 
     return _write_atomically(Path(directory), fill)
 
@@ -197,21 +202,26 @@ class ResumePoint:
 
 def mark_incomplete(directory: str | Path) -> None:
     """Take back that a `checkpoint-N` directory is complete, before it is written (again)."""
-    (Path(directory) / STATE_FILE).unlink(missing_ok=True)
+    state = Path(directory) / STATE_FILE
+    if state.exists():
+        state.unlink()
+        durable_files.sync_directories([state.parent])
 
 
 def mark_complete(point: ResumePoint) -> None:
-    """Declare a `checkpoint-N` directory complete, with the sizes of its files."""
+    """Declare a `checkpoint-N` directory complete, once all of it is on the disk; its sizes and digests say of what."""
+    names = _files(point.path)
+    durable_files.sync_tree(point.path)
+    durable_files.sync_directories([point.path.parent])
     values = {key: value for key, value in asdict(point).items() if key != "path"}
-    files = {str(file.relative_to(point.path)): file.stat().st_size for file in _files(point.path)}
-    temporary = point.path / f"{_TEMPORARY}{STATE_FILE}"
-    temporary.write_text(json.dumps(values | {"files": files}))
-    os.replace(temporary, point.path / STATE_FILE)
+    values["files"] = {name: (point.path / name).stat().st_size for name in names}
+    values["sha256"] = durable_files.digests(point.path, names)
+    durable_files.write_file(point.path / STATE_FILE, json.dumps(values))
 
 
-def _files(directory: Path) -> list[Path]:
+def _files(directory: Path) -> list[str]:
     return sorted(
-        path
+        str(path.relative_to(directory))
         for path in directory.rglob("*")
         if path.is_file() and path.name != STATE_FILE and not path.name.startswith(_TEMPORARY)
     )
@@ -219,20 +229,34 @@ def _files(directory: Path) -> list[Path]:
 
 def resume_point(output_dir: str | Path) -> ResumePoint | None:
     """The newest whole state in a trainer's output directory; None if there is none. Damaged ones are named."""
-    found: list[ResumePoint] = []
-    for file in Path(output_dir).glob(f"checkpoint-*/{STATE_FILE}"):
+    for directory in _states(Path(output_dir)):
         try:
-            found.append(read_resume_point(file.parent))
+            return read_resume_point(directory)
         except TrainingError as error:
             _log.warning("%s", error)
-    return max(found, key=lambda point: point.step, default=None)
+    return None
 
 
-def read_resume_point(directory: str | Path) -> ResumePoint:
+def _states(root: Path) -> list[Path]:
+    """Directories of the states that say that they are complete, newest first."""
+    found = [file.parent for file in root.glob(f"checkpoint-*/{STATE_FILE}")]
+    return sorted((path for path in found if _step(path) >= 0), key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    number = path.name.removeprefix("checkpoint-")
+    return int(number) if number.isdecimal() else -1
+
+
+def read_resume_point(directory: str | Path, *, contents: bool = True) -> ResumePoint:
     """The state in one `checkpoint-N` directory.
 
+    Args:
+        directory: of the state.
+        contents: whether its files are read and compared with their digests, or their sizes alone are looked at.
+
     Raises:
-        TrainingError: it is incomplete, or a file of it was cut off or is gone.
+        TrainingError: it is incomplete, or a file of it was cut off, is gone or has changed.
     """
     path = Path(directory)
     try:
@@ -243,14 +267,19 @@ def read_resume_point(directory: str | Path) -> ResumePoint:
         ) from None
     except ValueError:
         raise TrainingError(f"{path} is damaged: {STATE_FILE} is cut off; resume from an older one") from None
+    known = values.pop("sha256", {})
     for name, size in values.pop("files", {}).items():
         found = (path / name).stat().st_size if (path / name).is_file() else None
         if found != size:
             what = "is gone" if found is None else f"has {found} bytes instead of {size}"
-            raise TrainingError(
-                f"{path} is damaged: {name} {what}; resume from an older one, or restore it from a copy"
-            )
+            raise _damage(path, f"{name} {what}")
+    if contents and (wrong := first_difference(path, known)):
+        raise _damage(path, f"{wrong} is not what was written (its SHA-256 differs)")
     return ResumePoint(path, **values)
+
+
+def _damage(path: Path, what: str) -> TrainingError:
+    return TrainingError(f"{path} is damaged: {what}; resume from an older one, or restore it from a copy")
 
 
 def check_layout(point: ResumePoint, *, sharded_by: str | None) -> None:
@@ -287,42 +316,41 @@ def remove_incomplete(*roots: str | Path) -> list[Path]:
     """
     removed = []
     for root in map(Path, roots):
-        if not root.is_dir():
-            continue
-        for path in root.iterdir():
-            if not path.is_dir():
-                continue
-            state = path.name.startswith("checkpoint-")
-            if path.name.startswith(_TEMPORARY) or (state and not (path / STATE_FILE).exists()):
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            unfinished = path.name.startswith("checkpoint-") and not (path / STATE_FILE).exists()
+            if path.is_dir() and (unfinished or path.name.startswith(_TEMPORARY)):
                 _remove(path)
                 removed.append(path)
-            elif state and _damaged(path):
-                shutil.rmtree(root / f"{DAMAGED}{path.name}", ignore_errors=True)
-                os.rename(path, root / f"{DAMAGED}{path.name}")
+        _set_damaged_aside(root)
     return removed
 
 
-def _damaged(path: Path) -> bool:
-    try:
-        read_resume_point(path)
-    except TrainingError as error:
-        _log.error("%s; kept as %s%s", error, DAMAGED, path.name)
-        return True
-    return False
+def _set_damaged_aside(root: Path) -> None:
+    """Rename damaged states. Only the one to go on from is read whole: older ones are when their turn comes."""
+    contents = True
+    for path in _states(root):
+        try:
+            read_resume_point(path, contents=contents)
+            contents = False
+        except TrainingError as error:
+            _log.error("%s; kept as %s%s", error, DAMAGED, path.name)
+            shutil.rmtree(root / f"{DAMAGED}{path.name}", ignore_errors=True)
+            durable_files.rename(path, root / f"{DAMAGED}{path.name}")
 
 
 def _write_atomically(directory: Path, fill: Callable[[Path], None]) -> Path:
     """Create `directory` with what `fill` writes into it; replaces one that is there."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    durable_files.make_directories(directory.parent)
     temporary = directory.parent / f"{_TEMPORARY}{directory.name}-{os.getpid()}"
     if temporary.exists():
         shutil.rmtree(temporary)
     temporary.mkdir()
     try:
         fill(temporary)
+        durable_files.sync_tree(temporary)
         if directory.exists():
             _remove(directory)
-        os.rename(temporary, directory)
+        durable_files.rename(temporary, directory)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -331,8 +359,8 @@ def _write_atomically(directory: Path, fill: Callable[[Path], None]) -> Path:
 
 def _remove(directory: Path) -> None:
     """Delete a directory so that its name never stands for half of it."""
-    doomed = directory.parent / f"{_TEMPORARY}removed-{directory.name}-{os.getpid()}"
-    if not directory.name.startswith(_TEMPORARY):
-        os.rename(directory, doomed)
-        directory = doomed
-    shutil.rmtree(directory)
+    if directory.name.startswith(_TEMPORARY):
+        shutil.rmtree(directory)
+    else:
+        aside = directory.parent / f"{_TEMPORARY}removed-{directory.name}-{os.getpid()}"
+        durable_files.remove_tree(directory, aside)
