@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,15 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
-from dart_train.trainer.policy_logprobs import ImageFeatures, base_model, features_pay, response_logprobs
+from dart_train.trainer.image_features import ImageFeatures, features_pay
+from dart_train.trainer.policy_logprobs import base_model, response_logprobs, tower_features
 
-AIMS = {"merged_speedup_window5": Aim(1.5, at_most=False), "merged_speedup_block": Aim(2.5, at_most=False)}
+AIMS = {
+    "merged_speedup_window5": Aim(1.5, at_most=False),
+    "merged_speedup_block": Aim(2.5, at_most=False),
+    "feature_cache_growth": Aim(1.0, at_most=True),
+}
+FEATURE_BUDGET_MB = 1
 WINDOWS = {"window5": Window(5), "block": Window(9, block=5), "narrow_block": Window(5, block=4)}
 """The published sliding window; a block window that never shows fewer than its five screenshots; one that never shows
 more."""
@@ -125,7 +132,8 @@ class _Workbench:
         batches = collator.micro_batches(samples, self.options.micro_batch_tokens)
         features = None
         if merged and features_pay(batches, trainable=self.trained_tower):
-            features = ImageFeatures(self.model, trainable=self.trained_tower)
+            tower = partial(tower_features, base_model(self.model))
+            features = ImageFeatures(tower, trainable=self.trained_tower)
         loss = self._train(batches, samples, features)
         synchronize(self.device)
         seconds = clock(self.device) - started
@@ -149,6 +157,22 @@ class _Workbench:
         if features is not None:
             features.backward()
         return total
+
+    def feature_cache_mb(self, images: int) -> float:
+        """Most memory of the features of so many images and their gradients, under a budget, in MiB."""
+        screen = np.zeros((168, 112, 3), np.uint8)
+        pads, response = self.vision.num_tokens(screen), [self.tokens.encode("a") + [self.tokens.im_end_id]]
+        collator = Collator(self.tokens, self.vision, ImageCache(lambda name: screen + int(name) % 256, 2))
+        features = ImageFeatures(
+            partial(tower_features, base_model(self.model)), trainable=True, budget_bytes=FEATURE_BUDGET_MB << 20
+        )
+        for name in map(str, range(images)):
+            steps = record_steps(self.tokens, "Click", [name], [pads], response, Window(1))
+            batch = collator([Sample.from_step(step) for step in steps]).to(self.device)
+            sum(item.sum() for item in features.of(batch)).backward()
+        features.backward()
+        self.model.zero_grad(set_to_none=True)
+        return features.peak_bytes / 2**20
 
     def _flops(self, batches: list[MicroBatch], cached: bool) -> float:
         """Of the useful passes: forward, and twice that backward; adapters leave out the gradient of the weights."""
@@ -174,6 +198,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
         progress(f"building the {options.model} model")
         bench = _Workbench(options, Path(scratch))
         samples = {name: bench.samples(window) for name, window in WINDOWS.items()}
+        cached = {images: bench.feature_cache_mb(images) for images in (64, 512)}
         ways = [(name, merged) for name in WINDOWS for merged in (False, True)]
         outcomes: dict[tuple[str, bool], list[Outcome]] = {way: [] for way in ways}
         for number in range(options.repeat + 1):
@@ -182,7 +207,13 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
                 if number:  # the first round warms up
                     outcomes[name, merged].append(outcome)
                 progress(f"{name}, {'merged' if merged else 'separate'}: {outcome.seconds:.2f} s")
-    return _report(options, samples, outcomes, next(iter(bench.model.parameters())).dtype)
+    report = _report(options, samples, outcomes, next(iter(bench.model.parameters())).dtype)
+    report.keys |= {"feature_cache_peak_mb": cached[512], "feature_cache_growth": cached[512] / cached[64]}
+    report.notes.append(
+        f"feature_cache_peak_mb is of 512 images under a budget of {FEATURE_BUDGET_MB} MiB, feature_cache_growth that "
+        "over the peak of 64."
+    )
+    return report
 
 
 def _report(

@@ -183,7 +183,7 @@ class DartGRPOTrainer(Trainer):
         options: dict[str, Any] = {
             "temperature": args.temperature,
             "autocast": self._autocast,
-            "cache_images": args.cache_image_features,
+            "features_mb": args.image_features_mb,
         }
         self._policy = Policy(self.model, tokens.suppressed_ids, **options)
         self._reference: Reference | None = None

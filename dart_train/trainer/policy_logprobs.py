@@ -8,8 +8,9 @@ the model that is trained with its adapter switched off, which costs no memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +18,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dart_train.trainer.batches.collator import MicroBatch
+from dart_train.trainer.image_features import ImageFeatures, features_pay
 from dart_train.trainer.weights.adapters import base_model, without_adapter
 from dart_train.trainer.weights.sharding import through
 
 LOGITS_AT_ONCE = 1 << 27
 """Most logits computed at a time (0.5 GiB in float32): 512 tokens of 500 steps with 152 000 words are 155 GiB."""
-PATCHES_AT_ONCE = 1 << 16
-"""Most patches in the vision tower at a time: six screenshots of 1932x1092."""
 
 
 class Policy:
@@ -34,7 +34,8 @@ class Policy:
         suppressed_ids: tokens that the engine never samples.
         temperature: that the engine samples at.
         autocast: makes the context of mixed precision that passes run in.
-        cache_images: whether each image of an optimizer batch runs through the vision tower once, where that pays.
+        features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
+            tower in every micro-batch anew.
     """
 
     trained = True
@@ -46,23 +47,38 @@ class Policy:
         *,
         temperature: float = 1.0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-        cache_images: bool = True,
+        features_mb: int = 4096,
     ) -> None:
         self.model = model
         self._suppressed = suppressed_ids
         self._temperature = temperature
         self._autocast = autocast
-        self._cache_images = cache_images
+        self._features_bytes = features_mb << 20
 
     def features(self, batches: Sequence[MicroBatch], *, scoring_passes: int = 0) -> ImageFeatures | None:
         """Features of an optimizer batch's images with the weights as they are; None where that would not pay."""
-        if not self._cache_images:
+        model = base_model(self.model)
+        trainable = self.trained and self.trains_tower
+        with self._autocast():
+            number = 2 if torch.is_autocast_enabled(model.device.type) else 4
+        text, vision = model.config.text_config, model.config.vision_config
+        patch_bytes = (number + (4 if trainable else 0)) * text.hidden_size / vision.spatial_merge_size**2
+        pays = features_pay(
+            batches, trainable=trainable, scoring_passes=scoring_passes, capacity=self._features_bytes / patch_bytes
+        )
+        if not self._features_bytes or not pays:
             return None
-        visual = base_model(self.model).model.visual
-        trainable = self.trained and any(parameter.requires_grad for parameter in visual.parameters())
-        if not features_pay(batches, trainable=trainable, scoring_passes=scoring_passes):
-            return None
-        return ImageFeatures(self.model, trainable=trainable, autocast=self._autocast)
+        return ImageFeatures(
+            partial(tower_features, model),
+            trainable=trainable,
+            budget_bytes=self._features_bytes,
+            autocast=self._autocast,
+        )
+
+    @property
+    def trains_tower(self) -> bool:
+        """Whether the vision tower's weights are trained."""
+        return any(parameter.requires_grad for parameter in base_model(self.model).model.visual.parameters())
 
     def __call__(self, micro: MicroBatch, features: ImageFeatures | None) -> tuple[Tensor, Tensor]:
         """(S, T) log-probabilities and entropies of response tokens, float32."""
@@ -131,91 +147,6 @@ def response_logprobs(
     return _unflatten(logprobs, batch.mask), _unflatten(entropies, batch.mask)
 
 
-class ImageFeatures:
-    """Features of the distinct images of one optimizer batch, whichever micro-batches they occur in.
-
-    An image of a sliding window occurs in as many rows as the window has places. Its features are computed once
-    without a graph, and the rows' gradients gather in them; `backward` then runs each image once more and hands the
-    gathered gradient to the tower. The gradient is that of running the tower in every row (up to rounding).
-
-    Features are valid until the tower's weights change. They stay on the device: 2691 tokens of 3584 numbers are
-    37 MiB in float32 per screenshot.
-
-    Args:
-        model: as in `response_logprobs`.
-        trainable: whether the tower gets a gradient.
-        autocast: the context that the tower runs in.
-    """
-
-    def __init__(
-        self, model: Any, *, trainable: bool, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
-    ) -> None:
-        self._model = base_model(model)
-        self._trainable = trainable
-        self._autocast = autocast
-        self._features: dict[str, Tensor] = {}
-        self._batches: dict[str, MicroBatch] = {}
-
-    def of(self, batch: MicroBatch) -> list[Tensor]:
-        """(tokens, hidden) float32 of each image of a micro-batch."""
-        missing = [name for name in batch.image_hashes if name not in self._features]
-        for names in self._chunks(dict.fromkeys(missing), batch):
-            with torch.no_grad(), self._autocast():
-                computed = _tower(self._model, batch, names)
-            for name, features in zip(names, computed, strict=True):
-                # float32: up to thirty rows add their gradients here.
-                self._features[name] = features.float().requires_grad_(self._trainable)
-                self._batches[name] = batch
-        return [self._features[name] for name in batch.image_hashes]
-
-    def backward(self) -> None:
-        """Hand the gradients of all micro-batches to the tower, once, after the last of them."""
-        pending = [name for name, features in self._features.items() if features.grad is not None]
-        by_source: dict[int, list[str]] = {}
-        for name in pending:
-            by_source.setdefault(id(self._batches[name]), []).append(name)
-        for group in by_source.values():
-            source = self._batches[group[0]]
-            for names in self._chunks(group, source):
-                with self._autocast():
-                    computed = _tower(self._model, source, names)
-                gradients = [self._features[name].grad for name in names]
-                torch.autograd.backward([item.float() for item in computed], gradients)
-        for name in pending:
-            self._features[name].grad = None
-
-    @staticmethod
-    def _chunks(names: Iterable[str], batch: MicroBatch) -> Iterable[list[str]]:
-        """The images in parts that the tower can take at once."""
-        part: list[str] = []
-        size = 0
-        for name in names:
-            frames, height, width = batch.patches.grid(name)
-            if part and size + frames * height * width > PATCHES_AT_ONCE:
-                yield part
-                part, size = [], 0
-            part.append(name)
-            size += frames * height * width
-        if part:
-            yield part
-
-
-def features_pay(batches: Sequence[MicroBatch], *, trainable: bool, scoring_passes: int = 0) -> bool:
-    """Whether `ImageFeatures` saves work, counted in passes of one image through the tower. Pure.
-
-    Without it, an image costs 3 (forward, and twice that backward) in each micro-batch that it occurs in, or 1 where
-    the tower is frozen, and 1 more for each scoring pass. With it, 4 or 1 altogether.
-
-    Args:
-        batches: of one optimizer batch.
-        trainable: whether the tower gets a gradient.
-        scoring_passes: forward passes with the same weights before.
-    """
-    occurrences = sum(len(batch.image_hashes) for batch in batches)
-    distinct = len({name for batch in batches for name in batch.image_hashes})
-    return occurrences * ((3 if trainable else 1) + scoring_passes) > distinct * (4 if trainable else 1)
-
-
 def token_logprobs(
     logits: Tensor, ids: Tensor, suppressed_ids: Sequence[int] = (), *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
@@ -250,13 +181,13 @@ def _embeddings(model: Any, batch: MicroBatch, features: ImageFeatures | None) -
     embeddings = model.get_input_embeddings()(batch.input_ids)
     if batch.image_order is None:
         return embeddings
-    found = features.of(batch) if features is not None else _tower(model, batch, batch.image_hashes)
+    found = features.of(batch) if features is not None else tower_features(model, batch, batch.image_hashes)
     in_order = torch.cat([found[place] for place in batch.image_order.tolist()])
     pads = batch.mm_token_type_ids.bool().unsqueeze(-1)
     return embeddings.masked_scatter(pads, in_order.to(embeddings.dtype))
 
 
-def _tower(model: Any, batch: MicroBatch, names: Sequence[str]) -> Sequence[Tensor]:
+def tower_features(model: Any, batch: MicroBatch, names: Sequence[str]) -> Sequence[Tensor]:
     """(tokens, hidden) of each named image."""
     pixels, grids = batch.patches.tensors(names)
     device = batch.input_ids.device

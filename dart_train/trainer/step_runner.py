@@ -24,7 +24,8 @@ from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
-from dart_train.trainer.policy_logprobs import ImageFeatures, Policy, Reference
+from dart_train.trainer.image_features import ImageFeatures
+from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
 from dart_train.trainer.weights.sharding import is_sharded
@@ -225,7 +226,8 @@ class StepRunner:
         first = self._settings.scores_first
         work.features = self._policy.features(batch.micro_batches, scoring_passes=int(first))
         if self._reference is not None:
-            work.reference_features = self._reference.features(batch.micro_batches)
+            same = self._reference.model is self._policy.model and not self._policy.trains_tower
+            work.reference_features = work.features if same else self._reference.features(batch.micro_batches)
         if not first or batch.old_logprobs is not None or batch.kept is not None:
             return []
         with torch.no_grad():

@@ -141,8 +141,11 @@ class GRPOSettings:
     merge_prefixes: bool = setting(
         True, "Run steps whose prompts extend one another as one row with several trained spans. Exact."
     )
-    cache_image_features: bool = setting(
-        True, "Run each distinct image of a lease through the vision tower once, where that saves work."
+    image_features_mb: Annotated[int, Interval(ge=0)] = setting(
+        4096,
+        "Memory of the device for features of a lease's images and their gradients, in MiB, so that each image runs "
+        "through the vision tower once, where that saves work; as much again for the KL reference where it has a "
+        "tower of its own. What does not fit is computed anew. 0 runs the tower in every micro-batch.",
     )
     image_cache_mb: Annotated[int, Interval(ge=0)] = setting(
         512, "Memory for screenshots, and as much for their patches, in MiB."

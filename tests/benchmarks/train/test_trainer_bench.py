@@ -43,6 +43,7 @@ def test_measures_and_writes_the_keys(tmp_path):
     assert (keys["window5_rows"], keys["window5_rows_separate"]) == (3, 7)
     assert (keys["block_rows"], keys["narrow_block_rows"]) == (1, 2)
     assert keys["merged_speedup_block"] > 1
+    assert keys["feature_cache_growth"] == 1.0 and keys["feature_cache_peak_mb"] <= bench.FEATURE_BUDGET_MB
 
 
 def test_ways_that_disagree_are_no_measurement():

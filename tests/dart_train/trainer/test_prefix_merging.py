@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts
 from dart_train.trainer.batches.samples import chains, rows
 from dart_train.trainer.grpo_trainer import load_model
-from dart_train.trainer.policy_logprobs import ImageFeatures, features_pay, response_logprobs
+from dart_train.trainer.image_features import ImageFeatures, features_pay
+from dart_train.trainer.policy_logprobs import response_logprobs, tower_features
 
 pytestmark = pytest.mark.train
 
@@ -174,12 +177,12 @@ def test_features_of_a_whole_batch_give_the_same_gradient(model, trajectory, col
     batches = collators(share_prompts=False).micro_batches(samples, 150)
     assert len(batches) > 3 and features_pay(batches, trainable=True)
     expected = evaluate(model, batches, samples, tokens.suppressed_ids)
-    features = ImageFeatures(model, trainable=True)
+    features = ImageFeatures(partial(tower_features, model), trainable=True)
     calls = count_tower_images(model)
     assert_same(evaluate(model, batches, samples, tokens.suppressed_ids, features=features), expected)
     distinct = {name for sample in samples for name in sample.image_hashes}
     assert calls() == 2 * len(distinct)  # once for the features, once for their gradient
-    frozen = ImageFeatures(model, trainable=False)
+    frozen = ImageFeatures(partial(tower_features, model), trainable=False)
     model.zero_grad()
     loss, gradient, found = evaluate(model, batches, samples, tokens.suppressed_ids, features=frozen)
     assert loss == pytest.approx(expected[0], abs=1e-5) and len(gradient) < len(expected[1])
@@ -200,11 +203,56 @@ def count_tower_images(model: Any) -> Callable[[], int]:
     return total
 
 
+@pytest.mark.parametrize("images", [8, 3, 1])
+def test_features_that_make_room_give_the_same_gradient(model, trajectory, collators, tokens, images):
+    """What is kept never exceeds the budget by more than a micro-batch; what left is computed anew."""
+    samples = [sample for number in range(3) for sample in trajectory(8, number=number, first=number)]
+    batches = collators(share_prompts=False).micro_batches(samples, 150)
+    expected = evaluate(model, batches, samples, tokens.suppressed_ids)
+    whole = ImageFeatures(partial(tower_features, model), trainable=True)
+    evaluate(model, batches, samples, tokens.suppressed_ids, features=whole)
+    distinct = {name for sample in samples for name in sample.image_hashes}
+    each = whole.peak_bytes / len(distinct)
+    features = ImageFeatures(partial(tower_features, model), trainable=True, budget_bytes=int(images * each))
+    calls = count_tower_images(model)
+    assert_same(evaluate(model, batches, samples, tokens.suppressed_ids, features=features), expected)
+    most = max(len(set(batch.image_hashes)) for batch in batches)
+    assert features.peak_bytes <= 1.01 * max(images, most) * each < whole.peak_bytes
+    assert calls() > 2 * len(distinct) - (images == 8)
+
+
+def test_features_are_kept_as_the_tower_makes_them(model, trajectory, collators, tokens):
+    """bfloat16 under mixed precision, and nothing of the tower's larger output with them."""
+    samples = trajectory(8)
+    batches = collators(share_prompts=False).micro_batches(samples, 150)
+    mixed = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    halves = ImageFeatures(partial(tower_features, model), trainable=False, autocast=mixed)
+    wholes = ImageFeatures(partial(tower_features, model), trainable=False)
+    for batch in batches:
+        given = halves.of(batch)
+        assert {item.dtype for item in given} == {torch.float32}
+        torch.testing.assert_close(given, wholes.of(batch), atol=0.1, rtol=0.1)
+    kept = halves._kept.values()
+    assert {item.dtype for item in kept} == {torch.bfloat16}
+    assert sum(item.untyped_storage().nbytes() for item in kept) == halves.held_bytes == wholes.held_bytes // 2
+
+
 def test_cached_features_pay_only_where_images_recur(trajectory, collators):
     once = collators().micro_batches(trajectory(4), 1 << 20)
     assert not features_pay(once, trainable=True)
     assert features_pay(once, trainable=True, scoring_passes=2)
     assert not features_pay(once, trainable=False) and features_pay(once * 2, trainable=False)
+
+
+def test_cached_features_do_not_pay_where_every_image_leaves_before_it_recurs(trajectory, collators):
+    """An image costs 4 each time that it comes back; without a cache it would cost 3."""
+    parts = [collators().micro_batches(trajectory(1, first=number), 1 << 20) for number in range(6)]
+    once = [batch for part in parts for batch in part]
+    (patches,) = {math.prod(batch.patches.grid(batch.image_hashes[0])) for batch in once}
+    assert features_pay(once * 2, trainable=True, capacity=6 * patches)
+    assert not features_pay(once * 2, trainable=True, capacity=5 * patches)
+    beside = [batch for batch in once for _ in range(2)]
+    assert features_pay(beside, trainable=True, capacity=patches)
 
 
 def test_swapped_images_are_not_merged(trajectory, screen_files):

@@ -111,7 +111,7 @@ def test_images_run_once_a_lease_and_nothing_changes(
             record_group(f"{key}{number}")
         config = make_config(
             max_steps=2, beta=0.1, top_entropy_quantile=0.5, micro_batch_tokens=60, share_prompts=False,
-            cache_image_features=cached, output_dir=str(tmp_path / str(number) / "trainer"), **options,
+            image_features_mb=4096 if cached else 0, output_dir=str(tmp_path / str(number) / "trainer"), **options,
         )  # fmt: skip
         trainer = DartGRPOTrainer(model_dir, config, data)
         images: list[int] = []
