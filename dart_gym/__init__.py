@@ -36,8 +36,7 @@ from dart_gym.core.actions import (
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
 if TYPE_CHECKING:
-    from dart_gym.cluster.client.client_session import ClientSession
-    from dart_gym.cluster.client.cluster_client import ClusterClient
+    from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
     from dart_gym.envs.cluster_link import connect
 
 if "DartGym/Desktop-v0" not in registry:

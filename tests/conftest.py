@@ -38,8 +38,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="module")
 def one_private_cluster():
     """Keeps the private cluster up between tests, which would each start one otherwise."""
-    from dart_gym.cluster.client.private_cluster import acquire_shared, release_shared
-    from dart_gym.utils.background_loop import background_loop
+    from dart_gym.envs.cluster_link import acquire_shared, background_loop, release_shared
 
     background_loop().run(acquire_shared)
     yield

@@ -25,8 +25,7 @@ from benchmarks.gym import long_tail
 from benchmarks.gym.cluster_server_process import BenchServer, DesktopMaker
 from benchmarks.gym.desktop_bench import own_megabytes
 from benchmarks.reporting.report import Aim, Report, median, percentile
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.wire import frames
 from dart_gym.core.actions import Move

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
 from dart_gym.core.actions import Action, Done, Move
 from dart_gym.core.errors import ClusterError
 from dart_gym.envs.vector_env import DesktopVectorEnv

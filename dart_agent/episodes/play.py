@@ -90,7 +90,7 @@ async def play(
             for no limit.
         turn_limit_s: seconds that one decision may take; a policy that takes longer ends the episode as MODEL_ERROR.
             None for no limit.
-        pacing: how long the desktop waits for its screen, a name of `dart_gym.sessions.pacing`; None for the default.
+        pacing: how long the desktop waits for its screen, a name of `sessions.reset_request`; None for the default.
         recorder: takes every step as it is made, and decides what of it stays in memory; None keeps everything.
         on_phase: told which phase begins.
 

@@ -86,7 +86,7 @@ async def play_list(
         max_steps: most actions of an episode; None for the tasks' own limits.
         task_steps: most actions by task id, instead of `max_steps`, where there is a number.
         policy_seeds: added to an episode's seed, this is the seed of the policy's own choices.
-        pacing: how long desktops wait for their screens, a name of `dart_gym.sessions.pacing`; None for the default.
+        pacing: how long desktops wait for their screens, a name of `sessions.reset_request`; None for the default.
         store: records the episodes; those that it knows are not played. None keeps outcomes alone.
         on_episode: told about each episode that is played, as it ends.
 

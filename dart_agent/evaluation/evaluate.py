@@ -42,7 +42,7 @@ async def evaluate(
         seeds: of the initial states; also the policies' own.
         concurrency: sessions at the same time.
         max_steps: most actions of an episode; None for the tasks' own limits.
-        pacing: how long desktops wait for their screens, a name of `dart_gym.sessions.pacing`; None for the default.
+        pacing: how long desktops wait for their screens, a name of `sessions.reset_request`; None for the default.
         attempts: how often an episode is played that is lost.
         directory: records every episode there; those that it has already are counted, not played.
         on_episode: told about each episode that is played, as it ends.

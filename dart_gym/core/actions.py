@@ -271,3 +271,17 @@ def action_from_dict(data: dict[str, Any]) -> Action:
         return cls(**{key: value for key, value in data.items() if key != "kind"})
     except TypeError as error:
         raise ValueError(f"bad fields for action {data['kind']!r}: {error}") from None
+
+
+def as_action(action: Action | dict[str, Any]) -> Action:
+    """An action from an action or its dict.
+
+    Raises:
+        TypeError: neither.
+        ValueError: a dict that stands for no action.
+    """
+    if type(action) in ACTION_TYPES.values():
+        return action  # type: ignore[return-value]  # the line above looked
+    if isinstance(action, dict):
+        return action_from_dict(action)
+    raise TypeError(f"an action is a dart_gym Action or its dict, got {type(action).__name__}: {action!r:.200}")

@@ -1,17 +1,137 @@
-"""The way to a cluster: of a URL, or of this process's private one, for synchronous and for asynchronous users."""
+"""The way to a cluster: of a URL, or of this process's private one, for synchronous and for asynchronous users.
+
+Invariants:
+    - Environments of one process share one private cluster; the last one to let go of it stops it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
-from dart_gym.cluster.client.private_cluster import acquire_shared, release_shared
+from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.core.errors import ConfigurationError
-from dart_gym.utils.background_loop import BackgroundLoop, background_loop
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """An event loop in a daemon thread, for everything synchronous that needs the asynchronous core.
+
+    It works where a loop runs already (Jupyter), and the children that it starts live as long as the process, because
+    the thread that forked them does. A forked process gets a loop of its own.
+    """
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dart-gym", daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> Future[T]:
+        """Run a coroutine function in the loop; the future may be waited for from any other thread."""
+
+        async def run() -> T:
+            return await function(*args, **kwargs)
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a plain function in the loop soon; nobody waits for it."""
+        self._loop.call_soon_threadsafe(function, *args)
+
+    def run(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+        """Run a coroutine function and wait for its result. An interrupt (Ctrl-C) cancels it."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("the synchronous interface was called from its own loop: await the session instead")
+        future = self.submit(function, *args, **kwargs)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_loop: BackgroundLoop | None = None
+_guard = threading.Lock()
+
+
+def background_loop() -> BackgroundLoop:
+    """The loop that this process shares."""
+    global _loop
+    with _guard:
+        if _loop is None or _loop.pid != os.getpid():
+            _loop = BackgroundLoop()
+        return _loop
+
+
+class SharedCluster:
+    """Counts who uses the private cluster of this process. Its methods run in the background loop only."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._users = 0
+        self._cluster: LocalCluster | None = None
+        self._lock = asyncio.Lock()
+
+    async def acquire(self) -> str:
+        """Its URL; starts it if need be."""
+        async with self._lock:
+            if self._cluster is None:
+                cluster = LocalCluster()
+                await cluster.start()
+                self._cluster = cluster
+            self._users += 1
+            return self._cluster.url
+
+    async def release(self) -> None:
+        """Let go of it; the last one stops it."""
+        async with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._cluster is not None:
+                cluster, self._cluster = self._cluster, None
+                await cluster.stop()
+
+    async def stop(self) -> None:
+        """Stop it, whoever still uses it."""
+        async with self._lock:
+            if self._cluster is not None:
+                await self._cluster.stop()
+                self._cluster = None
+
+
+_shared: SharedCluster | None = None
+
+
+def _shared_cluster() -> SharedCluster:
+    global _shared
+    if _shared is None or _shared.pid != os.getpid():
+        _shared = SharedCluster()
+        atexit.register(_stop_at_exit, _shared)
+    return _shared
+
+
+def _stop_at_exit(shared: SharedCluster) -> None:
+    if shared.pid == os.getpid():
+        background_loop().run(shared.stop)
+
+
+async def acquire_shared() -> str:
+    """URL of this process's private cluster, started if need be. Call in the background loop; pair with release."""
+    return await _shared_cluster().acquire()
+
+
+async def release_shared() -> None:
+    """Let go of the private cluster; the last user stops it."""
+    await _shared_cluster().release()
 
 
 class ClusterLink:

@@ -22,15 +22,13 @@ import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.core.actions import Action
+from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.core.actions import Action, as_action
 from dart_gym.core.errors import DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
-from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
-from dart_gym.envs.episode_info import check_options, ending, make_info, make_observation
-from dart_gym.envs.spaces import as_action
-from dart_gym.sessions.pacing import pacing_named
-from dart_gym.sessions.reset_request import MAX_SEED, ResetRequest
+from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
+from dart_gym.envs.episode_info import ending, make_info, make_observation
+from dart_gym.sessions.reset_request import MAX_SEED, ResetRequest, pacing_named
 
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClientSession
 from dart_gym.cluster.wire.frames import SESSION_OVER, ErrorCode
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import ClusterError, DesktopError, EpisodeStateError

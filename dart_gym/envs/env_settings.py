@@ -1,30 +1,132 @@
-"""What an environment is made of: the arguments that `DesktopEnv` and `DesktopVectorEnv` share, checked once.
+"""What an environment is made of: the arguments that `DesktopEnv` and `DesktopVectorEnv` share, and its tasks.
 
 Invariants:
     - Making settings boots nothing and opens no connection; only the tasks are looked up, for the size of the screen.
+    - All tasks of one environment have one screen size, known before any desktop boots.
     - Every value is plain, so that `gymnasium`'s spec of an environment goes through JSON and back.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import gymnasium
+import numpy as np
 
-from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec
-from dart_gym.cluster.client.server_choice import server_urls
-from dart_gym.core.errors import ConfigurationError
+from dart_gym.cluster.client.cluster_servers import ClientSettings, check_codec, server_urls
+from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.suggestions import suggest
 from dart_gym.envs.cluster_link import ClusterLink
 from dart_gym.envs.spaces import ActionSpace, observation_space
-from dart_gym.envs.task_choice import TaskChoice
-from dart_gym.sessions.pacing import pacing_named
-from dart_gym.sessions.reset_request import ResetRequest
+from dart_gym.sessions.reset_request import DEFAULT_TASK, ResetRequest, pacing_named, resolve_task
+from dart_gym.tasks.catalog import registry
 
 RENDER_MODES = ("rgb_array",)
+OSWORLD_SCREEN = (1920, 1080)
+NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the reset option task_id or task"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """The tasks of an environment.
+
+    Attributes:
+        task_ids: ids from which an episode's task is drawn when a reset names none.
+        height: rows of every screen, in pixels.
+        width: columns of every screen, in pixels.
+        override: "width" and "height" given by the user, which replace those of the tasks.
+    """
+
+    task_ids: tuple[str, ...]
+    height: int
+    width: int
+    override: dict[str, Any]
+
+    @classmethod
+    def make(
+        cls,
+        task: str | None,
+        tasks: Sequence[str] | None,
+        suite: str | None,
+        width: int | None,
+        height: int | None,
+        osworld_url: str | None = None,
+    ) -> TaskChoice:
+        """From the arguments of an environment: at most one of task, tasks, suite.
+
+        The suite "osworld" may be empty: each reset must name a task then.
+
+        Raises:
+            UnknownTaskError: no such task or suite.
+            ConfigurationError: more than one of them, or an empty list.
+            ValueError: tasks with screens of different sizes.
+        """
+        given = [name for name, value in (("task", task), ("tasks", tasks), ("suite", suite)) if value is not None]
+        if len(given) > 1:
+            raise ConfigurationError(f"give one of task, tasks and suite, not {' and '.join(given)}")
+        task_ids = registry.task_ids(suite) if suite is not None else list(tasks) if tasks is not None else [task]
+        options = {"width": width, "height": height, "osworld_url": osworld_url}
+        override = {key: value for key, value in options.items() if value is not None}
+        if not task_ids and suite == "osworld":
+            return cls((), height or OSWORLD_SCREEN[1], width or OSWORLD_SCREEN[0], override)
+        if not task_ids:
+            raise ConfigurationError("the list of tasks is empty")
+        names = [name or DEFAULT_TASK for name in task_ids]
+        sizes: dict[tuple[int, int], str] = {}
+        for name in names:
+            spec = resolve_task(name, override).desktop
+            sizes.setdefault((spec.height, spec.width), name)
+        if len(sizes) > 1:
+            found = ", ".join(f"{name} is {width}x{height}" for (height, width), name in sizes.items())
+            raise ValueError(f"tasks of one environment need screens of one size: {found}; give width and height")
+        (height, width), _ = sizes.popitem()
+        return cls(tuple(names), height, width, override)
+
+    def draw(self, rng: np.random.Generator) -> str:
+        """A task for the next episode. Raises `UnknownTaskError` where there is none."""
+        if not self.task_ids:
+            raise UnknownTaskError(f"there is no task to draw; {NO_TASKS}")
+        return self.task_ids[int(rng.integers(len(self.task_ids)))] if len(self.task_ids) > 1 else self.task_ids[0]
+
+    def choose(self, rng: np.random.Generator, options: dict[str, Any]) -> str | dict[str, Any]:
+        """The task that the options of a reset ask for, or one drawn.
+
+        Args:
+            rng: random generator that draws.
+            options: options of the reset: at most one of `task_id`, `task` and `suite`.
+
+        Raises:
+            ValueError: more than one of them, or a task with a screen of another size.
+            UnknownTaskError, TaskError: no such task or suite, or a malformed task.
+        """
+        if len(options) > 1:
+            raise ValueError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
+        if "suite" in options:
+            names = registry.task_ids(options["suite"])
+            if not names:
+                raise UnknownTaskError(f"the suite {options['suite']!r} has no tasks; {NO_TASKS}")
+            return self.check(names[int(rng.integers(len(names)))])
+        asked = options.get("task_id", options.get("task"))
+        return self.draw(rng) if asked is None else self.check(asked)
+
+    def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
+        """Return a task that was asked for by name or as a JSON, if it fits the environment.
+
+        Raises:
+            ValueError: its screen has another size.
+            UnknownTaskError, TaskError: no such task, or a malformed one.
+        """
+        resolved = resolve_task(task, self.override)
+        spec = resolved.desktop
+        if (spec.height, spec.width) != (self.height, self.width):
+            raise ValueError(
+                f"task {resolved.id} has a screen of {spec.width}x{spec.height}, this environment one of "
+                f"{self.width}x{self.height}: make another environment, or give it width and height"
+            )
+        return task if isinstance(task, dict) or not task.endswith(".json") else resolved.raw
 
 
 class EnvOptions(TypedDict, total=False):
@@ -171,3 +273,12 @@ def osworld_options(task: str | None, options: EnvOptions) -> EnvOptions:
     if task is not None or options.get("tasks") is not None:
         return options
     return {"suite": "osworld", **options}
+
+
+def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[str, Any]:
+    """A copy of the options of a reset; raises `ValueError` for an unknown one, with near names."""
+    names = tuple(known)
+    for key in options or {}:
+        if key not in names:
+            raise ValueError(f"unknown reset option {key!r}; {suggest(key, names)}")
+    return dict(options or {})

@@ -1,4 +1,4 @@
-"""How a step's result looks to Gymnasium: observations, infos, ends; and the options of a reset.
+"""How a step's result looks to Gymnasium: observations, infos, ends.
 
 Invariants:
     - Every info has the same keys with values of the same types (text "", number nan where there is nothing).
@@ -7,25 +7,15 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.core.outcomes import StepResult, TerminalState
-from dart_gym.core.suggestions import suggest
 
 TIMINGS = ("queue", "boot", "prepare", "perform", "settle", "watch", "capture", "accessibility", "evaluate", "total")
-
-
-def check_options(options: dict[str, Any] | None, known: Iterable[str]) -> dict[str, Any]:
-    """A copy of the options of a reset; raises `ValueError` for an unknown one, with near names."""
-    names = tuple(known)
-    for key in options or {}:
-        if key not in names:
-            raise ValueError(f"unknown reset option {key!r}; {suggest(key, names)}")
-    return dict(options or {})
 
 
 def make_observation(result: StepResult, *, accessibility: bool = False) -> dict[str, Any]:

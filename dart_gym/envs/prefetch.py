@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dart_gym.cluster.client.client_session import ClientSession
+from dart_gym.cluster.client.cluster_client import ClientSession
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.cluster_link import ClusterLink

@@ -15,7 +15,6 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import (
-    ACTION_TYPES,
     Action,
     Click,
     Press,
@@ -24,11 +23,11 @@ from dart_gym.core.actions import (
     Wait,
     action_from_dict,
     action_to_dict,
+    as_action,
 )
 
 MAX_TEXT = 100_000
 MAX_TREE = 16_000_000
-_ACTIONS = frozenset(ACTION_TYPES.values())
 _WORDS = ("hello", "desktop", "42", "naïve café", "中文", "a b\tc")
 _CHORDS = (("enter",), ("tab",), ("esc",), ("ctrl", "a"), ("shift", "tab"))
 
@@ -155,20 +154,6 @@ class ActionSpace(Space[Action]):
 
     def __repr__(self) -> str:
         return f"ActionSpace({self.height}, {self.width})"
-
-
-def as_action(action: Action | dict[str, Any]) -> Action:
-    """An action from an action or its dict.
-
-    Raises:
-        TypeError: neither.
-        ValueError: a dict that stands for no action.
-    """
-    if type(action) in _ACTIONS:
-        return action  # type: ignore[return-value]  # the line above looked
-    if isinstance(action, dict):
-        return action_from_dict(action)
-    raise TypeError(f"an action is a dart_gym Action or its dict, got {type(action).__name__}: {action!r:.200}")
 
 
 def observation_space(height: int, width: int, *, accessibility: bool = False) -> spaces.Dict:

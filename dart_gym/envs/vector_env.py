@@ -31,15 +31,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.core.actions import Action
+from dart_gym.cluster.client.cluster_client import ClientSession
+from dart_gym.core.actions import Action, as_action
 from dart_gym.core.errors import ConfigurationError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.dispatcher import Dispatcher, Operation, Submission, Transition
-from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, osworld_options
-from dart_gym.envs.episode_info import check_options, ending, make_info, make_observation, stack_infos
+from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
+from dart_gym.envs.episode_info import ending, make_info, make_observation, stack_infos
 from dart_gym.envs.prefetch import Draw, Prefetch
-from dart_gym.envs.spaces import as_action
 from dart_gym.sessions.reset_request import MAX_SEED
 
 OPTIONS = ("task_ids", "tasks", "reset_mask")

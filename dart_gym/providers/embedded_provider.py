@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.providers.provider import Options
 
@@ -18,6 +17,7 @@ class EmbeddedProvider:
     options_type = EmbeddedOptions
     capacity: int | None = None
     local, warm = True, 1
+    desktop = staticmethod(make_desktop)
 
     def __init__(self, options: EmbeddedOptions) -> None:
         self.options = options
@@ -25,10 +25,6 @@ class EmbeddedProvider:
     async def open(self) -> list[str]:
         """Nothing to do: a server removes its predecessors' sandboxes itself."""
         return []
-
-    def desktop(self, spec: DesktopSpec) -> Desktop:
-        """A desktop, not started yet."""
-        return make_desktop(spec)
 
     async def close(self) -> None:
         """Nothing to do."""

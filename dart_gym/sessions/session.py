@@ -22,8 +22,7 @@ from dart_gym.core.actions import Action, Done, Fail
 from dart_gym.core.errors import DesktopError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.desktops.base.desktop import ActionError, Desktop
-from dart_gym.sessions.pacing import Pacing, describe, pacing_named
-from dart_gym.sessions.reset_request import ResetRequest
+from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.scenario import Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task

@@ -1,40 +1,386 @@
-"""The client of a cluster: it opens sessions on the cluster's servers.
+"""The client of a cluster, and its sessions: `dart_gym.sessions.session.Session` as it is used over a websocket.
 
 A cluster is one server, or several (`ws://a,ws://b`): each new session goes to the least loaded one, and stays there.
+
+Invariants:
+    - A session has the methods of that class, so who drives episodes need not know which one it is.
+    - A request whose reply was lost is sent again with its id after the reconnect: the server executes it once.
+    - If the session itself is lost (the server was restarted, or the grace period is over), a step's result is a
+      value, terminal ENV_ERROR, and the next reset opens a new session, on another server if there are several.
+    - One operation at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from typing import Any
 
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.cluster.client.cluster_servers import ClientSettings, ClusterServers
-from dart_gym.cluster.client.server_choice import combine
-from dart_gym.cluster.wire.error_codes import ErrorCode
-from dart_gym.core.errors import ClusterError
+import websockets
+from websockets.asyncio.client import ClientConnection
+
+from dart_gym.cluster.client.cluster_servers import NO_ANSWER, ClusterServers, ServerRecord, combine
+from dart_gym.cluster.wire import frames
+from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
+from dart_gym.core.actions import Action, action_from_dict, action_to_dict
+from dart_gym.core.errors import ClusterError, ProtocolError
+from dart_gym.core.outcomes import StepResult, TerminalState
+from dart_gym.sessions.reset_request import ResetRequest
+from dart_gym.sessions.session import DEFAULT_DEADLINE_S
+from dart_gym.utils.backoff import Pauses
+
+REPLY_MARGIN_S = 10.0  # how much later than its deadline a reply may come
+MAX_SENDS = 4  # of one request, over reconnects
+LOOK_AROUND_S = 5.0  # how often a session that stands in line asks the other servers
+FIRST_RETRY_S, LAST_RETRY_S = 0.05, 1.0  # between attempts to connect, doubling
+_BIG_FRAME_BYTES = 50_000  # of a compressed screen
+CLOSED = "the session was closed during the operation"
+_SESSION_GONE = frozenset({*frames.SESSION_OVER, ErrorCode.UNREACHABLE, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN})
+_FULL = frozenset({ErrorCode.CAPACITY, ErrorCode.SHUTDOWN})  # of a server that takes no new session now
 
 
-class ClusterClient:
-    """Opens sessions of one cluster. Holds no connection itself.
+class ClientSession:
+    """Episodes on one desktop of the cluster. See `dart_gym.sessions.session.Session`, which runs on the other side."""
 
-    Args:
-        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
-        token: bearer token, if the cluster wants one.
-        settings: how the client behaves; the defaults of `ClientSettings` if None.
-    """
+    def __init__(self, servers: ClusterServers) -> None:
+        self._servers = servers
+        self._server: ServerRecord | None = None  # where the session is, once it has been opened
+        self._connection: ClientConnection | None = None
+        self._token = ""
+        self._codec = "raw"
+        self._holds_slot = False  # whether it is known to have a desktop
+        self._next_id = 0
+        self._lock = asyncio.Lock()
+        self._closings = 0  # sessions that were given up; `_goodbyes` counts those by the caller
+        self._goodbyes = 0
+        self._last: StepResult | None = None  # of the running episode
 
-    def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:
-        self.servers = ClusterServers(url, token, settings)
+    async def __aenter__(self) -> ClientSession:
+        await self._connect()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- operations
+
+    async def acquire(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> float:
+        """Get a slot for a desktop before the first reset would; returns the seconds waited.
+
+        Raises:
+            ClusterError: none was free within the deadline (code CAPACITY), or unreachable.
+        """
+        if len(self._servers.records) > 1:
+            return await self._stand_in_line(deadline_s)
+        return float((await self._begin("acquire", {}, deadline_s)).result.get("queue", 0.0))
+
+    async def reset(
+        self,
+        task: ResetRequest | str | dict[str, Any],
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        **fields: Any,
+    ) -> StepResult:
+        """Start an episode; waits for a free desktop within the deadline. See `Session.reset`.
+
+        Args:
+            task: a request, or its task; a file of a task is read on this side.
+            deadline_s: seconds that this operation may take, with the wait.
+            fields: those of `ResetRequest` besides the task ("seed", "max_steps", ...), where none is given.
+
+        Raises:
+            ClusterError: no desktop was free (code CAPACITY), or the cluster is unreachable.
+            UnknownTaskError, TaskError, ConfigurationError, MissingDependencyError: as on the other side.
+        """
+        arguments = ResetRequest.of(task, fields).with_content().to_wire()
+        self._last = None
+        waited = 0.0
+        if len(self._servers.records) > 1 and not self._holds_slot:
+            waited = await self._stand_in_line(deadline_s)
+        result = frames.step_result(await self._begin("reset", arguments, max(0.0, deadline_s - waited)))
+        for phase in ("queue", "total"):
+            result.timings[phase] = result.timings.get(phase, 0.0) + waited
+        return self._remember(result)
+
+    async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
+        """Carry out an action. See `Session.step`."""
+        return await self._advance("step", {"action": action_to_dict(action)}, deadline_s)
+
+    async def finish(self, terminal: TerminalState, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
+        """End the episode from the policy's side. See `Session.finish`."""
+        return await self._advance("finish", {"terminal": terminal}, deadline_s)
+
+    async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
+        """The next action of a perfect user. See `Session.oracle`."""
+        reply = await self._call("oracle", {}, deadline_s)
+        try:
+            return action_from_dict(reply.result.get("action"))  # type: ignore[arg-type]  # it checks
+        except ValueError as error:
+            raise ProtocolError(f"the oracle's reply is no action: {error}") from None
+
+    async def status(self) -> dict[str, Any]:
+        """The server's status."""
+        return (await self._call("status", {}, 30.0)).result
+
+    async def close(self) -> None:
+        """Give the desktop back, also while an operation is under way: the server cancels it. Idempotent.
+
+        A server that is gone has nothing to be told. An operation under way fails; it does not begin anew.
+        """
+        self._goodbyes += 1
+        await self._end()
+
+    async def _end(self) -> None:
+        """Give the session up; the next operation opens another one."""
+        self._last = None
+        self._closings += 1
+        token, self._token = self._token, ""
+        server, self._server = self._server, None
+        if self._lock.locked():
+            self._drop()
+            connection = await self._take_over(server, token)
+        else:
+            connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        self._next_id += 1
+        with contextlib.suppress(websockets.ConnectionClosed):
+            await connection.send(frames.encode_request(Request(self._next_id, "close", 0)))
+        await connection.close()
+
+    async def _take_over(self, server: ServerRecord | None, token: str) -> ClientConnection | None:
+        """A second connection to the session, because the first one is busy; None if there is no session any more."""
+        if not token or server is None:
+            return None
+        with contextlib.suppress(*NO_ANSWER, ClusterError):
+            return (await self._servers.connect(server, token, take_over=True))[0]
+        return None
+
+    # --- how
 
     @property
-    def url(self) -> str:
-        """The cluster's URL, as given."""
-        return self.servers.url
+    def server_url(self) -> str:
+        """Of the server that it is on, or of all that it may be opened on."""
+        return self._server.address.url if self._server else self._servers.url
+
+    def _lost_its_server(self, error: ClusterError) -> bool:
+        """Whether a new session may do on another server what failed on this one."""
+        return len(self._servers.records) > 1 and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
+
+    def _leave(self) -> None:
+        """Give the session up, where another server can take its place. A single one may come back with it."""
+        if len(self._servers.records) > 1:
+            self._server, self._token = None, ""
+
+    def _remember(self, result: StepResult) -> StepResult:
+        self._last = result if result.terminal is None else None
+        return result
+
+    async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
+        """Send a request that a new session can answer as well, on another server if need be."""
+        goodbyes, moved = self._goodbyes, False
+        for _ in range(MAX_SENDS - 1):  # on a bad line a new session can be lost as the first one was
+            try:
+                return await self._call(op, args, deadline_s)
+            except ClusterError as error:
+                left = self._lost_its_server(error)
+                if self._goodbyes != goodbyes or (moved and left) or not await self._can_begin_anew(error):
+                    raise
+                moved = moved or left
+        return await self._call(op, args, deadline_s)
+
+    async def _can_begin_anew(self, error: ClusterError) -> bool:
+        """Whether a new session may have better luck; leaves the server that was lost."""
+        if self._lost_its_server(error):
+            if self._server is not None:
+                self._server.failed(time.monotonic())
+            await self._end()
+            return True
+        return error.code in frames.SESSION_OVER
+
+    async def _stand_in_line(self, deadline_s: float) -> float:
+        """Get a slot from whichever of several servers has one first; returns the seconds waited.
+
+        A place in the line of a server is kept until another server has a free desktop.
+        """
+        started, failed, goodbyes = time.monotonic(), False, self._goodbyes
+        while self._goodbyes == goodbyes:
+            remaining = max(0.0, started + deadline_s - time.monotonic())
+            asking = asyncio.ensure_future(self._call("acquire", {}, remaining))
+            try:
+                moved = await self._look_around(asking)
+            except ClusterError as error:
+                if failed or self._goodbyes != goodbyes or not await self._can_begin_anew(error):
+                    raise
+                failed = True
+            else:
+                if not moved:
+                    self._holds_slot = True
+                    return time.monotonic() - started
+        raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
+
+    async def _look_around(self, asking: asyncio.Future[Reply]) -> bool:
+        """Wait for a slot, or until another server has a free one; returns whether the line has been left for that."""
+        try:
+            while True:
+                await asyncio.wait({asking}, timeout=LOOK_AROUND_S)
+                if asking.done():
+                    asking.result()
+                    return False
+                if await self._servers.look_elsewhere(self._server):
+                    break
+            await self._end()
+            with contextlib.suppress(ClusterError):
+                await asking  # it says that its session was closed
+            return True
+        finally:
+            asking.cancel()
+
+    async def _advance(self, op: str, args: dict[str, Any], deadline_s: float) -> StepResult:
+        try:
+            return self._remember(frames.step_result(await self._call(op, args, deadline_s)))
+        except ClusterError as error:
+            if error.code not in _SESSION_GONE or self._last is None:
+                raise
+            last, self._last = self._last, None
+            seen = last.observation
+            return StepResult.lost(
+                seen.screenshot.shape[:2],
+                str(error),
+                evaluator="cluster",
+                instruction=seen.instruction,
+                step_index=last.step_index,
+                timings={"total": 0.0},
+                info=last.info,
+            )
+
+    async def _call(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
+        """Send a request until its reply comes; raises the error that the reply holds."""
+        async with self._lock:
+            self._next_id += 1
+            frame = frames.encode_request(Request(self._next_id, op, deadline_s * 1000, args))
+            reply = await self._exchange(frame, self._next_id, deadline_s)
+        if reply.code is not None:
+            raise frames.exception_for(reply.code, reply.message)
+        return reply
+
+    async def _exchange(self, frame: bytes, request_id: int, deadline_s: float) -> Reply:
+        reason, closings = "", self._closings
+        for _ in range(MAX_SENDS):
+            if self._closings != closings:
+                raise ClusterError(CLOSED, ErrorCode.SESSION_LOST)
+            connection = self._connection or await self._connect()
+            try:
+                await connection.send(frame)
+                async with asyncio.timeout(deadline_s + REPLY_MARGIN_S):
+                    return await self._receive(connection, request_id)
+            except TimeoutError:
+                self._drop()
+                raise ClusterError(
+                    f"{self.server_url} did not answer within {deadline_s + REPLY_MARGIN_S:g} s", ErrorCode.TIMEOUT
+                ) from None
+            except websockets.ConnectionClosed as error:
+                self._connection = None
+                reason = str(error)
+                if error.rcvd is not None and error.rcvd.code == 1009:
+                    raise ProtocolError(f"the request has {len(frame)} bytes, more than the server takes") from error
+        url = self.server_url
+        self._leave()
+        raise ClusterError(f"the connection to {url} broke {MAX_SENDS} times: {reason}", ErrorCode.UNREACHABLE)
+
+    async def _receive(self, connection: ClientConnection, request_id: int) -> Reply:
+        while True:
+            try:
+                reply = await self._decoded(await connection.recv())
+            except ProtocolError:
+                self._drop()
+                raise
+            if reply.id == request_id:
+                return reply
+            if reply.id == -1 and reply.code is not None:
+                if reply.code is ErrorCode.SHUTDOWN and len(self._servers.records) == 1:
+                    continue  # the connection closes now; another process may take over its address
+                self._drop()
+                if reply.code in frames.SESSION_OVER:
+                    self._token, self._server = "", None
+                if reply.code is ErrorCode.SHUTDOWN and self._server is not None:
+                    self._server.failed(time.monotonic())
+                    self._leave()
+                raise frames.exception_for(reply.code, reply.message)
+            if reply.id > request_id:
+                self._drop()
+                raise ProtocolError(f"reply {reply.id} comes before its request")
+            # else: the late reply of a request whose caller was cancelled
+
+    async def _decoded(self, frame: bytes | str) -> Reply:
+        """A reply; a compressed screen takes milliseconds, in which the other sessions of this loop must go on."""
+        if self._codec != "raw" and len(frame) > _BIG_FRAME_BYTES:
+            return await asyncio.to_thread(frames.decode_reply, frame)
+        return frames.decode_reply(frame)
+
+    async def _connect(self) -> ClientConnection:
+        """Connect, going on with the session if there is one, else on the best server; retries for `reconnect_s`.
+
+        Raises:
+            ClusterError: UNREACHABLE; SESSION_LOST, after which the next call opens a new session; or why every server
+                refused.
+        """
+        deadline = time.monotonic() + self._servers.settings.reconnect_s
+        pauses = Pauses(deadline, FIRST_RETRY_S, LAST_RETRY_S)
+        while True:
+            reasons: list[Exception] = []
+            for server in [self._server] if self._server else await self._servers.by_preference():
+                connection = await self._try(server, reasons)
+                if connection is not None:
+                    return connection
+            if reasons and all(isinstance(reason, ClusterError) for reason in reasons):
+                raise reasons[0]  # every server answered, and refused
+            pause = pauses.next()
+            if pause is None:
+                url, error = self.server_url, reasons[-1]
+                self._leave()
+                raise ClusterError(
+                    f"cannot reach the cluster at {url} ({type(error).__name__}: {error}): "
+                    "is `dart-gym serve` running there?",
+                    ErrorCode.UNREACHABLE,
+                ) from error
+            await asyncio.sleep(pause)
+
+    async def _try(self, server: ServerRecord, reasons: list[Exception]) -> ClientConnection | None:
+        """Connect to one server; None, and a reason more, if it does not answer or takes nobody."""
+        server.placed += self._server is None  # at once, so that sessions that are opened together spread
+        try:
+            connection, welcome = await self._servers.connect(server, self._token)
+        except ClusterError as error:
+            if error.code in frames.SESSION_OVER:
+                self._token, self._server = "", None
+            if error.code not in _FULL:
+                raise
+            reasons.append(error)
+        except NO_ANSWER as error:
+            reasons.append(error)
+        else:
+            self._holds_slot = self._holds_slot and welcome.resumed
+            self._connection, self._token, self._server = connection, welcome.session, server
+            self._codec = welcome.codec
+            return connection
+        server.failed(time.monotonic())
+        return None
+
+    def _drop(self) -> None:
+        """Cut a connection that is of no use any more."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.transport.abort()
+
+
+class ClusterClient(ClusterServers):
+    """Opens sessions of one cluster. Holds no connection itself."""
 
     def session(self) -> ClientSession:
         """A session, to be used with `async with`. It gets its desktop at the first reset."""
-        return ClientSession(self.servers)
+        return ClientSession(self)
 
     async def status(self) -> dict[str, Any]:
         """What every desktop does, and counters; of several servers all together, and "servers" by URL.
@@ -44,10 +390,10 @@ class ClusterClient:
         Raises:
             ClusterError: unreachable (of several servers all are), or the token is wrong.
         """
-        if len(self.servers.records) == 1:
+        if len(self.records) == 1:
             async with self.session() as session:
                 return await session.status()
-        answers = await asyncio.gather(*(self.servers.ask(server) for server in self.servers.records))
+        answers = await asyncio.gather(*(self.ask(server) for server in self.records))
         if not any(isinstance(answer, dict) for answer in answers):
             raise ClusterError(f"cannot reach the cluster at {self.url}: {answers[0]}", ErrorCode.UNREACHABLE)
-        return combine(dict(zip((server.address.url for server in self.servers.records), answers, strict=True)))
+        return combine(dict(zip((server.address.url for server in self.records), answers, strict=True)))

@@ -3,7 +3,6 @@
 It is the same server as everywhere, `dart-gym serve`, as a child process on a Unix socket in a private directory.
 
 Invariants:
-    - Environments of one process share one private cluster; the last one to let go of it stops it.
     - It dies with this process, however that ends, and its directory goes with it when it ends regularly
       or the server does.
 """
@@ -11,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import shutil
@@ -21,7 +19,6 @@ from pathlib import Path
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.errors import ClusterError
 from dart_gym.desktops.sandbox.runtime_directory import own_directory
-from dart_gym.utils.background_loop import background_loop
 from dart_gym.utils.plugins import child_environment
 
 START_TIMEOUT_S = 60.0
@@ -121,64 +118,3 @@ class LocalCluster:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-
-
-class SharedCluster:
-    """Counts who uses the private cluster of this process. Its methods run in the background loop only."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._users = 0
-        self._cluster: LocalCluster | None = None
-        self._lock = asyncio.Lock()
-
-    async def acquire(self) -> str:
-        """Its URL; starts it if need be."""
-        async with self._lock:
-            if self._cluster is None:
-                cluster = LocalCluster()
-                await cluster.start()
-                self._cluster = cluster
-            self._users += 1
-            return self._cluster.url
-
-    async def release(self) -> None:
-        """Let go of it; the last one stops it."""
-        async with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._cluster is not None:
-                cluster, self._cluster = self._cluster, None
-                await cluster.stop()
-
-    async def stop(self) -> None:
-        """Stop it, whoever still uses it."""
-        async with self._lock:
-            if self._cluster is not None:
-                await self._cluster.stop()
-                self._cluster = None
-
-
-_shared: SharedCluster | None = None
-
-
-def _shared_cluster() -> SharedCluster:
-    global _shared
-    if _shared is None or _shared.pid != os.getpid():
-        _shared = SharedCluster()
-        atexit.register(_stop_at_exit, _shared)
-    return _shared
-
-
-def _stop_at_exit(shared: SharedCluster) -> None:
-    if shared.pid == os.getpid():
-        background_loop().run(shared.stop)
-
-
-async def acquire_shared() -> str:
-    """URL of this process's private cluster, started if need be. Call in the background loop; pair with release."""
-    return await _shared_cluster().acquire()
-
-
-async def release_shared() -> None:
-    """Let go of the private cluster; the last user stops it."""
-    await _shared_cluster().release()

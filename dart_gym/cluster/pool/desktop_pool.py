@@ -1,7 +1,10 @@
 """The desktops of a server: a number of slots that are lent in a fair order, with warm desktops beside them.
 
 Invariants:
-    - At most `size` slots are lent, to each owner at most its quota. Who is next says `fair_queue`.
+    - At most `size` slots are lent, to each owner at most its quota.
+    - When slots are short, owners take turns, first come first served within one (`next_claim`). An owner whose quota
+      is used up waits without holding up anybody else; of the others, the one that was served longest ago comes next,
+      so that it waits for each other owner once at most.
     - A slot lies idle only while nobody who may have it waits.
     - A free slot keeps a living desktop that a later episode may use. Whoever needs another one takes an empty slot
       first, then the one whose desktop lay idle longest.
@@ -16,12 +19,11 @@ import functools
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from dart_gym.cluster.pool.boot_admission import Admission
-from dart_gym.cluster.pool.fair_queue import Claim, Quota, allowed, next_claim, unlimited
 from dart_gym.cluster.pool.warm_pool import WarmPool
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
@@ -30,6 +32,52 @@ from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.sessions.slot import Slot
 
 _MEASURE_PERIOD_S = 5.0
+
+
+Quota = Callable[[str], int | None]
+"""How many slots an owner may have at once; None for any number."""
+
+
+def unlimited(owner: str) -> None:
+    """The quota where there is none."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Somebody waits for a slot.
+
+    Attributes:
+        owner: name of the account that the slot counts for.
+        number: order of arrival; later claims have larger numbers.
+    """
+
+    owner: str
+    number: int
+
+
+def allowed(owner: str, lent: Mapping[str, int], quota: Quota) -> bool:
+    """Whether an owner may have one more slot."""
+    limit = quota(owner)
+    return limit is None or lent.get(owner, 0) < limit
+
+
+def next_claim(
+    claims: Iterable[Claim], lent: Mapping[str, int], served: Mapping[str, int], quota: Quota
+) -> Claim | None:
+    """The claim that gets the next free slot; None when every owner that waits has used up its quota. Pure.
+
+    Args:
+        claims: all claims that wait, in any order.
+        lent: slots that each owner has now.
+        served: when each owner was last given a slot, as a number; larger is later.
+        quota: tells how many slots an owner may have at once.
+    """
+    first: dict[str, Claim] = {}
+    for claim in sorted(claims, key=lambda claim: claim.number):
+        first.setdefault(claim.owner, claim)
+    candidates = [claim for claim in first.values() if allowed(claim.owner, lent, quota)]
+    return min(candidates, key=lambda claim: (served.get(claim.owner, 0), claim.number), default=None)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,8 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from dart_agent.policies.policy import Policy
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
 from dart_gym.cluster.wire.frames import ErrorCode
 from dart_gym.core.errors import (
     ClusterError,

@@ -8,8 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_gym.cluster.pool.desktop_pool import Pool
-from dart_gym.cluster.pool.fair_queue import Claim, next_claim, unlimited
+from dart_gym.cluster.pool.desktop_pool import Claim, Pool, next_claim, unlimited
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.sessions.slot import Slot
 

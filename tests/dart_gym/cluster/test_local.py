@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dart_gym.cluster.client.private_cluster import LocalCluster, SharedCluster
+from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.core.errors import ClusterError
-from dart_gym.utils.background_loop import background_loop
+from dart_gym.envs.cluster_link import SharedCluster, background_loop
 from dart_gym.utils.processes import start_time
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ async def test_it_is_shared_and_ends_with_its_last_user():
 
 OWNER = """
 import sys, time
-from dart_gym.utils.background_loop import background_loop
+from dart_gym.envs.cluster_link import background_loop
 from dart_gym.cluster.client.private_cluster import LocalCluster
 cluster = LocalCluster()
 background_loop().run(cluster.start)

@@ -67,7 +67,7 @@ def test_openenvs_synchronous_client_works_too(server_thread):
 @pytest.fixture
 def server_thread(tmp_path):
     from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
-    from dart_gym.utils.background_loop import background_loop
+    from dart_gym.envs.cluster_link import background_loop
 
     server = ClusterServer(ServerSettings(listen="ws://127.0.0.1:0", desktops=1), FakeDesktop)
     background_loop().run(server.start)

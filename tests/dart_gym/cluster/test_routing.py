@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.cluster.client.cluster_servers import ClientSettings
+from dart_gym.cluster.client.cluster_servers import (
+    LAST_REST_S,
+    ClientSettings,
+    Load,
+    ServerRecord,
+    combine,
+    preference,
+    server_urls,
+)
 from dart_gym.cluster.client.private_cluster import LocalCluster
-from dart_gym.cluster.client.server_choice import LAST_REST_S, Load, ServerRecord, combine, preference, server_urls
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.actions import Move
 from dart_gym.core.errors import ClusterError, ConfigurationError
@@ -202,7 +209,7 @@ async def test_a_killed_server_costs_the_episode_and_not_the_client():
 
 
 async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_server, monkeypatch, until):
-    monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.LOOK_AROUND_S", 0.05)
     monkeypatch.setattr("dart_gym.cluster.client.cluster_servers.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)
@@ -225,7 +232,7 @@ async def test_who_waits_in_line_moves_to_the_server_that_is_free_first(start_se
 
 
 async def test_waiting_in_line_ends_with_the_deadline(start_server, monkeypatch):
-    monkeypatch.setattr("dart_gym.cluster.client.client_session.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.LOOK_AROUND_S", 0.05)
     monkeypatch.setattr("dart_gym.cluster.client.cluster_servers.STATUS_AGE_S", 0.02)
     servers = [await start_server(desktops=1) for _ in range(2)]
     client = client_of(*servers)

@@ -64,7 +64,7 @@ async def test_sessions_belong_to_their_tokens(start_server, tokens_file):
         assert server.pool.slots[0].owner == "alice"
         with pytest.raises(ClusterError, match="the session is gone") as caught:
             bob = client_of(server, "bob")
-            await bob.servers.connect(bob.servers.records[0], session._token, take_over=True)
+            await bob.connect(bob.records[0], session._token, take_over=True)
         assert caught.value.code == ErrorCode.SESSION_LOST
         assert (await session.step(Move(1, 1))).step_index == 1
     for name in ("", "carol"):
@@ -303,7 +303,7 @@ async def test_who_comes_back_late_is_told_why_the_session_ended(start_server, u
 async def test_the_welcome_tells_the_limits(start_server):
     server = await start_server(lifetime_s=60.0, idle_timeout_s=30.0)
     client = ClusterClient(server.url)
-    connection, welcome = await client.servers.connect(client.servers.records[0])
+    connection, welcome = await client.connect(client.records[0])
     await connection.close()
     assert welcome.limits == {"request_bytes": protocol.MAX_REQUEST_BYTES, "idle_s": 30.0, "lifetime_s": 60.0}
 

@@ -22,8 +22,7 @@ import pytest
 from serving import Line, Place, ServeProcess, small_desktop
 from waiting import wait_for
 
-from dart_gym.cluster.client.client_session import ClientSession
-from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.core.actions import Action, Click, Drag, Move, Press, Scroll, Type
 from dart_gym.core.outcomes import TerminalState

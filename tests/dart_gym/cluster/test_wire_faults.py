@@ -318,7 +318,7 @@ async def test_an_expired_session_a_full_server_and_a_second_client(place):
                 await third.reset(TASK, seed=0, deadline_s=0.2)
             assert caught.value.code == ErrorCode.CAPACITY
             with pytest.raises(ClusterError, match="open a new one") as caught:
-                await client.servers.connect(client.servers.records[0], first._token)
+                await client.connect(client.records[0], first._token)
             assert caught.value.code == ErrorCode.BUSY
             assert (await third.reset(TASK, seed=0)).timings["queue"] > 0.0  # when the first session has had its time
             result = await first.step(Move(1, 1))

@@ -22,9 +22,8 @@ from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.sessions import pacing
-from dart_gym.sessions.pacing import OSWORLD, SETTLE, Pacing, describe, pacing_named
-from dart_gym.sessions.reset_request import resolve_task
+from dart_gym.sessions import reset_request
+from dart_gym.sessions.reset_request import OSWORLD, SETTLE, Pacing, describe, pacing_named, resolve_task
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog import registry
@@ -180,7 +179,7 @@ async def test_osworlds_pauses_are_kept_and_recorded(monkeypatch):
     async def note(seconds):
         slept.append(seconds)
 
-    monkeypatch.setattr(pacing.asyncio, "sleep", note)
+    monkeypatch.setattr(reset_request.asyncio, "sleep", note)
     first, second = await _episode(FakeDesktop, "osworld")
     assert [seconds for seconds in slept if seconds > 1] == [60.0, 2.0]
     assert first.info["pacing"] == second.info["pacing"] == "osworld"

@@ -11,9 +11,9 @@ from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.actions import Done, Move
 from dart_gym.core.errors import ConfigurationError, DesktopError
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.envs.cluster_link import background_loop
 from dart_gym.envs.vector_env import DesktopVectorEnv
 from dart_gym.tasks.suites.fake_suite import FakeScenario
-from dart_gym.utils.background_loop import background_loop
 
 pytestmark = pytest.mark.process
 

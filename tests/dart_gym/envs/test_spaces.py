@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from dart_gym.core.actions import Click, Done, Type
-from dart_gym.envs.spaces import ActionSpace, Screenshot, UnicodeText, as_action, observation_space
+from dart_gym.core.actions import Click, Done, Type, as_action
+from dart_gym.envs.spaces import ActionSpace, Screenshot, UnicodeText, observation_space
 
 
 def test_a_screenshot_space_has_frames_of_its_size():

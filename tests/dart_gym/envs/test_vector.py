@@ -19,8 +19,8 @@ from dart_gym.core.actions import Done, Move, Wait
 from dart_gym.core.errors import ClusterError, ConfigurationError, EpisodeStateError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.envs.cluster_link import background_loop
 from dart_gym.envs.vector_env import DesktopVectorEnv
-from dart_gym.utils.background_loop import background_loop
 
 ID = "DartGym/Desktop-v0"
 TASK = "fake/two-steps"

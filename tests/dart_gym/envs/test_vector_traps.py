@@ -14,9 +14,9 @@ from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.actions import Done, Move, Wait
 from dart_gym.core.errors import EpisodeStateError
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.envs.cluster_link import background_loop
 from dart_gym.envs.episode_info import stack_infos
 from dart_gym.envs.vector_env import DesktopVectorEnv
-from dart_gym.utils.background_loop import background_loop
 
 TASK = "fake/two-steps"
 

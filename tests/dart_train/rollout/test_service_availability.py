@@ -59,8 +59,8 @@ async def test_the_cluster_is_killed_and_comes_back(sockets, data, make_policy, 
     gym, echo = f"ws+unix://{sockets / 'gym.sock'}", f"ws+unix://{sockets / 'echo.sock'}"
     with cluster(gym) as server, echo_engine(echo, weights_dir):
         service = start_service(data, make_policy, sockets)
-        servers = service._client.servers
-        servers.settings = type(servers.settings)(reconnect_s=0.3)  # so that the loss is noticed soon
+        client = service._client
+        client.settings = type(client.settings)(reconnect_s=0.3)  # so that the loss is noticed soon
         async with playing(service) as run:
             caplog.clear()  # it may have waited for the cluster to come up
             server.kill()
