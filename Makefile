@@ -4,8 +4,8 @@ BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := docker vllm deepspeed openenv pythons
-ELSEWHERE := not slow and not docker and not openenv and not vllm and not deepspeed
+PARTS := docker vllm openenv pythons
+ELSEWHERE := not slow and not docker and not openenv and not vllm
 UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
@@ -62,9 +62,6 @@ test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its 
 	@scripts/vllm.sh
 	@$(BIN)/python -m pytest -m vllm --timeout 900 $(VLLM)
 
-test-deepspeed: setup-test  ## training with DeepSpeed's ZeRO on two CPU ranks
-	@scripts/deepspeed.sh
-
 test-openenv: setup-test  ## OpenEnv's own client
 	@scripts/openenv.sh
 
@@ -72,7 +69,7 @@ test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with 
 	@scripts/pythons.sh "$(UNIT)"
 
 test-slow: setup-test  ## the tests that take many minutes: learning on three seeds, the controls
-	@$(BIN)/python -m pytest -m "slow and not vllm and not deepspeed" --timeout 7200
+	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200
 
 docs: setup-docs  ## the documentation as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -22,9 +22,7 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   lock train pyproject.toml requirements/build.in --extra train --universal $with_tests
   lock base pyproject.toml --universal $with_tests
   lock docs pyproject.toml --extra docs --universal $with_tests
-  lock build requirements/build.in --universal $with_tests
   lock pytest requirements/pytest.in --universal $with_tests
-  lock deepspeed requirements/deepspeed.in --no-deps
   lock openenv pyproject.toml requirements/{build,pytest,openenv}.in
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
   lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec

@@ -48,7 +48,7 @@ from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
 from dart_train.trainer.step_statistics import merge_metrics
-from dart_train.trainer.weights import sharding, zero
+from dart_train.trainer.weights import sharding
 from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
 from dart_train.trainer.weights.publisher import Publisher
@@ -131,12 +131,6 @@ class DartGRPOTrainer(Trainer):
             sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
             self.is_fsdp_enabled = True
         self._autocast: Callable[[], Any] = self.accelerator.autocast
-        self._zero: zero.ZeroEngine | None = None
-        if args.deepspeed:
-            self._autocast = zero.configure(
-                self.accelerator, max_grad_norm=args.max_grad_norm, bf16=args.bf16, ranks=self.ranks.count,
-                parts=args.gradient_accumulation_steps,
-            )  # fmt: skip
         tokens = ModelTokens.load(self.model_dir)
         self.ref_model: Any = None
         self._make_policies(tokens, ref_model)
@@ -148,8 +142,7 @@ class DartGRPOTrainer(Trainer):
             demonstrations=demonstrations if args.supervised_coef else (),
             ranks=self.ranks,
             device=args.device,
-            backward=Tensor.backward if args.deepspeed else self.accelerator.backward,
-            share_gradients=self.ranks.complete_gradients if args.deepspeed else self.ranks.average_gradients,
+            backward=self.accelerator.backward,
         )
 
     def _keep_accounts(self, args: DartGRPOConfig, data: Leasing, holder: str) -> None:
@@ -173,7 +166,7 @@ class DartGRPOTrainer(Trainer):
         output_dir = Path(str(args.output_dir))
         self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
         self.states = States(
-            output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded_by=args.sharded_by,
+            output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded=bool(args.fsdp),
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
         )  # fmt: skip
 
@@ -271,17 +264,13 @@ class DartGRPOTrainer(Trainer):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)
             return torch.zeros_like(loss)
-        if self._zero is not None:
-            self._zero.step()  # the optimizer that transformers steps hereafter leaves it to the engine
         self.publisher.unpublished += 1
         return loss
 
     # --- between steps ------------------------------------------------------------------------------------------
 
     def begin_training(self) -> None:
-        """Take the engine over, where there is one; publish the weights if no version is equal to them."""
-        if self.args.deepspeed:
-            self._zero = zero.ZeroEngine(self.deepspeed)
+        """Publish the weights if no version is equal to them."""
         self.publisher.begin(self.model, self.states.resumed, self._weights_dir, self.leases.contained)
 
     def end_step(self, control: TrainerControl) -> None:

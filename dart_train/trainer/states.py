@@ -52,7 +52,7 @@ class States:
         bad_steps: know what was skipped.
         ranks: who trains together.
         best: which of them is the best.
-        sharded_by: setting that shards training, "fsdp" or "deepspeed": states of another layout are refused.
+        sharded: whether ranks hold parts of the model: states of another layout are refused.
 
     Attributes:
         resumed: the state that this life went on from; None at a beginning.
@@ -67,10 +67,10 @@ class States:
         ranks: Ranks,
         *,
         best: BestMetric,
-        sharded_by: str | None,
+        sharded: bool,
     ) -> None:
         self._output_dir = output_dir
-        self._best, self._sharded_by = best, sharded_by
+        self._best, self._sharded = best, sharded
         self._publisher = publisher
         self._leases = leases
         self._bad_steps = bad_steps
@@ -110,7 +110,7 @@ class States:
             TrainingError: it is incomplete or damaged, or was saved in another layout than is trained in.
         """
         point = checkpoint.read_resume_point(directory)
-        checkpoint.check_layout(point, sharded_by=self._sharded_by)
+        checkpoint.check_layout(point, sharded=self._sharded)
         self.resumed = point
         self._bad_steps.skipped, self._publisher.best = point.skipped, point.best
         self._saved = point.step

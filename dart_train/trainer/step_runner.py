@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,7 +98,6 @@ class StepRunner:
         ranks: who trains together.
         device: where the model is.
         backward: adds a loss's gradient.
-        share_gradients: puts the ranks' gradients of a whole step together.
 
     Attributes:
         batch: of the lease that is being trained on; None between leases.
@@ -117,7 +116,6 @@ class StepRunner:
         ranks: Ranks,
         device: torch.device,
         backward: Callable[[Tensor], Any],
-        share_gradients: Callable[[Iterable[torch.nn.Parameter]], Any],
     ) -> None:
         self._settings = settings
         self._collator = collator
@@ -127,7 +125,6 @@ class StepRunner:
         self._ranks = ranks
         self._device = device
         self._backward = backward
-        self._share_gradients = share_gradients
         self._max_tokens = settings.micro_batch_tokens
         self._work: _Work | None = None
         self.batch: OptimizerBatch | None = None
@@ -180,7 +177,7 @@ class StepRunner:
     def finish(self) -> tuple[Tensor, dict[str, float]]:
         """Put the ranks' gradients together; returns the loss and the numbers of the whole step."""
         batch, work = self._current()
-        self._share_gradients(self._policy.model.parameters())
+        self._ranks.average_gradients(self._policy.model.parameters())
         statistics = StepStatistics()
         for other in self._ranks.gather(work.statistics):
             statistics.absorb(other)

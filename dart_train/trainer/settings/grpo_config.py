@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import TrainingArguments
-from transformers.integrations import is_deepspeed_available
 
 from dart_train.trainer.losses import ObjectiveConfig
 from dart_train.trainer.settings.grpo_settings import GRPOSettings
-from dart_train.trainer.weights import zero
 
 
 @dataclass
@@ -27,7 +25,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     calls of `training_step`: the gradient is the same.
 
     `fsdp` shards the language model among the ranks of `torchrun`, see `sharding`; `fsdp_config` may set
-    `reshard_after_forward`. `deepspeed` (a JSON file, or its contents) shards the optimizer's state, see `zero`.
+    `reshard_after_forward`.
 
     `metric_for_best_model` may name any metric that is logged, such as "reward": the state and the version with the
     best mean of it over the last `best_window` steps are kept beside the newest.
@@ -40,7 +38,11 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     dataloader_pin_memory: bool = field(default=False, metadata={"help": "Batches move as they are trained on."})
 
     def __post_init__(self) -> None:
-        _check_deepspeed(self)  # before transformers looks for the package
+        if self.deepspeed:  # before transformers looks for the package
+            raise ValueError(
+                "deepspeed is not carried: fsdp: true divides weights, gradients and moments among the ranks, which is "
+                "more than ZeRO-2 does; remove deepspeed"
+            )
         super().__post_init__()
         self.check()
         _check_parts_left_alone(self)
@@ -62,11 +64,6 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
             use_bias_correction_kl=self.use_bias_correction_kl,
             entropy_coef=self.entropy_coef,
         )
-
-    @property
-    def sharded_by(self) -> str | None:
-        """Setting that shards among ranks: "fsdp", "deepspeed", or None."""
-        return "fsdp" if self.fsdp else "deepspeed" if self.deepspeed else None
 
 
 def _check_parts_left_alone(config: DartGRPOConfig) -> None:
@@ -112,15 +109,8 @@ _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
 
 def _check_sharding(config: DartGRPOConfig) -> None:
     """Refuse ways to share a model among ranks that are not carried."""
-    if config.deepspeed_plugin is not None and not config.deepspeed:
-        raise ValueError(
-            "ACCELERATE_USE_DEEPSPEED is set (as accelerate's launcher does) and deepspeed is not: name its JSON file "
-            "in deepspeed, or unset the variable"
-        )
-    if config.deepspeed and config.world_size == 1:
-        raise ValueError(
-            "deepspeed shards an optimizer's state among ranks, and this is one process: torchrun --nproc-per-node N"
-        )
+    if config.deepspeed_plugin is not None:
+        raise ValueError("ACCELERATE_USE_DEEPSPEED is set (as accelerate's launcher does): unset it and set fsdp: true")
     if not config.fsdp:
         return
     given = config.fsdp_plugin_args or {}
@@ -129,19 +119,3 @@ def _check_sharding(config: DartGRPOConfig) -> None:
             raise ValueError(f"fsdp_config: {name}={given[name]!r} is not supported, only {allowed!r}: {why}")
     if config.world_size == 1:
         raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")
-
-
-def _check_deepspeed(config: DartGRPOConfig) -> None:
-    """Refuse an engine that is not carried, that cannot be made, or that stands against other settings."""
-    if not config.deepspeed:
-        return
-    zero.check_config(config.deepspeed)
-    if config.fsdp:
-        raise ValueError("deepspeed and fsdp both shard: keep one of them")
-    if config.fp16:
-        raise ValueError("deepspeed with fp16 is not supported: its losses want scaling; set bf16 instead")
-    if not is_deepspeed_available():
-        raise ValueError(
-            "deepspeed is set and the package is not installed: pip install 'deepspeed>=0.19.8', or set fsdp: true, "
-            "which needs no package"
-        )

@@ -25,7 +25,7 @@ NOT_SETTINGS = frozenset({
     "remove_unused_columns", "ignore_data_skip", "train_sampling_strategy", "length_column_name", "label_names",
     "label_smoothing_factor", "prediction_loss_only", "include_for_metrics", "include_num_input_tokens_seen",
     "batch_eval_metrics", "load_best_model_at_end", "bf16_full_eval", "fp16_full_eval", "per_device_eval_batch_size",
-    "local_rank", "parallelism_config", "push_to_hub", "disable_tqdm",
+    "local_rank", "parallelism_config", "deepspeed", "push_to_hub", "disable_tqdm",
 })  # fmt: skip
 """Fields of `TrainingArguments` that the run fills in, or that mean nothing where data come from leases."""
 NOT_PREFIXES = ("eval_", "dataloader_", "do_", "hub_")

@@ -40,7 +40,6 @@ STATE_FILE = "dart_state.json"
 DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
 _SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
-_ENGINE_STATES = "global_step*"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE, DIGESTS_FILE})
@@ -282,30 +281,24 @@ def _damage(path: Path, what: str) -> TrainingError:
     return TrainingError(f"{path} is damaged: {what}; resume from an older one, or restore it from a copy")
 
 
-def check_layout(point: ResumePoint, *, sharded_by: str | None) -> None:
+def check_layout(point: ResumePoint, *, sharded: bool) -> None:
     """Refuse a state that was saved in another layout: `transformers` writes sharded training's parts elsewhere.
 
     Args:
         point: a whole state.
-        sharded_by: setting that training goes on with: "fsdp", "deepspeed", or None.
+        sharded: whether training goes on with `fsdp`.
 
     Raises:
-        TrainingError: it was saved with another, or without one.
+        TrainingError: it was saved with `fsdp` and goes on without, or the other way round.
     """
-    if sharded_by == (saved := _sharded_by(point)):
+    saved = (point.path / _SHARDED_WEIGHTS).exists()
+    if sharded == saved:
         return
-    was, now = (f"with {name}" if name else "without sharding" for name in (saved, sharded_by))
+    was, now = ("with fsdp" if value else "without sharding" for value in (saved, sharded))
     raise TrainingError(
         f"{point.path} was saved {was} and training goes on {now}: use the setting that it was saved with, "
         f"or begin from published version {point.version} in another output_dir"
     )
-
-
-def _sharded_by(point: ResumePoint) -> str | None:
-    """Setting that a state was saved with."""
-    if (point.path / _SHARDED_WEIGHTS).exists():
-        return "fsdp"
-    return "deepspeed" if any(point.path.glob(_ENGINE_STATES)) else None
 
 
 def remove_incomplete(*roots: str | Path) -> list[Path]:

@@ -83,14 +83,14 @@ class Ranks:
 
         Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked.
         """
-        for bucket in _buckets(self.complete_gradients(parameters)):
+        for bucket in _buckets(self._complete_gradients(parameters)):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(flat)
             flat /= self.count
             for gradient, part in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
                 gradient.copy_(part.view_as(gradient))
 
-    def complete_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[Tensor]:
+    def _complete_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> list[Tensor]:
         """Gradients that are not sharded, after a parameter that has one on some rank was given one on all.
 
         One that has none anywhere keeps none, so that the optimizer treats it as in one process. Empty for one process:

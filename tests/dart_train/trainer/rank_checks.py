@@ -1,4 +1,4 @@
-"""What holds for ranks that share a model or its optimizer, whichever way they share it."""
+"""What holds for ranks that hold parts of a model."""
 
 from __future__ import annotations
 
