@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_agent.episodes.trajectory import Step
+from dart_agent.episodes.trajectory import Step, Trajectory
 
 Images = dict[str, NDArray[np.uint8]]
 """(H, W, 3) uint8 images by their content hash."""
@@ -71,3 +71,19 @@ class ImageNames:
 
     def _hash(self, image: NDArray[np.uint8] | None) -> str:
         return "" if image is None else self._known[id(image)][1]
+
+
+def name_images(trajectory: Trajectory) -> tuple[Trajectory, Images]:
+    """Return a trajectory with content hashes instead of its pixels, and the images of its steps by hash."""
+    names, images, steps = ImageNames(), Images(), list[Step]()
+    for step in trajectory.steps:
+        stored, shown = names.name(step)
+        steps.append(stored)
+        images |= shown
+    return replace(trajectory, steps=tuple(steps)), images
+
+
+def prompt_bytes(trajectory: Trajectory) -> int:
+    """Return the memory that the screenshots of its prompts hold, in bytes; each image counts once."""
+    pixels = [step.pixels.prompt for step in trajectory.steps if step.pixels is not None]
+    return sum({id(image): image.nbytes for prompt in pixels for image in prompt}.values())

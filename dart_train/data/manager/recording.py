@@ -64,13 +64,16 @@ class Recording(Insight):
             if known is not None:
                 return known
             self.files.write_trajectory(trajectory, replace=True)  # left by a process killed before its transaction
-        return self.write(
-            trajectory_rows.insert_trajectory,
-            trajectory,
-            split_dir=f"trajectories/{name}",
-            digest=digest,
-            expected=expected or self.config.group_size,
-            config=self.config,
+        return self.store.write(
+            lambda connection: trajectory_rows.insert_trajectory(
+                connection,
+                self.run_id,
+                trajectory,
+                split_dir=f"trajectories/{name}",
+                digest=digest,
+                expected=expected or self.config.group_size,
+                config=self.config,
+            )
         )
 
     def serving(self, replica: str, version: int | None) -> None:

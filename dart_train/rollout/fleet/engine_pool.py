@@ -44,6 +44,7 @@ class EnginePool:
     Attributes:
         fleet: what the replicas share: weights, faults.
         replicas: all replicas, in the order of their names.
+        lives: what happens to each of them, by its name.
         reissued: requests that were sent again.
         queued: requests that wait for a replica now.
     """
@@ -67,10 +68,9 @@ class EnginePool:
             log = Path(log_dir) / f"engine-{index}.log" if log_dir and not url else None
             spec = ReplicaSpec(index, kind, url, Path(directory), log, config, sync)
             self.replicas.append(Replica(spec, loading))
-        self._lives = {replica.name: ReplicaLife(replica, self.fleet) for replica in self.replicas}
+        self.lives = {replica.name: ReplicaLife(replica, self.fleet) for replica in self.replicas}
         self.reissued = self.queued = 0
         self._running: list[asyncio.Task[None]] = []
-        self._updating = asyncio.Semaphore(config.updates_at_once)
 
     async def __aenter__(self) -> EnginePool:
         await self.start()
@@ -87,7 +87,7 @@ class EnginePool:
         """
         limit = self.config.start_timeout_s
         deadline = time.monotonic() + limit
-        self._running = [asyncio.create_task(life.keep(), name=name) for name, life in self._lives.items()]
+        self._running = [asyncio.create_task(life.keep(), name=name) for name, life in self.lives.items()]
         if self._sender is not None:
             self._running.append(asyncio.create_task(self._warm(self._sender), name="sender of weights"))
         while not any(replica.usable for replica in self.replicas):
@@ -123,7 +123,7 @@ class EnginePool:
         failed: set[str] = set()
         while True:
             name = await self._choose(sticky, failed, deadline)
-            life = self._lives[name]
+            life = self.lives[name]
             try:
                 generation = await life.ask(prompt, sampling)
             except EngineError as error:
@@ -147,15 +147,6 @@ class EnginePool:
             else:
                 self.fleet.control = prompt, dataclasses.replace(sampling, max_tokens=1)
                 return generation, name
-
-    async def update(self, replica: Replica, weights: Weights) -> None:
-        """Load weights into one ready replica and verify that it serves them; at most `updates_at_once` do so.
-
-        Raises:
-            EngineError: as `ReplicaLife.update`.
-        """
-        async with self._updating:
-            await self._lives[replica.name].update(weights)
 
     async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> str:
         """The name of the replica that gets a request; waits until there is one."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from dart_agent.engines.base.engine import EngineBusy, EngineError
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
+from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.fleet.wakeup import Wakeup
@@ -85,7 +86,7 @@ class WeightSync:
 
     def __init__(
         self,
-        newest: Callable[[], Weights | None],
+        newest: Callable[[], Weights | CheckpointRow | None],
         pool: EnginePool,
         *,
         interval_s: float = 0.2,
@@ -107,16 +108,11 @@ class WeightSync:
         """Update replicas as checkpoints come, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                await self._begin(group)
+                await self.begin(group)
                 await self._ended.wait(time.monotonic() + self._interval)
 
-    async def update_some(self) -> int:
-        """Begin the updates that may begin now, and wait for them; return how many they were."""
-        async with asyncio.TaskGroup() as group:
-            return await self._begin(group)
-
-    async def _begin(self, group: asyncio.TaskGroup) -> int:
-        """Look up the newest checkpoint, and begin the updates to it that may begin now."""
+    async def begin(self, group: asyncio.TaskGroup) -> int:
+        """Look up the newest checkpoint, and begin the updates to it that may begin now; return how many they are."""
         weights = await asyncio.to_thread(self._look_up)
         if weights is None or weights in self.skipped or not await self._sound(weights):
             return 0
@@ -148,7 +144,7 @@ class WeightSync:
     async def _update(self, replica: Replica, weights: Weights) -> None:
         started = time.perf_counter()
         try:
-            await self._pool.update(replica, weights)
+            await self._pool.lives[replica.name].update(weights)
         except EngineBusy:
             return  # it went out of service before; its turn comes again
         except EngineError as error:
@@ -165,12 +161,12 @@ class WeightSync:
 
     def _look_up(self) -> Weights | None:
         try:
-            weights = self._newest()
+            found = self._newest()
         except DataError as error:
             self._availability.failed(error, "checkpoints")
             return None
         self._availability.succeeded("checkpoints")
-        return weights
+        return Weights(found.path, found.version) if found is not None else None
 
     async def _sound(self, weights: Weights) -> bool:
         """Whether its files are whole and its tensors those of the model."""

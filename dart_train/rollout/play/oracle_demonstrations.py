@@ -109,5 +109,5 @@ class DemonstrationStore:
         """Have a success recorded."""
         if (trajectory.score or 0.0) > 0.5:
             rollout.trajectory = trajectory
-            self._recorder.put(rollout)
+            self._recorder.put(rollout.trajectory, rollout.assignment.group_size)
             self.kept += 1

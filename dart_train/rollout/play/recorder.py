@@ -14,12 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 
+from dart_agent.episodes.screenshots import name_images, prompt_bytes
+from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
 from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.dependencies import Dependencies
-from dart_train.rollout.play.rollouts import Rollout, named
 
 _log = logging.getLogger(__name__)
 SOURCE = "recorder"
@@ -64,7 +66,7 @@ class Recorder:
         self._dependencies = dependencies or Dependencies(unavailable_timeout_s)
         self._most, self._most_bytes = most, most_bytes
         self._on_failure = on_failure
-        self._queue: SimpleQueue[Rollout | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Trajectory, int] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
@@ -82,10 +84,15 @@ class Recorder:
         """Whether no episode should be begun before some are recorded: too many wait, or the disk is full."""
         return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
-    def put(self, rollout: Rollout) -> None:
-        """Record a finished rollout soon."""
-        self._count(rollout, 1)
-        self._queue.put(rollout)
+    def put(self, trajectory: Trajectory, expected: int) -> None:
+        """Record a finished episode soon.
+
+        Args:
+            trajectory: the episode; its steps have their pixels.
+            expected: trainable members that complete its group.
+        """
+        self._count(trajectory, 1)
+        self._queue.put((trajectory, expected))
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
@@ -100,31 +107,31 @@ class Recorder:
         away = self._dependencies.present()
         return "; ".join(f"{state.what}: {state.reason}" for state in away.values()) or "no time was left"
 
-    def _count(self, rollout: Rollout, change: int) -> None:
-        size = change * rollout.image_bytes
+    def _count(self, trajectory: Trajectory, change: int) -> None:
+        size = change * prompt_bytes(trajectory)
         with self._lock:
             self._waiting += change
             self._waiting_bytes += size
 
     def _work(self) -> None:
         try:
-            while (rollout := self._queue.get()) is not None:
-                if not self._record(rollout):
+            while (waiting := self._queue.get()) is not None:
+                if not self._record(*waiting):
                     return
-                self._count(rollout, -1)
+                self._count(waiting[0], -1)
         except Exception as error:
             self.failure = error
             _log.exception("recording has failed")
             if self._on_failure is not None:
                 self._on_failure()
 
-    def _record(self, rollout: Rollout) -> bool:
+    def _record(self, trajectory: Trajectory, expected: int) -> bool:
         """Record one episode, however often that takes; False when told to stop meanwhile."""
         started = time.perf_counter()
-        trajectory, images = named(rollout.trajectory, self._data.run_id)
+        named, images = name_images(replace(trajectory, run_id=self._data.run_id))
         while True:
             try:
-                self._data.record(trajectory, images, expected=rollout.assignment.group_size)
+                self._data.record(named, images, expected=expected)
             except InvalidTrajectoryError as error:
                 self._refuse(error)
                 return True

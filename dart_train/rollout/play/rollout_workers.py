@@ -193,7 +193,7 @@ class Workers:
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
         if trajectory.steps:
-            self._recorder.put(rollout)
+            self._recorder.put(rollout.trajectory, rollout.assignment.group_size)
         if trajectory.trainable:
             self._scheduler.complete(rollout.assignment)
             self._won(trajectory.task_id)

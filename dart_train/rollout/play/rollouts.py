@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dart_agent.episodes.play import ignore_phase, play
-from dart_agent.episodes.screenshots import ImageNames, Images
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.core.errors import TaskError, UnknownTaskError
@@ -57,14 +56,6 @@ class Rollout:
 
     def __post_init__(self) -> None:
         self.trajectory = self.begin(Trajectory(self.assignment.task_id, self.assignment.seed))
-
-    @property
-    def image_bytes(self) -> int:
-        """Memory that its screenshots hold, each counted once."""
-        images = {
-            id(image): image.nbytes for step in self.trajectory.steps if step.pixels for image in step.pixels.prompt
-        }
-        return sum(images.values())
 
     async def play(
         self,
@@ -145,24 +136,6 @@ class Rollout:
             ended_at=time.time(),
         )
         return self.trajectory
-
-
-def named(trajectory: Trajectory, run_id: str) -> tuple[Trajectory, Images]:
-    """Convert a trajectory for the data manager.
-
-    Args:
-        trajectory: its steps have their pixels.
-        run_id: the run that it belongs to.
-
-    Returns:
-        The trajectory with hashes instead of pixels, and the images of its prompts by hash.
-    """
-    names, images, steps = ImageNames(), Images(), list[Step]()
-    for step in trajectory.steps:
-        stored, shown = names.name(step)
-        steps.append(stored)
-        images |= shown
-    return replace(trajectory, run_id=run_id, steps=tuple(steps)), images
 
 
 def new_trajectory_id(assignment: Assignment) -> str:

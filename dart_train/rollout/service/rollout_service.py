@@ -197,7 +197,10 @@ class RolloutService:
             locks=DatabaseLocks(self.data.store),
         )
         self._sync = WeightSync(
-            self._newest_weights, self._pool, interval_s=config.sync_interval_s, availability=self.dependencies.database
+            self.data.newest_checkpoint,
+            self._pool,
+            interval_s=config.sync_interval_s,
+            availability=self.dependencies.database,
         )
         self._serving = ServingRecord(self.data.serving, self._pool)
         self._workers = Workers(
@@ -276,10 +279,6 @@ class RolloutService:
         while True:
             await asyncio.sleep(self.config.metrics_interval_s)
             self._write_metrics()
-
-    def _newest_weights(self) -> Weights | None:
-        row = self.data.newest_checkpoint()
-        return Weights(row.path, row.version) if row is not None else None
 
     def _newest_version(self) -> int:
         return self._sync.target.version if self._sync.target else self._pool.fleet.weights.version

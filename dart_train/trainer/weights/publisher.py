@@ -162,7 +162,7 @@ class Publisher:
         except Exception:
             self._data.write(checkpoint_rows.fail, version)
             raise
-        self._data.publish(version, path, source)
+        self._data.write(checkpoint_rows.complete, version, path, source)
         self.version, self.unpublished = version, 0
         spare = checkpoint.old_versions(
             self._root, self._keep, self.served, self._first, self.best, keep_s=self._keep_s

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
+from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig
 
 ECHO = "echo_engine:EchoServer"
@@ -41,6 +42,12 @@ async def until(condition: Callable[[], bool], timeout: float = 90.0) -> None:
     async with asyncio.timeout(timeout):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+async def update_some(sync: WeightSync) -> int:
+    """Begin the updates that may begin now, and wait for them; return how many they were."""
+    async with asyncio.TaskGroup() as group:
+        return await sync.begin(group)
 
 
 def all_ready(pool: EnginePool) -> Callable[[], bool]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dart_agent.engines.base.engine import Generation, Prompt
-from dart_agent.episodes.screenshots import image_hash
+from dart_agent.episodes.screenshots import image_hash, name_images, prompt_bytes
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Click, Done, Fail, Wait, action_from_dict
@@ -18,7 +18,6 @@ from dart_train.rollout.play.rollouts import (
     PHASES,
     Limits,
     Rollout,
-    named,
     new_trajectory_id,
 )
 from dart_train.rollout.schedule.scheduler import Assignment
@@ -66,7 +65,7 @@ async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids()
     assert policy.episode == Episode("fake/two-steps", episode.instruction, 99)
     assert phases == ["reset", *["generate", "step"] * 3] and set(phases) <= set(PHASES)
     assert episode.terminal is TerminalState.DONE and episode.score == 0.0 and episode.trainable
-    trajectory, images = named(episode, "run")
+    trajectory, images = name_images(episode)
     assert (trajectory.seed, trajectory.group_key) == (10_007, ASSIGNMENT.group_key)
     assert (trajectory.oldest_version, trajectory.newest_version) == (1, 2)
     assert [step.prompt_ids for step in trajectory.steps] == [(0,), (0, 1), (0, 1, 2)]
@@ -86,7 +85,7 @@ async def test_actions_after_the_end_are_not_carried_out():
 
 async def test_what_cannot_be_done_is_kept_with_the_step():
     episode, _ = await played(Scripted(says(Click(5000, 5000)), says(Done())))
-    trajectory, _ = named(episode, "run")
+    trajectory, _ = name_images(episode)
     assert "5000" in trajectory.steps[0].action_error and trajectory.steps[1].action_error == ""
 
 
@@ -154,8 +153,8 @@ async def test_what_is_cut_off_keeps_its_steps_and_has_no_score():
     episode = rollout.cut_off(TerminalState.INTERRUPTED, "told to stop", "stop")
     assert not episode.trainable and episode.score is None and episode.num_actions == 2
     assert episode.instruction.startswith("Click") and episode.task_hash and episode.timings["step"] > 0
-    assert rollout.image_bytes == sum(image.nbytes for image in policy.frames[:2])
-    trajectory, images = named(episode, "run")
+    assert prompt_bytes(rollout.trajectory) == sum(image.nbytes for image in policy.frames[:2])
+    trajectory, images = name_images(episode)
     assert trajectory.terminal is TerminalState.INTERRUPTED and len(trajectory.steps) == 2 and images
 
 

@@ -144,7 +144,7 @@ async def test_an_update_that_loads_nothing_is_found_out(weights_dir, sockets):
         bad.logprob = -3.0
         replica = pool.replicas[1]
         with pytest.raises(EngineError, match="other weights, or another model"):
-            await pool.update(replica, Weights(str(newer), 4))
+            await pool.lives[replica.name].update(Weights(str(newer), 4))
         assert replica.state is DOWN and replica.tainted and pool.fleet.faults["update"] == 1
         assert pool.fleet.weights.version == 3
         await until(all_ready(pool))
@@ -252,6 +252,6 @@ async def test_draining_lets_requests_end_before_the_update(weights_dir, sockets
             await original(path, version)
 
         engines[0].update_weights = update_weights
-        await pool.update(pool.replicas[0], newer)
+        await pool.lives["r0"].update(newer)
         assert had == [0], "its requests had ended"
         await until(lambda: (4, 4) in answered and (3, 3) in answered)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pool_builders import all_ready, until
+from pool_builders import all_ready, until, update_some
 
 from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
 from dart_agent.engines.base.engine_kind import Launch
@@ -98,7 +98,7 @@ async def test_a_server_is_drained_before_its_update_and_another_serves_meanwhil
             one.hold = asyncio.Event()
             held = asyncio.create_task(pool.generate_near(*request_of, "r0"))
             await until(lambda: pool.replicas[0].in_flight == 1)
-            update = asyncio.create_task(pool.update(pool.replicas[0], newer))
+            update = asyncio.create_task(pool.lives["r0"].update(newer))
             await until(lambda: pool.replicas[0].state is ReplicaState.DRAINING)
             generation, name = await pool.generate_near(*request_of, "r0")
             assert (name, generation.version) == ("r1", (3, 3))
@@ -129,21 +129,21 @@ async def test_weights_that_end_a_server_never_reach_the_last_one(first, request
         async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
             await until(all_ready(pool))
             sync = WeightSync(lambda: newest[0], pool)
-            assert await sync.update_some() == 1
+            assert await update_some(sync) == 1
             down = next(replica for replica in pool.replicas if not replica.usable)
-            assert await sync.update_some() == 0, "the other one is the last that serves"
+            assert await update_some(sync) == 0, "the other one is the last that serves"
             assert (await pool.generate(*request_of)).version == (3, 3)
             for stub in servers:
                 stub.dead = False  # somebody starts it again, with whatever weights
                 stub.label = "default" if stub.dead else stub.label
             await until(all_ready(pool))
             assert down.verified == 3, "it was given the last good ones before it served again"
-            assert await sync.update_some() == 1 and sync.failed == 2 and newest[0] in sync.skipped
+            assert await update_some(sync) == 1 and sync.failed == 2 and newest[0] in sync.skipped
             for stub in servers:
                 stub.dead = False
             await until(all_ready(pool))
             newest[0] = good
-            while await sync.update_some():
+            while await update_some(sync):
                 pass
             assert {replica.verified for replica in pool.replicas} == {5}
 
@@ -180,7 +180,7 @@ async def test_adapters_are_synced_like_weights_and_lost_ones_found_out(first, r
         async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
             await until(all_ready(pool))
             sync = WeightSync(lambda: newest[0], pool)
-            while await sync.update_some():
+            while await update_some(sync):
                 pass
             assert {replica.verified for replica in pool.replicas} == {4} and pool.fleet.weights == newest[0]
             servers[0].models, servers[0].label = ["policy"], "default"  # it was started again
@@ -219,7 +219,7 @@ async def test_weights_are_streamed_into_servers_that_somebody_else_started(firs
             await until(all_ready(pool))
             sync = WeightSync(lambda: newest[0], pool)
             newest[0] = versions[1]
-            while await sync.update_some():
+            while await update_some(sync):
                 assert (await pool.generate(*request_of)).version[1] in (4, 5)
             assert {stub.label for stub in servers} == {"5"} and sync.updates == 2
             for stub in servers:
@@ -228,7 +228,7 @@ async def test_weights_are_streamed_into_servers_that_somebody_else_started(firs
             pool._sender._argv = ("/bin/false",)  # its environment is broken from now on
             await pool._sender.close()
             newest[0] = real_checkpoint(tmp_path / "w6", 6)
-            assert await sync.update_some() == 1 and await sync.update_some() == 1
+            assert await update_some(sync) == 1 and await update_some(sync) == 1
             assert "cannot be sent" in sync.skipped[newest[0]] and sync.failed == 2
             assert all_ready(pool)() and not pool.fleet.faults
             assert (await pool.generate(*request_of)).version == (5, 5)
@@ -251,9 +251,9 @@ async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_
         config = SyncConfig(transfer="lora")
         async with EnginePool(config_of(urls), first, directory=tmp_path, sync=config) as pool:
             sync = WeightSync(lambda: newest[0], pool)
-            assert await sync.update_some() == 0 and "takes adapters only" in sync.skipped[whole]
+            assert await update_some(sync) == 0 and "takes adapters only" in sync.skipped[whole]
             newest[0] = small
-            assert await sync.update_some() == 1 and pool.replicas[0].verified == 5
+            assert await update_some(sync) == 1 and pool.replicas[0].verified == 5
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 
 from dart_agent.engines.base.engine import Generation, Prompt
 from dart_agent.episodes.play import make_step
+from dart_agent.episodes.screenshots import prompt_bytes
+from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Done
 from dart_gym.core.outcomes import Observation, StepResult, TerminalState
@@ -23,7 +25,7 @@ from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
 
 
-def episode(n: int = 0) -> Rollout:
+def episode(n: int = 0) -> Trajectory:
     frame = np.full((20, 10, 3), n, np.uint8)
     generation = Generation("text", (5, 6), (-0.5, -0.25), (1, 1), "stop", "r0", (0.1, 0.2))
     decision = Decision((Done(),), "text", prompt=Prompt((1, 2), (frame, frame)), generation=generation)
@@ -31,10 +33,7 @@ def episode(n: int = 0) -> Rollout:
     rollout = Rollout(Assignment("a", 1, "k", n, 0, 0))
     for _ in range(2):
         rollout.step(make_step(observation, decision, StepResult(observation), {"total": 0.1}))
-    rollout.trajectory = replace(
-        rollout.trajectory, task_hash="h", terminal=TerminalState.DONE, score=1.0, ended_at=1.0
-    )
-    return rollout
+    return replace(rollout.trajectory, task_hash="h", terminal=TerminalState.DONE, score=1.0, ended_at=1.0)
 
 
 class Troubled(DataManager):
@@ -62,16 +61,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_it_is_full_when_too_many_or_too_large_episodes_wait(troubled):
     troubled.trouble = lambda: DatabaseGoneError("gone")
-    assert episode().image_bytes == 600  # each frame counts once
+    assert prompt_bytes(episode()) == 600  # each frame counts once
     recorder = Recorder(troubled, most=3, most_bytes=1500)
-    recorder.put(episode(0))
-    recorder.put(episode(1))
+    recorder.put(episode(0), 1)
+    recorder.put(episode(1), 1)
     assert not recorder.full
-    recorder.put(episode(2))
+    recorder.put(episode(2), 1)
     assert recorder.full and recorder.pending == 3
     small = Recorder(troubled, most=99, most_bytes=1200)
-    small.put(episode(3))
-    small.put(episode(4))
+    small.put(episode(3), 1)
+    small.put(episode(4), 1)
     assert small.full
     troubled.trouble = None
     for one, count in ((recorder, 3), (small, 2)):
@@ -85,7 +84,7 @@ def test_a_full_disk_and_a_lost_database_are_told_apart(troubled):
     dependencies = Dependencies(60.0)
     troubled.trouble = lambda: DiskFullError("/x")
     recorder = Recorder(troubled, dependencies=dependencies)
-    recorder.put(episode())
+    recorder.put(episode(), 1)
     wait_for(lambda: dependencies.disk.away)
     assert recorder.full and not dependencies.database.away
     troubled.trouble = lambda: DatabaseGoneError("gone")
@@ -100,15 +99,15 @@ def test_an_invalid_episode_is_left_out_and_many_in_a_row_are_an_error(troubled,
     troubled.trouble = lambda: InvalidTrajectoryError("no log-probabilities")
     failed = threading.Event()
     recorder = Recorder(troubled, on_failure=failed.set)
-    recorder.put(episode())
+    recorder.put(episode(), 1)
     wait_for(lambda: recorder.pending == 0)
     troubled.trouble = None
-    recorder.put(episode(1))
+    recorder.put(episode(1), 1)
     wait_for(lambda: recorder.recorded == 1)
     assert recorder.refused == 1 and recorder.failure is None and "an episode is left out" in caplog.text
     troubled.trouble = lambda: InvalidTrajectoryError("no log-probabilities")
     for n in range(MAX_REFUSED):
-        recorder.put(episode(n))
+        recorder.put(episode(n), 1)
     assert failed.wait(60)
     assert isinstance(recorder.failure, InvalidTrajectoryError)
     recorder.close()
@@ -118,7 +117,7 @@ def test_what_cannot_be_recorded_before_the_end_is_counted_and_said(troubled, ca
     troubled.trouble = lambda: DatabaseGoneError("gone fishing")
     recorder = Recorder(troubled)
     for n in range(3):
-        recorder.put(episode(n))
+        recorder.put(episode(n), 1)
     recorder.close(timeout_s=0.1)
     assert recorder.pending == 3
     assert "3 episodes were not recorded: the database is away: gone fishing" in caplog.text

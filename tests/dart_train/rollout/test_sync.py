@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until
+from pool_builders import all_ready, echo_pool, make_weights, model_pool, pid_of, until, update_some
 
 from dart_agent.engines.base.engine import Prompt, Sampling
 from dart_agent.engines.kinds.transformers_server import TransformersServer
@@ -175,9 +175,9 @@ async def test_a_replica_that_is_alone_for_long_is_updated_all_the_same(weights_
         other.spec = replace(other.spec, kind=Mute())
         os.kill(pid_of(pool, 1), signal.SIGKILL)
         await until(lambda: not other.usable)
-        assert not await sync.update_some(), "the other one may be back in a moment"
+        assert not await update_some(sync), "the other one may be back in a moment"
         monkeypatch.setattr("dart_train.rollout.fleet.weight_sync.ALONE_S", 0.0)
-        assert await sync.update_some() == 1
+        assert await update_some(sync) == 1
         assert pool.replicas[0].version == 4
 
 
@@ -187,10 +187,10 @@ async def test_a_newer_checkpoint_supersedes_what_has_not_begun(weights_dir, soc
         await until(all_ready(pool))
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "v4", 4)
-        assert await sync.update_some()
+        assert await update_some(sync)
         table.newest = weights_at(sockets / "v6", 6)
-        assert await sync.update_some() == 1 and await sync.update_some() == 1
-        assert not await sync.update_some()
+        assert await update_some(sync) == 1 and await update_some(sync) == 1
+        assert not await update_some(sync)
         assert [r.version for r in pool.replicas] == [6, 6] and sync.updates == 3
 
 
@@ -200,11 +200,11 @@ async def test_a_broken_directory_is_skipped_and_the_next_checkpoint_taken(weigh
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "broken", 4)
         os.truncate(sockets / "broken" / "model.safetensors", 9)
-        assert not await sync.update_some() and not await sync.update_some()
+        assert not await update_some(sync) and not await update_some(sync)
         assert caplog.text.count("checkpoint version 4 is skipped") == 1
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (3, 3)
         table.newest = weights_at(sockets / "v5", 5)
-        assert await sync.update_some()
+        assert await update_some(sync)
         assert (await pool.generate(Prompt((1,)), Sampling())).version == (5, 5)
 
 
@@ -267,7 +267,7 @@ async def test_a_database_that_is_away_is_asked_again(weights_dir, sockets, capl
 
     async with echo_pool(1, weights_dir, sockets) as pool:
         sync = WeightSync(look_up, pool)
-        assert [await sync.update_some() for _ in range(4)] == [0, 0, 0, 1]
+        assert [await update_some(sync) for _ in range(4)] == [0, 0, 0, 1]
         assert caplog.text.count("will go on trying") == 1
 
 
@@ -282,7 +282,7 @@ async def test_weights_of_another_shape_are_skipped_before_any_engine_sees_them(
     async with echo_pool(1, model_dir, sockets) as pool:
         sync = WeightSync(table, pool)
         table.newest = Weights(str(other), 4)
-        assert await sync.update_some() == 0 and sync.failed == 0
+        assert await update_some(sync) == 0 and sync.failed == 0
         assert "have other shapes" in sync.skipped[table.newest] and all_ready(pool)()
 
 
@@ -292,5 +292,5 @@ async def test_several_are_updated_at_a_time_once_the_version_has_proved_itself(
         await until(all_ready(pool))
         sync = WeightSync(table, pool)
         table.newest = weights_at(sockets / "v4", 4)
-        assert [await sync.update_some() for _ in range(4)] == [1, 2, 2, 0]
+        assert [await update_some(sync) for _ in range(4)] == [1, 2, 2, 0]
         assert {replica.verified for replica in pool.replicas} == {4}
