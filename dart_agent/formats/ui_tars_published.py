@@ -36,13 +36,15 @@ Compat = Literal["dart", "osworld-uitars15-v1"]
 Span = tuple[int, int]
 NOTCHES = 5
 WAIT_S = 2.0  # OSWorld's WAIT is one pause of its step; `pacing="osworld"` adds the other
-_TYPED = re.compile(r"type\(content='(.*?)'\)")
+_TYPED, _TYPED_END = "type(content='", "')"
 _UNESCAPED_QUOTE = re.compile(r"(?<!\\)'")
 _THOUGHTS = {
-    "Thought:": re.compile(r"Thought: (.+?)(?=\s*Action:|$)", re.DOTALL),
-    "Reflection:": re.compile(r"Reflection: (.+?)Action_Summary: (.+?)(?=\s*Action:|$)", re.DOTALL),
-    "Action_Summary:": re.compile(r"Action_Summary: (.+?)(?=\s*Action:|$)", re.DOTALL),
+    "Thought:": ("Thought: ",),
+    "Reflection:": ("Reflection: ", "Action_Summary: "),
+    "Action_Summary:": ("Action_Summary: ",),
 }
+"""What precedes the thought, one after the other, by how the response begins."""
+
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "click": ("left", 1),
     "left_single": ("left", 1),
@@ -95,9 +97,16 @@ def parse_as_published(text: str, space: CoordinateSpace, compat: Compat) -> Par
 
 
 def _thought(text: str) -> str:
+    """What follows a word such as "Thought: " up to the next "Action:", one character at least; "" without the word."""
     kind = next((kind for kind in _THOUGHTS if text.startswith(kind)), "Thought:")
-    found = _THOUGHTS[kind].search(text)
-    return found[found.lastindex or 1].strip() if found else ""
+    start = -1
+    for word in _THOUGHTS[kind]:  # not an expression such as (.+?)(?=\s*Action:): its time grows with the square
+        found = text.find(word, start + 1)
+        if found < 0:
+            return ""
+        start = found + len(word)
+    end = text.find("Action:", start + 1)
+    return (text[start:] if end < 0 else text[start:end]).strip()
 
 
 def _read(text: str, offset: int, compat: Compat) -> tuple[list[tuple[str, dict[str, object], Span]], list[ParseError]]:
@@ -128,8 +137,23 @@ def _retyped(piece: str) -> str:
     """A piece with `type(content`, wrapped anew so that quotes inside survive; what was no such call is typed whole."""
     if "type(content" not in piece:
         return piece
-    content = _TYPED.sub(lambda match: match[1], piece)
-    return "type(content='" + _UNESCAPED_QUOTE.sub(r"\\'", content) + "')"
+    return _TYPED + _UNESCAPED_QUOTE.sub(r"\\'", _unwrapped(piece)) + _TYPED_END
+
+
+def _unwrapped(piece: str) -> str:
+    """A piece with the contents of all that is `type(content='...')` within one line in place of it."""
+    parts, position = [], 0
+    while (start := piece.find(_TYPED, position)) >= 0:
+        begin = start + len(_TYPED)
+        line_end = found if (found := piece.find("\n", begin)) >= 0 else len(piece)
+        end = piece.find(_TYPED_END, begin, line_end)
+        if end < 0:  # nor does any other call that begins in this line end in it
+            parts.append(piece[position:line_end])
+            position = line_end
+        else:
+            parts += (piece[position:start], piece[begin:end])
+            position = end + len(_TYPED_END)
+    return "".join((*parts, piece[position:]))
 
 
 def _parse_call(source: str, span: Span) -> tuple[str, dict[str, object]] | None:

@@ -20,7 +20,6 @@ import base64
 import hashlib
 import hmac
 import os
-import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -33,9 +32,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
-
-_BASIC = re.compile(r"\s*basic\s+(\S+)\s*", re.IGNORECASE)
-_BEARER = re.compile(r"\s*bearer\s+(.*\S)\s*", re.IGNORECASE)
 
 
 class Headers(Protocol):
@@ -103,13 +99,13 @@ class TokenBook:
 
 
 def _token_of(authorization: str) -> str | None:
-    if match := _BEARER.fullmatch(authorization):
-        return match[1]
-    match = _BASIC.fullmatch(authorization)
-    if not match:
+    scheme, _, credentials = authorization.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    if scheme.lower() != "basic":
         return None
     try:
-        return base64.b64decode(match[1], validate=True).decode().partition(":")[2]
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         return None  # neither base64 nor text: nobody's token
 

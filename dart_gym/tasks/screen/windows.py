@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from dart_gym.core.errors import DesktopTimeoutError, MissingDependencyError, TaskError
 from dart_gym.desktops.base.desktop import Desktop
 
+_ROW = re.compile(r"(0x[0-9a-f]+) +(-?\d+) ")
+_GAP = re.compile(" {2,}")
+_HOST = re.compile(r"(\S+) ?")
 _POLL_S = 0.03
 _TIMEOUT_S = 10.0
 _GEOMETRY = {
@@ -55,13 +58,17 @@ async def list_windows(desktop: Desktop) -> list[Window]:
 
 
 def parse_windows(text: str) -> list[Window]:
-    """Read what `wmctrl -lx` prints: id, workspace, class, host and title. Pure."""
-    windows = []
-    for line in text.splitlines():  # a class may hold spaces, and two of them follow it
-        fields = re.match(r"(0x[0-9a-f]+) +(-?\d+) (.*?) {2,}(\S+) ?(.*)$", line)
-        if fields is not None:
-            windows.append(Window(int(fields[1], 16), fields[3], fields[5]))
-    return windows
+    """Read what `wmctrl -lx` prints: id, workspace, class, host and title. Pure, and linear whatever is in a title."""
+    rows = ((line, _ROW.match(line)) for line in text.split("\n"))  # a title may hold what `splitlines` splits at
+    return [window for line, row in rows if row is not None and (window := _window(line, row)) is not None]
+
+
+def _window(line: str, row: re.Match[str]) -> Window | None:
+    """A row's window. Its class may hold spaces; two or more of them follow it, then the host without any."""
+    for gap in _GAP.finditer(line, row.end()):
+        if host := _HOST.match(line, gap.end()):
+            return Window(int(row[1], 16), line[row.end() : gap.start()], line[host.end() :])
+    return None
 
 
 def matching(windows: list[Window], name: str, *, strict: bool = False, by_class: bool = False) -> Window | None:
@@ -133,13 +140,13 @@ async def geometry(desktop: Desktop, window: int) -> Geometry:
 
 
 def parse_geometry(text: str) -> Geometry | None:
-    """Read what `xwininfo` prints; None where a number is missing. Pure."""
+    """Read what `xwininfo` prints; None where a number is missing. Pure. The title stands above the numbers."""
     values = {}
     for field, label in _GEOMETRY.items():
-        match = re.search(rf"^\s*{re.escape(label)}:\s+(-?\d+)$", text, re.MULTILINE)
-        if match is None:
+        found = re.findall(rf"^[ \t]*+{re.escape(label)}:[ \t]++(-?\d{{1,9}})$", text, re.MULTILINE)
+        if not found:
             return None
-        values[field] = int(match[1])
+        values[field] = int(found[-1])
     return Geometry(**values)
 
 
