@@ -21,7 +21,7 @@ START = {"README.md": "index.md"}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
     "Start": ["index.md", "quickstart.md", "glossary.md"],
-    "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "protocol.md"],
+    "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "security.md", "protocol.md"],
     "Agents": ["policies.md", "own_policy.md", "formats.md", "engines.md"],
     "Training": ["training.md", "rollouts.md", "data.md", "curation.md", "losses.md", "efficiency.md"],
     "Reference": ["configuration.md", "plugins.md", "design.md"],
