@@ -164,6 +164,7 @@ def make_step(observation: Observation, decision: Decision, result: StepResult, 
         version=generation.version,
         engine=generation.engine,
         finish_reason=generation.finish_reason,
+        entropy=generation.entropy,
     )
 
 

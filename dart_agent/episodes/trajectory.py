@@ -61,6 +61,8 @@ class Step:
         actor: who decided: "policy", "oracle" or "human".
         tokens: the text of each sampled id; empty where no tokenizer was at hand.
         finish_reason: why the engine stopped, "stop" or "length"; "" without a model.
+        entropy: mean over the sampled ids of the entropy that each was sampled with, in nats; None where the engine did
+            not record it.
         pixels: the images themselves, until a recorder has stored them; not a part of the record.
     """
 
@@ -83,6 +85,7 @@ class Step:
     actor: str = "policy"
     tokens: tuple[str, ...] = ()
     finish_reason: str = ""
+    entropy: float | None = None
     pixels: Pixels | None = field(default=None, repr=False, compare=False)
 
     @property

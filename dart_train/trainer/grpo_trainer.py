@@ -126,6 +126,8 @@ class DartGRPOTrainer(Trainer):
             callbacks=[_Callbacks(self), *(callbacks or [])],
             optimizers=optimizers,
         )
+        if args.idle_clip and self.ranks.is_main:
+            _log.warning(args.idle_clip)
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
         if args.fsdp:
             sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
@@ -159,7 +161,7 @@ class DartGRPOTrainer(Trainer):
             ttl_s=args.lease_ttl_s,
             stop=self._should_stop,
             on_end=self._end_training,
-            iterations=args.num_iterations,
+            steps=args.steps_per_lease,
             parts=args.gradient_accumulation_steps,
             ranks=self.ranks,
         )
@@ -280,7 +282,7 @@ class DartGRPOTrainer(Trainer):
             return
         before = self.publisher.version
         started = time.perf_counter()
-        last = self.steps.iteration >= self.args.num_iterations
+        last = self.steps.iteration >= self.args.steps_per_lease
         contained = lease.serial if last else self.leases.contained
         self.publisher.publish_if_due(self.model, contained, self.state.global_step)
         if last:
@@ -368,7 +370,12 @@ def step_settings(args: DartGRPOConfig) -> StepSettings:
     return StepSettings(
         objective=args.objective(),
         batch=BatchSettings(
-            args.make_advantage(), args.balance_trajectories, args.shuffle_rewards, args.max_completion_length
+            args.make_advantage(),
+            args.balance_trajectories,
+            args.shuffle_rewards,
+            args.max_completion_length,
+            args.mini_batches,
+            args.max_samples,
         ),
         selection=EntropySelection(
             args.top_entropy_quantile,
@@ -376,6 +383,7 @@ def step_settings(args: DartGRPOConfig) -> StepSettings:
             args.entropy_mask_scope,
         ),
         old_logprobs=args.old_logprobs,
+        recorded_entropies=args.recorded_entropies,
         supervised_coef=args.supervised_coef,
         supervised_rows=args.supervised_rows,
         micro_batch_tokens=args.micro_batch_tokens,

@@ -1,8 +1,12 @@
-"""The gradient of one optimizer step: the micro-batches of a lease, on all ranks, in the memory that there is.
+"""The gradient of one optimizer step: a mini-batch of a lease, on all ranks, in the memory that there is.
+
+What a lease needs before its first update is done in one pass without gradient: log-probabilities of pi_old, and the
+entropies by which steps are chosen. Nothing is computed for nothing: steps that the choice drops do not run again, the
+first mini-batch's pi_old is kept from its own forward pass, and where the engine recorded entropies there is no pass.
 
 Invariants:
-    - Gradients, losses and numbers are those of the whole lease in one pass of one process, however it is cut: into
-      micro-batches, into parts (`gradient_accumulation_steps`), among ranks, or smaller after memory ran out.
+    - Gradients, losses and numbers are those of the whole mini-batch in one pass of one process, however it is cut:
+      into micro-batches, into parts (`gradient_accumulation_steps`), among ranks, or smaller after memory ran out.
     - Memory that runs out on one rank is every rank's: all throw the step's gradients away and make it again.
 """
 
@@ -23,6 +27,7 @@ from dart_train.core.train_errors import TrainingError
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
+from dart_train.trainer.batches.mini_batch import MiniBatch, by_place
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
 from dart_train.trainer.image_features import ImageFeatures
 from dart_train.trainer.policy_logprobs import Policy, Reference
@@ -44,8 +49,9 @@ class StepSettings:
         objective: terms of the loss.
         batch: how leased groups become a batch.
         selection: which steps or tokens count, by entropy.
-        old_logprobs: what the ratio is taken against: the policy as it is, a pass before the first update on a lease,
+        old_logprobs: what the ratio is taken against: the policy as it is, that before the first update on a lease,
             or what the engine recorded.
+        recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
         supervised_coef: weight of the cross-entropy on demonstrations.
         supervised_rows: demonstrated steps that every batch takes.
         micro_batch_tokens: most tokens of a micro-batch, padding included.
@@ -56,15 +62,23 @@ class StepSettings:
     batch: BatchSettings
     selection: losses.EntropySelection
     old_logprobs: OldLogprobs = "current"
+    recorded_entropies: bool = False
     supervised_coef: float = 0.0
     supervised_rows: int = 16
     micro_batch_tokens: int = 16384
     seed: int = 42
 
-    @property
-    def scores_first(self) -> bool:
-        """Whether a batch takes a pass of its own before the first update."""
-        return self.selection.keep < 1.0 or self.old_logprobs == "recompute"
+    def chooses_recorded(self, batch: OptimizerBatch) -> bool:
+        """Whether the steps of a batch are chosen without a pass."""
+        return self.recorded_entropies and batch.entropies_recorded and self.selection.level == "step"
+
+    def to_score(self, batch: OptimizerBatch) -> list[MiniBatch]:
+        """What of a batch takes a pass of its own before the first update."""
+        if batch.scored:
+            return []
+        if self.selection.keep < 1.0 and not self.chooses_recorded(batch):
+            return batch.parts
+        return batch.parts[1:] if self.old_logprobs == "recompute" else []
 
 
 @dataclass(slots=True)
@@ -74,7 +88,7 @@ class _Work:
     Attributes:
         total: loss of the micro-batches that have run.
         statistics: of them.
-        features: of the batch's images under the policy; valid until the weights change.
+        features: of the images under the policy; valid until the weights change.
         reference_features: the same under the reference.
         prepared: whether the pass before the first micro-batch is done.
     """
@@ -101,7 +115,7 @@ class StepRunner:
 
     Attributes:
         batch: of the lease that is being trained on; None between leases.
-        iteration: optimizer steps begun on it.
+        iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last.
         memory_retries: how often a step had to be made again of smaller micro-batches.
     """
 
@@ -155,6 +169,8 @@ class StepRunner:
                 ranks=self._ranks,
             )
             self.iteration = 0
+            if self._settings.selection.keep < 1.0 and self._settings.chooses_recorded(self.batch):
+                self._select(self.batch, None)
         self.iteration += 1
         self._work = self._fresh()
 
@@ -178,6 +194,7 @@ class StepRunner:
         """Put the ranks' gradients together; returns the loss and the numbers of the whole step."""
         batch, work = self._current()
         self._ranks.average_gradients(self._policy.model.parameters())
+        work.statistics.add_dropped(self._part.dropped)
         statistics = StepStatistics()
         for other in self._ranks.gather(work.statistics):
             statistics.absorb(other)
@@ -197,6 +214,12 @@ class StepRunner:
             raise RuntimeError("no step was begun")
         return self.batch, self._work
 
+    @property
+    def _part(self) -> MiniBatch:
+        """What the step trains on."""
+        batch, _ = self._current()
+        return batch.parts[(self.iteration - 1) % len(batch.parts)]
+
     def _fresh(self) -> _Work:
         return _Work(torch.zeros((), device=self._device), StepStatistics())
 
@@ -204,31 +227,54 @@ class StepRunner:
         """Run some parts; False if some rank's memory did not suffice."""
         batch, work = self._current()
         if not work.prepared:
-            scored: list[tuple[Tensor, Tensor]] = []
-            if not self._attempt(lambda: scored.extend(self._prepare(batch, work))):
+            scores: list[dict[int, tuple[Tensor, Tensor]]] = []
+            if not self._attempt(lambda: scores.extend(self._score(batch, work))):
                 return False
-            if scored:  # on every rank: they have come equally far
-                if self._settings.old_logprobs == "recompute":
-                    batch.old_logprobs = [logprobs for logprobs, _ in scored]
-                if self._settings.selection.keep < 1.0:
-                    batch.select([entropies for _, entropies in scored], self._settings.selection, self._ranks)
+            if not batch.scored:  # on every rank: they have come equally far
+                self._settle(batch, scores)
+            self._prepare_reference(work)
             work.prepared = True
         return self._attempt(lambda: self._accumulate(wanted, parts))
 
-    def _prepare(self, batch: OptimizerBatch, work: _Work) -> list[tuple[Tensor, Tensor]]:
-        """Image features; and (S, T) log-probabilities and entropies of each micro-batch before the first update.
+    def _score(self, batch: OptimizerBatch, work: _Work) -> list[dict[int, tuple[Tensor, Tensor]]]:
+        """(T,) log-probabilities and entropies before the first update, by the samples' places, of `to_score`'s parts.
 
-        Empty where no such pass is needed: later iterations keep what the first one found.
+        Empty where no such pass is needed: later steps on the lease keep what the first one found.
         """
-        first = self._settings.scores_first
-        work.features = self._policy.features(batch.micro_batches, scoring_passes=int(first))
+        parts = self._settings.to_score(batch)
+        running = batch.micro_batches if parts else self._part.micro_batches
+        work.features = self._policy.features(running, scoring_passes=int(bool(parts)))
+        found: list[dict[int, tuple[Tensor, Tensor]]] = []
+        with torch.no_grad():
+            for part in parts:
+                own: dict[int, tuple[Tensor, Tensor]] = {}
+                for micro in part.micro_batches:
+                    logprobs, entropies = self._policy(micro.to(self._device), work.features)
+                    values = by_place(micro, entropies)
+                    own |= {place: (row, values[place]) for place, row in by_place(micro, logprobs).items()}
+                found.append(own)
+        return found
+
+    def _settle(self, batch: OptimizerBatch, scores: Sequence[dict[int, tuple[Tensor, Tensor]]]) -> None:
+        """Keep what the pass before the first update found, and choose what the lease's steps train on."""
+        settings = self._settings
+        if settings.old_logprobs == "recompute":
+            for part, own in zip(settings.to_score(batch), scores, strict=True):
+                part.old_logprobs = {place: logprobs for place, (logprobs, _) in own.items()}
+        if settings.selection.keep < 1.0 and not settings.chooses_recorded(batch):
+            self._select(batch, [{place: values for place, (_, values) in own.items()} for own in scores])
+        batch.scored = True
+
+    def _select(self, batch: OptimizerBatch, entropies: Sequence[dict[int, Tensor]] | None) -> None:
+        """Choose what the lease's steps train on; the entropy bonus is that of all tokens, dropped ones too."""
+        run_dropped = self._settings.objective.entropy_coef != 0
+        batch.select(entropies, self._settings.selection, self._collator, run_dropped=run_dropped, ranks=self._ranks)
+
+    def _prepare_reference(self, work: _Work) -> None:
         if self._reference is not None:
             same = self._reference.model is self._policy.model and not self._policy.trains_tower
-            work.reference_features = work.features if same else self._reference.features(batch.micro_batches)
-        if not first or batch.old_logprobs is not None or batch.kept is not None:
-            return []
-        with torch.no_grad():
-            return [self._policy(micro.to(self._device), work.features) for micro in batch.micro_batches]
+            running = self._part.micro_batches
+            work.reference_features = work.features if same else self._reference.features(running)
 
     def _attempt(self, work: Callable[[], None]) -> bool:
         """Do what waits for no other rank; whether the memory of all of them sufficed."""
@@ -249,36 +295,35 @@ class StepRunner:
 
     def _accumulate(self, wanted: set[int], parts: int) -> None:
         """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
-        batch, work = self._current()
-        for number, micro in enumerate(batch.micro_batches):
+        _, work = self._current()
+        for number, micro in enumerate(self._part.micro_batches):
             if number % parts in wanted:
-                loss = self.loss(micro.to(self._device), number)
+                loss = self.loss(micro.to(self._device))
                 self._backward(loss)
                 work.total += loss.detach()
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
 
-    def loss(self, micro: MicroBatch, number: int) -> Tensor:
-        """Share of one micro-batch in the loss of its optimizer batch: `losses.objective`, and `losses.nll_loss`.
+    def loss(self, micro: MicroBatch) -> Tensor:
+        """Share of one micro-batch in the loss of its mini-batch: `losses.objective`, and `losses.nll_loss`.
 
         Args:
             micro: on the model's device.
-            number: its place in the batch.
 
         Returns:
             scalar with gradient.
         """
-        batch, work = self._current()
+        part, (_, work) = self._part, self._current()
         logprobs, entropies = self._policy(micro, work.features)
         reference = None
         if self._reference is not None:
             reference, _ = self._reference(micro, work.reference_features)
-        kept = batch.kept[number] if batch.kept else None
+        kept = part.rows_of(micro, part.kept).to(logprobs.device) if part.kept else None
         by_token = self._settings.selection.level == "token"
         scored = losses.Scored(
             logprobs=logprobs,
             entropies=entropies,
-            old_logprobs=self._old_logprobs(micro, logprobs, number),
+            old_logprobs=self._old_logprobs(micro, logprobs),
             mask=micro.mask,
             advantages=micro.advantages,
             behaviour_logprobs=micro.behaviour_logprobs,
@@ -288,29 +333,35 @@ class StepRunner:
             kept_tokens=kept if by_token else None,
             weights=micro.reinforced,
         )
-        result = losses.objective(scored, self._settings.objective, batch.normalizer)
+        result = losses.objective(scored, self._settings.objective, part.normalizer)
         work.statistics.add(micro, scored, result)
         if not bool(micro.supervised.any()):
             return result.loss
-        nll = losses.nll_loss(logprobs, micro.mask, micro.demonstrated, batch.normalizer)
+        nll = losses.nll_loss(logprobs, micro.mask, micro.demonstrated, part.normalizer)
         work.statistics.add_nll(nll.detach() / self._ranks.count)
         return result.loss + self._settings.supervised_coef * nll
 
-    def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor, number: int) -> Tensor:
+    def _old_logprobs(self, micro: MicroBatch, logprobs: Tensor) -> Tensor:
         """(S, T) log-probabilities that the ratio is taken against, without gradient."""
         if self._settings.old_logprobs == "behaviour":
             return torch.where(micro.behaviour_known, micro.behaviour_logprobs, logprobs.detach())
-        batch, _ = self._current()
-        return logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs[number]
+        if self._settings.old_logprobs == "current":
+            return logprobs.detach()
+        known = self._part.old_logprobs
+        if int(micro.sample_index[0]) in known:
+            return self._part.rows_of(micro, known)
+        known |= by_place(micro, logprobs.detach())  # no update was made yet: pi is pi_old
+        return logprobs.detach()
 
     def _make_smaller(self, step: int) -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""
         batch, _ = self._current()
-        longest = max(self._ranks.gather(max(sample.length for sample in batch.samples)))
-        half = batch.max_tokens // 2
+        own = [sample.length for part in batch.parts for sample in part.samples]
+        longest, before = max(self._ranks.gather(max(own))), self._part.max_tokens
+        half = before // 2
         if half < longest:
             raise TrainingError(
-                f"out of memory with micro-batches of {batch.max_tokens} tokens, and steps are up to {longest} long: "
+                f"out of memory with micro-batches of {before} tokens, and steps are up to {longest} long: "
                 "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in prompts, or take a "
                 "larger device"
             )
@@ -320,7 +371,7 @@ class StepRunner:
         self.memory_retries += 1
         _log.warning(
             "out of memory in step %d: it is made again, micro_batch_tokens is %d from now on instead of %d",
-            step + 1, half, batch.max_tokens,
+            step + 1, half, before,
         )  # fmt: skip
         self._max_tokens = half
         batch.split(self._collator, half, self._ranks)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from dart_train.trainer.batches.collator import MicroBatch
+from dart_train.trainer.batches.mini_batch import Dropped
 from dart_train.trainer.losses import Objective, Scored, effective_sample_share
 from dart_train.trainer.losses.ratios import LOG_RATIO_LIMIT
 
@@ -65,6 +66,14 @@ class StepStatistics:
         self._extreme("sampling/importance_sampling_ratio/max", applied.max(), largest=True)
         self._mean("sampling/truncated_fraction", ((applied - raw).abs() > 1e-5 * raw).float())
         self._mean("sampling/masked_fraction", (applied == 0).float())
+
+    def add_dropped(self, dropped: Dropped) -> None:
+        """Take in steps that a selection by entropy left out: of them nothing else is known."""
+        if dropped.steps:
+            self._sums["entropy"] = self._sums.get("entropy", 0.0) + dropped.entropy
+            self._counts["entropy"] = self._counts.get("entropy", 0) + dropped.tokens
+            self._sums.setdefault("step_entropy_kept", 0.0)
+            self._counts["step_entropy_kept"] = self._counts.get("step_entropy_kept", 0) + dropped.steps
 
     def add_nll(self, loss: Tensor) -> None:
         """Take in a micro-batch's share in the cross-entropy on demonstrations, in nats per token of all ranks."""

@@ -94,6 +94,8 @@ class Generation:
         finish_reason: "stop" or "length".
         engine: name of the replica that answered.
         seconds: (queued, computed).
+        entropy: mean over the ids of the entropy that each was sampled with, in nats; None from engines that do not
+            know it (vLLM returns the sampled tokens' probabilities only).
     """
 
     text: str
@@ -103,6 +105,7 @@ class Generation:
     finish_reason: str
     engine: str = ""
     seconds: tuple[float, float] = (0.0, 0.0)
+    entropy: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

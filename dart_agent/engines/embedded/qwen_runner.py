@@ -42,11 +42,13 @@ class SampledRow:
         response_ids: sampled ids, the stop token included.
         logprobs: natural log-probability of each.
         finish_reason: "stop" or "length".
+        entropy: mean over the ids of the entropy that each was drawn with, in nats.
     """
 
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: str
+    entropy: float
 
 
 class QwenRunner:
@@ -206,6 +208,7 @@ class _Draws:
         self._any_greedy = bool(self._greedy.any())
         self._ids: list[Tensor] = []
         self._logprobs: list[Tensor] = []
+        self._entropies: list[Tensor] = []
         self._done = torch.zeros(count, dtype=torch.bool)
         self._limits = torch.tensor([sampling.max_tokens for sampling in samplings])
 
@@ -217,7 +220,9 @@ class _Draws:
     def take(self, logits: Tensor) -> Tensor:
         """Draw the next token of every row from float32 logits (B, V); returns ids (B,)."""
         logprobs = (logits / self._scale).masked_fill(self._banned, -torch.inf).log_softmax(-1)
-        cumulative = logprobs.double().exp_().cumsum_(-1)
+        probabilities = logprobs.double().exp_()
+        self._entropies.append(-(probabilities * logprobs.clamp(min=-1e4)).sum(-1))  # a forbidden token adds 0
+        cumulative = probabilities.cumsum_(-1)
         # The first entry above u * total: entries of probability zero are never the first.
         point = self._uniform[:, len(self._ids), None] * cumulative[:, -1:]
         chosen = torch.searchsorted(cumulative, point, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
@@ -231,15 +236,16 @@ class _Draws:
 
     def rows(self) -> list[SampledRow]:
         """What was drawn, each row cut at its end."""
-        ids, logprobs = torch.stack(self._ids, 1).tolist(), torch.stack(self._logprobs, 1).tolist()
-        return [_cut(*row) for row in zip(ids, logprobs, self._samplings, strict=True)]
+        columns = (torch.stack(drawn, 1).tolist() for drawn in (self._ids, self._logprobs, self._entropies))
+        return [_cut(*row) for row in zip(*columns, self._samplings, strict=True)]
 
 
-def _cut(ids: list[int], logprobs: list[float], sampling: Sampling) -> SampledRow:
+def _cut(ids: list[int], logprobs: list[float], entropies: list[float], sampling: Sampling) -> SampledRow:
     stop = next((i for i, token in enumerate(ids) if token in sampling.stop_ids), None)
-    if stop is not None and stop < sampling.max_tokens:
-        return SampledRow(tuple(ids[: stop + 1]), tuple(logprobs[: stop + 1]), "stop")
-    return SampledRow(tuple(ids[: sampling.max_tokens]), tuple(logprobs[: sampling.max_tokens]), "length")
+    stopped = stop is not None and stop < sampling.max_tokens
+    end = stop + 1 if stop is not None and stopped else min(len(ids), sampling.max_tokens)
+    reason = "stop" if stopped else "length"
+    return SampledRow(tuple(ids[:end]), tuple(logprobs[:end]), reason, sum(entropies[:end]) / end)
 
 
 def rope_positions(

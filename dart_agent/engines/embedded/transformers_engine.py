@@ -196,6 +196,7 @@ class TransformersEngine:
             logprobs=row.logprobs,
             version=(self._version, self._version),
             finish_reason=row.finish_reason,
+            entropy=row.entropy,
             engine=self._name,
             seconds=(queued, computed),
         )

@@ -97,6 +97,7 @@ def read_generation(fields: dict[str, Any]) -> Generation:
         finish_reason=fields["finish_reason"],
         engine=fields["engine"],
         seconds=tuple(fields["seconds"]),
+        entropy=fields["entropy"],
     )
 
 

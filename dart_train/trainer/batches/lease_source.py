@@ -75,7 +75,7 @@ class LeaseSource(IterableDataset):
         ttl_s: seconds after the last heartbeat until a lease returns to the others.
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
-        iterations: optimizer steps on each lease.
+        steps: optimizer steps on each lease.
         parts: calls of `training_step` per optimizer step.
         ranks: who trains together.
 
@@ -93,7 +93,7 @@ class LeaseSource(IterableDataset):
         ttl_s: float,
         stop: Callable[[], bool],
         on_end: Callable[[], None] = lambda: None,
-        iterations: int = 1,
+        steps: int = 1,
         parts: int = 1,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -104,7 +104,7 @@ class LeaseSource(IterableDataset):
         self._ttl_s = ttl_s
         self._stop = stop
         self._on_end = on_end
-        self._iterations = iterations
+        self._steps = steps
         self._parts = parts
         self._ranks = ranks
         self._held: LeasedGroups | None = None
@@ -112,7 +112,7 @@ class LeaseSource(IterableDataset):
 
     def __iter__(self) -> Iterator[StepPart]:
         while (lease := self.take()) is not None:
-            for _ in range(self._iterations):
+            for _ in range(self._steps):
                 for part in range(self._parts):
                     yield StepPart(lease, part, self._parts)
         self._on_end()

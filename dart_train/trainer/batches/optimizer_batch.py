@@ -1,4 +1,4 @@
-"""From leased groups to one optimizer batch: rewards become advantages, steps become micro-batches.
+"""From leased groups to optimizer batches: rewards become advantages, steps become micro-batches.
 
 What cannot be trained on is left out by a named rule and counted ("dropped/<rule>" in the metrics): empty responses,
 log-probabilities that are none, tokens that are never sampled, images that are not the prompt's, steps longer than the
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems, equal_counts
+from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems
+from dart_train.trainer.batches.mini_batch import MiniBatch, filling, rank_samples, shares
 from dart_train.trainer.losses import (
     EntropySelection,
     GroupRewards,
     Normalizer,
     high_entropy_steps,
     high_entropy_tokens,
-    masked_mean,
 )
 from dart_train.trainer.losses.advantages import Advantage, StepAdvantage, trajectory_weights
 from dart_train.trainer.weights.ranks import ALONE, Ranks
@@ -52,61 +52,86 @@ class BatchSettings:
         balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
         shuffle_rewards: control: permute rewards within each lease.
         max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
+        mini_batches: optimizer steps that a lease is cut into.
+        max_samples: most steps of a lease that are trained on; None for all.
     """
 
     advantage: Advantage = StepAdvantage()
     balance_trajectories: bool = False
     shuffle_rewards: bool = False
     max_completion_length: int = 500
+    mini_batches: int = 1
+    max_samples: int | None = None
 
 
 @dataclass(slots=True)
 class OptimizerBatch:
-    """Everything that one optimizer step trains on.
+    """Everything that the optimizer steps on one lease train on.
 
     Attributes:
-        micro_batches: to be run one after the other; their gradients add up to the batch's.
-        normalizer: what their losses are divided by.
+        parts: of the lease, one for each of its optimizer steps.
         metrics: numbers about the data, by log name.
         trajectory_ids: what it was made of.
         newest_version: newest weight version that any of it was sampled from.
-        old_logprobs: (S, T) of each micro-batch, once computed.
-        kept: of each micro-batch, once computed: which steps (S,) or tokens (S, T) the entropy selection keeps.
-        samples: of this rank, that the micro-batches are made of.
-        max_tokens: of a micro-batch.
+        entropies_recorded: whether the engine recorded the entropy of every step that is reinforced.
+        scored: whether the pass before the first update is done, or none was needed.
     """
 
-    micro_batches: list[MicroBatch]
-    normalizer: Normalizer
+    parts: list[MiniBatch]
     metrics: dict[str, float]
     trajectory_ids: tuple[str, ...]
     newest_version: int = 0
-    old_logprobs: list[Tensor] | None = field(default=None, repr=False)
-    kept: list[Tensor] | None = field(default=None, repr=False)
-    samples: list[Sample] = field(default_factory=list, repr=False)
-    max_tokens: int = 0
+    entropies_recorded: bool = False
+    scored: bool = False
+
+    @property
+    def micro_batches(self) -> list[MicroBatch]:
+        """Those of all parts."""
+        return [micro for part in self.parts for micro in part.micro_batches]
 
     def split(self, collator: Collator, max_tokens: int, ranks: Ranks) -> None:
-        """Make smaller micro-batches of the same samples; what was computed for the old ones moves along."""
-        old = [_by_sample(self.micro_batches, values) for values in (self.old_logprobs, self.kept)]
-        found = collator.micro_batches(self.samples, max_tokens, checked=True)
-        self.micro_batches = equal_counts(found, max(ranks.gather(len(found))))
-        self.max_tokens = max_tokens
-        self.old_logprobs, self.kept = (_regrouped(self.micro_batches, values) for values in old)
+        """Cut all parts into micro-batches, and count them. Called by all ranks."""
+        for part in self.parts:
+            part.split(collator, max_tokens, ranks)
+        self.metrics |= _sizes(self.micro_batches, ranks)
 
-    def select(self, entropies: Sequence[Tensor], selection: EntropySelection, ranks: Ranks = ALONE) -> None:
-        """Fill in `kept`: the steps or tokens of highest entropy. Called by all ranks.
+    def select(
+        self,
+        entropies: Sequence[Mapping[int, Tensor]] | None,
+        selection: EntropySelection,
+        collator: Collator,
+        *,
+        run_dropped: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Keep the steps or tokens of highest entropy. Called by all ranks.
 
         Args:
-            entropies: (S, T) of each micro-batch in nats, under the policy before the first update.
+            entropies: (T,) in nats of each part's samples by their places, under the policy before the first update;
+                None for what the engine recorded.
             selection: what is kept; quantiles are those of all ranks' data.
+            collator: cuts what is left.
+            run_dropped: whether steps that are dropped run all the same: something else than the loss wants them.
             ranks: who shares the batch.
         """
         if selection.level == "token":
-            self.kept, left = _keep_tokens(self.micro_batches, entropies, selection.keep, ranks)
-            self.normalizer = replace(self.normalizer, kept_tokens=left)
-        else:
-            self.kept = _keep_steps(self.micro_batches, entropies, selection, ranks)
+            assert entropies is not None  # an engine records the mean of a step
+            left = _keep_tokens(self.parts, entropies, selection.keep, ranks)
+            for part, tokens in zip(self.parts, left, strict=True):
+                part.normalizer = replace(part.normalizer, kept_tokens=tokens)
+            return
+        means = [_means(part, None if entropies is None else entropies[place]) for place, part in enumerate(self.parts)]
+        kept = _keep_steps(self.parts, means, selection, ranks)
+        for part, values, flags in zip(self.parts, means, kept, strict=True):
+            if run_dropped:
+                part.kept = {place: torch.ones((), dtype=torch.bool) for place in range(len(part.samples))}
+                part.kept |= {place: flag for place, flag in zip(part.counted, flags, strict=True)}
+            else:
+                pairs = zip(part.counted, values, flags, strict=True)
+                gone = [(place, value) for place, value, flag in pairs if not flag]
+                part.leave_out([place for place, _ in gone], [value for _, value in gone])
+        if not run_dropped:
+            self.split(collator, self.parts[0].max_tokens, ranks)
 
 
 @dataclass(slots=True)
@@ -167,46 +192,46 @@ def build_batch(
     metrics = _metrics(members, samples, version) | count_problems(problems)
     first = len(flat)
     shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]
-    own = rank_samples([*samples, *shown], ranks)
+    chosen = _capped(samples, settings.max_samples, rng)
     batch = OptimizerBatch(
-        micro_batches=[],
-        normalizer=_normalizer([*samples, *shown], own, settings, ranks),
-        metrics=metrics,
+        parts=[_part(own, [*chosen, *shown], settings, ranks) for own in _steps_of([*chosen, *shown], settings)],
+        metrics=metrics | {"batch/capped": float(len(samples) - len(chosen))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
         newest_version=max(member.trajectory.newest_version for member in flat),
-        samples=own,
+        entropies_recorded=all(sample.entropy is not None for sample in chosen),
     )
     batch.split(collator, max_tokens, ranks)
-    counted = [micro for micro in batch.micro_batches if not micro.fills_up]
+    return batch
+
+
+def _capped(samples: Sequence[Sample], most: int | None, rng: random.Random) -> Sequence[Sample]:
+    """The samples, or a random choice of so many, in their order: baselines are those of all."""
+    if most is None or len(samples) <= most:
+        return samples
+    return [samples[place] for place in sorted(rng.sample(range(len(samples)), most))]
+
+
+def _steps_of(samples: Sequence[Sample], settings: BatchSettings) -> list[list[Sample]]:
+    """What each optimizer step trains on, in whole trajectories; a part of too small a lease may be empty."""
+    return shares(samples, settings.mini_batches, lambda sample: 1)
+
+
+def _part(own: Sequence[Sample], samples: Sequence[Sample], settings: BatchSettings, ranks: Ranks) -> MiniBatch:
+    """One rank's mini-batch; where it would be empty, a sample that counts nothing."""
+    mine = rank_samples(own, ranks) if own else [filling(samples)]
+    return MiniBatch(mine, _normalizer(own, mine, settings, ranks))
+
+
+def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
+    """How much runs through the model, on all ranks."""
+    counted = [micro for micro in batches if not micro.fills_up]
     numbers = {
         "batch/micro_batches": float(len(counted)),
         "batch/rows": float(sum(len(micro.input_ids) for micro in counted)),
         "batch/input_tokens": float(sum(micro.input_ids.numel() for micro in counted)),
     }
-    for rank in ranks.gather(numbers):
-        for name, value in rank.items():
-            metrics[name] = metrics.get(name, 0.0) + value
-    return batch
-
-
-def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
-    """The samples of one rank: whole trajectories (their steps may share a row), the longest to who has least.
-
-    Every rank comes to the same division. A rank for which nothing is left takes a copy of the shortest sample with a
-    weight of 0: it runs the model as the others do, and nothing of it counts.
-    """
-    if ranks.count == 1:
-        return list(samples)
-    work: dict[int, int] = {}
-    for sample in samples:
-        work[sample.trajectory] = work.get(sample.trajectory, 0) + sample.length
-    loads, owner = [0] * ranks.count, {}
-    for trajectory in sorted(work, key=lambda name: (-work[name], name)):
-        least = loads.index(min(loads))
-        loads[least] += work[trajectory]
-        owner[trajectory] = least
-    own = [sample for sample in samples if owner[sample.trajectory] == ranks.rank]
-    return own or [replace(min(samples, key=lambda sample: sample.length), weight=0.0)]
+    found = ranks.gather(numbers)
+    return {name: sum(rank[name] for rank in found) for name in numbers}
 
 
 def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], settings: BatchSettings, ranks: Ranks) -> Normalizer:
@@ -222,66 +247,49 @@ def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], settings: Batc
     )
 
 
+def _means(part: MiniBatch, entropies: Mapping[int, Tensor] | None) -> list[float]:
+    """Mean entropy of each sample that counts."""
+    if entropies is None:
+        return [part.samples[place].entropy or 0.0 for place in part.counted]
+    return [float(entropies[place].double().mean()) for place in part.counted]
+
+
 def _keep_steps(
-    batches: Sequence[MicroBatch], entropies: Sequence[Tensor], selection: EntropySelection, ranks: Ranks
-) -> list[Tensor]:
-    """(S,) of each micro-batch: the steps of highest mean entropy, of each group or of the whole batch."""
-    pairs = list(zip(batches, entropies, strict=True))
-    where = torch.cat([micro.reinforced.to(values.device) > 0 for micro, values in pairs])
-    means = [masked_mean(values, micro.mask.to(values.device), -1) for micro, values in pairs]
-    groups = torch.cat([micro.groups for micro in batches]).to(where.device)
-    if selection.scope == "batch":
-        groups = torch.zeros_like(groups)
-    all_means, own = _of_all(torch.cat(means)[where], ranks)
-    all_groups, _ = _of_all(groups[where], ranks)
-    kept = torch.ones_like(where)
-    kept[where] = high_entropy_steps(all_means, all_groups, selection.keep)[own]
-    return list(kept.split([len(mean) for mean in means]))
+    parts: Sequence[MiniBatch], means: Sequence[Sequence[float]], selection: EntropySelection, ranks: Ranks
+) -> list[list[Tensor]]:
+    """() flags of each part's samples that count: the steps of highest entropy, of each group or of the whole lease."""
+    groups = [
+        part.samples[place].group if selection.scope == "group" else 0 for part in parts for place in part.counted
+    ]
+    all_means, own = _of_all(torch.tensor([value for values in means for value in values], dtype=torch.float64), ranks)
+    all_groups, _ = _of_all(torch.tensor(groups, dtype=torch.int64), ranks)
+    flags = iter(high_entropy_steps(all_means, all_groups, selection.keep)[own])
+    return [[next(flags) for _ in values] for values in means]
 
 
 def _keep_tokens(
-    batches: Sequence[MicroBatch], entropies: Sequence[Tensor], keep: float, ranks: Ranks
-) -> tuple[list[Tensor], int]:
-    """(S, T) of each micro-batch: the tokens of highest entropy; and how many they are on all ranks."""
-    masks = [
-        micro.mask.to(values.device) & (micro.reinforced.to(values.device) > 0)[:, None]
-        for micro, values in zip(batches, entropies, strict=True)
+    parts: Sequence[MiniBatch], entropies: Sequence[Mapping[int, Tensor]], keep: float, ranks: Ranks
+) -> list[int]:
+    """Fill in the tokens of highest entropy of all parts; return how many each part has on all ranks."""
+    pairs = [
+        (part, place, found[place]) for part, found in zip(parts, entropies, strict=True) for place in part.counted
     ]
-    flat = torch.cat([values[mask] for values, mask in zip(entropies, masks, strict=True)])
+    flat = torch.cat([values for _, _, values in pairs]) if pairs else torch.zeros(0)
     everything, own = _of_all(flat, ranks)
-    whole = high_entropy_tokens(everything, torch.ones_like(everything, dtype=torch.bool), keep)
-    parts = whole[own].split([int(mask.sum()) for mask in masks])
-    kept = [torch.zeros_like(mask).masked_scatter(mask, part) for mask, part in zip(masks, parts, strict=True)]
-    return kept, int(whole.sum())
+    whole = high_entropy_tokens(everything, torch.ones_like(everything, dtype=torch.bool), keep)[own]
+    for part, found in zip(parts, entropies, strict=True):
+        part.kept = {place: torch.zeros(len(values), dtype=torch.bool) for place, values in found.items()}
+    for (part, place, _), flags in zip(pairs, whole.split([len(values) for _, _, values in pairs]), strict=True):
+        part.kept[place] = flags.cpu()
+    counts = [sum(int(flags.sum()) for flags in part.kept.values()) for part in parts]
+    return [sum(rank[number] for rank in ranks.gather(counts)) for number in range(len(parts))]
 
 
 def _of_all(values: Tensor, ranks: Ranks) -> tuple[Tensor, slice]:
     """(N,) values of all ranks one after the other, and where this rank's are."""
-    parts = ranks.gather(values.cpu())
-    start = sum(len(part) for part in parts[: ranks.rank])
-    return torch.cat(parts).to(values.device), slice(start, start + len(values))
-
-
-def _by_sample(batches: Sequence[MicroBatch], values: Sequence[Tensor] | None) -> dict[int, Tensor] | None:
-    """What was computed for micro-batches, (S,) or (S, T), by the samples' places."""
-    if values is None:
-        return None
-    pairs = zip(batches, values, strict=True)
-    return {int(place): row for micro, part in pairs for place, row in zip(micro.sample_index, part, strict=True)}
-
-
-def _regrouped(batches: Sequence[MicroBatch], rows: dict[int, Tensor] | None) -> list[Tensor] | None:
-    """The same in the order of other micro-batches of the same samples."""
-    if rows is None:
-        return None
-    found: list[Tensor] = []
-    for micro in batches:
-        own = [rows[int(place)] for place in micro.sample_index]
-        if own[0].ndim:
-            width = micro.mask.shape[1]
-            own = [torch.nn.functional.pad(row[:width], (0, max(width - len(row), 0))) for row in own]
-        found.append(torch.stack(own))
-    return found
+    found = ranks.gather(values.cpu())
+    start = sum(len(part) for part in found[: ranks.rank])
+    return torch.cat(found).to(values.device), slice(start, start + len(values))
 
 
 def _member(trajectory: Trajectory, collator: Collator, problems: list[Problem]) -> _Member:

@@ -43,6 +43,8 @@ class Sample:
         version: of the weights that sampled it, the oldest of the step.
         stale: whether these are older than the trainer's.
         supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
+        entropy: mean over the response of the entropy that each token was sampled with, in nats; None where the engine
+            did not record it.
     """
 
     prompt_ids: tuple[int, ...]
@@ -56,13 +58,14 @@ class Sample:
     version: int = 0
     stale: bool = False
     supervised: bool = False
+    entropy: float | None = None
 
     @classmethod
     def from_step(cls, step: Step, *, advantage: float = 0.0, group: int = 0, trajectory: int = 0) -> Sample:
         """The sample of a recorded step."""
         return cls(
             step.prompt_ids, step.image_hashes, step.response_ids, step.logprobs, advantage, group, trajectory,
-            version=step.version[0],
+            version=step.version[0], entropy=step.entropy,
         )  # fmt: skip
 
     @property

@@ -8,7 +8,7 @@ model on a CPU wants others, see `configs/`. Wrong values raise `ValueError` tha
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval
@@ -67,8 +67,8 @@ class GRPOSettings:
     old_logprobs: Literal["current", "recompute", "behaviour"] = setting(
         "current",
         "What the ratio is taken against: 'current' (the trainer's own policy as it is, one forward; exact with "
-        "one update per lease), 'recompute' (a pass before the first update; needed for num_iterations > 1), "
-        "'behaviour' (what the engine recorded; then there is no separate importance weight).",
+        "one update per lease), 'recompute' (the trainer's before the first update on the lease; needed for several "
+        "of them), 'behaviour' (what the engine recorded; then there is no separate importance weight).",
     )
     tis_clip_max: Annotated[float | None, Interval(ge=1e-6)] = setting(
         1.0, "C of the truncated importance weight min(pi_old/mu, C); None switches it off."
@@ -98,6 +98,11 @@ class GRPOSettings:
     entropy_mask_level: Literal["step", "token"] = setting(
         "step", "What top_entropy_quantile selects: whole 'step's (DART) or single 'token's (TRL)."
     )
+    recorded_entropies: bool = setting(
+        False,
+        "Choose steps by the entropies that the engine recorded as it sampled them, without a pass of the trainer's; a "
+        "lease in which some are missing (vLLM does not tell them) takes the pass.",
+    )
     entropy_mask_scope: Literal["group", "batch"] = setting(
         "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
     )
@@ -123,7 +128,17 @@ class GRPOSettings:
     min_groups_per_step: Annotated[int | None, Interval(ge=1)] = setting(
         None, "A lease may hold as few groups as this; None for groups_per_step."
     )
-    num_iterations: Annotated[int, Interval(ge=1)] = setting(1, "Optimizer steps on each lease.")
+    mini_batches: Annotated[int, Interval(ge=1)] = setting(
+        1,
+        "Parts of a lease that each take an optimizer step, in whole trajectories; from the second on the clip acts. 2 "
+        "in DART's released script.",
+    )
+    max_samples: Annotated[int | None, Interval(ge=1)] = setting(
+        None,
+        "Most steps of trajectories of a lease that are trained on, drawn at random; None for all. 768 in DART's "
+        "released script.",
+    )
+    num_iterations: Annotated[int, Interval(ge=1)] = setting(1, "Passes over each lease.")
     publish_steps: Annotated[int, Interval(ge=1)] = setting(1, "Optimizer steps between two published versions.")
     keep_published: Annotated[int, Interval(ge=2)] = setting(4, "Published versions kept on disk; at least 2.")
     keep_published_s: Annotated[float, Interval(ge=0)] = setting(
@@ -171,6 +186,23 @@ class GRPOSettings:
     lora_target_modules: list[str] | None = setting(
         None, "Names of the layers that get an adapter, or one regular expression; null for all of the language model."
     )
+
+    @property
+    def steps_per_lease(self) -> int:
+        """Optimizer steps on each lease."""
+        return self.num_iterations * self.mini_batches
+
+    @property
+    def idle_clip(self) -> str:
+        """Why the clip that was set changes nothing; "" where it may, or where it was left as it is by default."""
+        untouched = all(getattr(self, name) == _DEFAULTS[name] for name in ("epsilon", "epsilon_high", "delta"))
+        if untouched or self.steps_per_lease > 1 or self.old_logprobs == "behaviour":
+            return ""
+        return (
+            "epsilon, epsilon_high and delta change nothing here: with one optimizer step on each lease pi is pi_old, "
+            "and their ratio 1. Set mini_batches (2 in DART's released script) with old_logprobs: recompute, or "
+            "old_logprobs: behaviour"
+        )
 
     def make_loss(self) -> Loss:
         """The loss that `loss_type` names.
@@ -222,13 +254,20 @@ class GRPOSettings:
                 f"min_groups_per_step={self.min_groups_per_step} is above groups_per_step={self.groups_per_step}; "
                 "lower it"
             )
-        if self.num_iterations > 1 and self.old_logprobs == "current":
+        for name in ("num_iterations", "mini_batches"):
+            if getattr(self, name) > 1 and self.old_logprobs == "current":
+                raise ValueError(
+                    f"{name}={getattr(self, name)} needs the policy before the first update on a lease: set "
+                    f"old_logprobs='recompute' or 'behaviour', or {name}=1"
+                )
+        if self.recorded_entropies and self.entropy_mask_level == "token":
             raise ValueError(
-                f"num_iterations={self.num_iterations} needs the policy before the first of them: set "
-                "old_logprobs='recompute' or 'behaviour', or num_iterations=1"
+                "recorded_entropies are means of steps, and entropy_mask_level='token' wants those of tokens: set one "
+                "of the two back"
             )
 
 
+_DEFAULTS = {item.name: item.default for item in fields(GRPOSettings)}
 OWN_HINTS: dict[str, Any] = get_type_hints(GRPOSettings, include_extras=True)
 """Type of every field, by name."""
 

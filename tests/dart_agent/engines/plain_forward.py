@@ -28,6 +28,14 @@ def plain_logprobs(
     runner: QwenRunner, prompt: Prompt, response: tuple[int, ...], suppressed, temperature: float = 1.0
 ) -> torch.Tensor:
     """Log-probabilities of a response by the model's own forward pass."""
+    logprobs = plain_distributions(runner, prompt, response, suppressed, temperature)
+    return logprobs.gather(1, torch.tensor(response)[:, None])[:, 0]
+
+
+def plain_distributions(
+    runner: QwenRunner, prompt: Prompt, response: tuple[int, ...], suppressed, temperature: float = 1.0
+) -> torch.Tensor:
+    """(tokens, vocabulary) log-probabilities from which each token of a response was drawn."""
     model, vision = runner.model, runner.vision
     ids = torch.tensor([[*prompt.token_ids, *response, 0, 0, 0]])  # padded on the right, as in training
     extra = {}
@@ -42,5 +50,4 @@ def plain_logprobs(
         logits = model(input_ids=ids, attention_mask=mask, **extra).logits[0].float() / temperature
     logits[:, list(suppressed)] = -torch.inf
     start = len(prompt.token_ids)
-    logprobs = logits[start - 1 : start - 1 + len(response)].log_softmax(-1)
-    return logprobs.gather(1, torch.tensor(response)[:, None])[:, 0]
+    return logits[start - 1 : start - 1 + len(response)].log_softmax(-1)

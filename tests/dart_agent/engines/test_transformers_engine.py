@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from plain_forward import make_prompt, plain_logprobs, screen, settings
+from plain_forward import make_prompt, plain_distributions, plain_logprobs, screen, settings
 
 from dart_agent.engines.base.engine import EngineError, Prompt
 from dart_agent.engines.embedded.qwen_runner import QwenRunner, rope_positions
@@ -39,6 +39,9 @@ def test_equals_a_plain_forward_pass(runner, tokens, vision):
     for prompt, row in zip(prompts, runner.sample(prompts, samplings), strict=True):
         expected = plain_logprobs(runner, prompt, row.response_ids, tokens.suppressed_ids)
         assert torch.allclose(torch.tensor(row.logprobs), expected, atol=1e-5)
+        whole = plain_distributions(runner, prompt, row.response_ids, tokens.suppressed_ids)
+        entropies = -(whole.exp() * whole.clamp(min=-1e4)).sum(-1)
+        assert row.entropy == pytest.approx(float(entropies.mean()), abs=1e-5)
         assert not set(row.response_ids) & set(tokens.suppressed_ids)
 
 

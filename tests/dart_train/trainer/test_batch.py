@@ -61,7 +61,7 @@ def build(groups, collator, config, version=0, seed=0, **options):
 
 def advantages(batch) -> list[float]:
     """In the order of the samples."""
-    values = torch.empty(batch.normalizer.samples)
+    values = torch.empty(batch.parts[0].normalizer.samples)
     for micro in batch.micro_batches:
         values[micro.sample_index] = micro.advantages
     return values.tolist()
@@ -70,7 +70,7 @@ def advantages(batch) -> list[float]:
 def test_rewards_become_advantages_of_steps(make_group, collator, make_config):
     batch = build([make_group((1.0, 2), (0.0, 6))], collator, make_config(), version=3)
     assert advantages(batch) == pytest.approx([1.6202] * 2 + [-0.5401] * 6, abs=1e-4)
-    assert (batch.normalizer.samples, batch.normalizer.tokens) == (8, 8 * 2)
+    assert (batch.parts[0].normalizer.samples, batch.parts[0].normalizer.tokens) == (8, 8 * 2)
     assert batch.metrics["reward"] == 0.5
     assert batch.metrics["staleness/max"] == 3.0
     assert len(batch.trajectory_ids) == 2
@@ -104,7 +104,7 @@ def test_steps_without_a_response_are_left_out(make_group, collator, make_config
     first = group.trajectories[0]
     silent = replace(first, steps=(first.steps[0], replace(first.steps[1], response_ids=(), logprobs=())))
     batch = build([replace(group, trajectories=(silent, group.trajectories[1]))], collator, make_config())
-    assert batch.normalizer.samples == 2
+    assert batch.parts[0].normalizer.samples == 2
     with pytest.raises(TrainingError, match="no step with a response"):
         build([replace(group, trajectories=())], collator, make_config())
 
@@ -145,7 +145,7 @@ def test_broken_steps_are_left_out_counted_and_said(make_group, strict, make_con
     assert {name: count for name, count in batch.metrics.items() if name.startswith("dropped/")} == {
         f"dropped/{reason}": float(reason == kind) for reason in PROBLEMS
     }
-    assert batch.normalizer.samples == 4
+    assert batch.parts[0].normalizer.samples == 4
     # The baseline is that of the steps that are trained: two with a reward of 1, two with 0.
     assert advantages(batch) == pytest.approx([0.8660] * 2 + [-0.8660] * 2, abs=1e-3)
     assert f"1 of 5 steps cannot be trained on and were left out ({{'dropped/{kind}': 1}})" in caplog.text

@@ -124,11 +124,11 @@ class ShortOfMemory:
         self._compute, self._most, self.failures = trainer.steps.loss, most, 0
         trainer.steps.loss = self
 
-    def __call__(self, micro, number):
+    def __call__(self, micro):
         if micro.input_ids.numel() > self._most:
             self.failures += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return self._compute(micro, number)
+        return self._compute(micro)
 
 
 def test_a_step_that_does_not_fit_is_made_again_of_smaller_parts(

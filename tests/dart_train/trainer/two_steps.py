@@ -250,7 +250,7 @@ async def _record_oracle(world: TwoSteps, seed: int) -> None:
     await episode.begin(world.screens)
     for _ in range(2):
         text = click_text(await episode.scenario.oracle(episode.desktop))
-        row = SampledRow(tuple(world.tokens.response(text)), (), "stop")
+        row = SampledRow(tuple(world.tokens.response(text)), (), "stop", 0.0)
         await episode.act(episode.conversation.prompt(), row, text, 0, world.screens)
     trajectory = Trajectory(
         f"{TASK.id}-{seed}", seed, episode.instruction, "0", f"oracle-{seed}", world.data.run_id, "oracle", "oracle",
