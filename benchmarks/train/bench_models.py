@@ -60,6 +60,19 @@ def qwen_config(size: str, tokens: ModelTokens) -> Any:
     )
 
 
+def tower_of_7b(width: int) -> Any:
+    """The tower of the 7B model with narrow layers: as many blocks, windows and whole images, at a share of the work.
+
+    Args:
+        width: of its layers; a multiple of 32.
+    """
+    from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
+
+    small = {"hidden_size": width, "intermediate_size": width, "out_hidden_size": width, "num_heads": width // 16}
+    return Qwen2_5_VisionTransformerPretrainedModel(Qwen2_5_VLVisionConfig(**(_VISION | small))).eval()
+
+
 def prepare(size: str, directory: Path, device: torch.device) -> tuple[Any, Path]:
     """A model in training mode, and a directory with its tokens and image settings.
 

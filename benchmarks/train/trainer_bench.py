@@ -137,7 +137,7 @@ class _Workbench:
         loss = self._train(batches, samples, features)
         synchronize(self.device)
         seconds = clock(self.device) - started
-        rows = sum(len(batch.input_ids) for batch in batches)
+        rows = sum(batch.rows for batch in batches)
         return Outcome(seconds, loss, rows, peak_mb(self.device), self._flops(batches, features is not None))
 
     def _train(self, batches: list[MicroBatch], samples: list[Sample], features: ImageFeatures | None) -> float:
@@ -177,7 +177,7 @@ class _Workbench:
     def _flops(self, batches: list[MicroBatch], cached: bool) -> float:
         """Of the useful passes: forward, and twice that backward; adapters leave out the gradient of the weights."""
         cost = Cost.of(base_model(self.model))
-        lengths = [int(row.sum()) for batch in batches for row in batch.attention_mask]
+        lengths = [segment.length for batch in batches for segment in batch.layout.segments]
         names = [name for batch in batches for name in batch.image_hashes]
         patches = [int(np.prod(batches[0].patches.grid(name))) for name in (dict.fromkeys(names) if cached else names)]
         text = cost.forward(lengths, sum(batch.num_tokens for batch in batches), [])

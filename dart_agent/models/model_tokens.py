@@ -98,6 +98,11 @@ class ModelTokens:
             _tokenizer=tokenizer,
         )
 
+    @property
+    def highest_id(self) -> int:
+        """The largest id of any token: ids need not be without gaps."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text; special tokens that it spells are read as ordinary characters."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -21,6 +21,8 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import Unigram
 
+from dart_agent.models.families.family import TinyShape
+from dart_agent.models.families.family_table import FAMILIES
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
 
@@ -60,14 +62,6 @@ INSTRUCTION_WORDS = (
 )  # fmt: skip
 
 
-# model_type -> (prefix of the classes in transformers, class of the processor)
-FAMILIES = {
-    "qwen2_vl": ("Qwen2VL", "Qwen2VLProcessor"),
-    "qwen2_5_vl": ("Qwen2_5_VL", "Qwen2_5_VLProcessor"),
-    "qwen3_vl": ("Qwen3VL", "Qwen3VLProcessor"),
-}
-
-
 @dataclass(frozen=True)
 class TinyModelConfig:
     """Size and shape of the tiny model.
@@ -79,8 +73,11 @@ class TinyModelConfig:
         heads: attention heads of both parts; both widths must be multiples of 8 * heads.
         intermediate_size: width of the text model's feed-forward part.
         vision_hidden_size: width of the vision tower.
-        vision_layers: depth of the vision tower; every block attends to the whole image.
+        vision_layers: depth of the vision tower; every block attends to the whole image unless `window` says otherwise.
         vision_intermediate_size: width of the tower's feed-forward part.
+        window: patches a side of the attention windows of the tower's first block, where the family has windows; 0 for
+            none. The quick start's screens are so small that windows save nothing.
+        tied: whether the output layer's weights are those of the embeddings.
         temporal_patch_size: frames per patch; 1 saves half of the patch embedding, Qwen has 2.
         numbers: integers below this are one token each (0: digits only); covers the screen's coordinates.
         words: one token each, and one more with a leading space.
@@ -103,6 +100,8 @@ class TinyModelConfig:
     vision_hidden_size: int = 64
     vision_layers: int = 3
     vision_intermediate_size: int = 192
+    window: int = 0
+    tied: bool = False
     temporal_patch_size: int = 1
     numbers: int = 256
     words: tuple[str, ...] = INSTRUCTION_WORDS
@@ -130,7 +129,15 @@ class TinyModelConfig:
     @property
     def patch_size(self) -> int:
         """Side of a patch in pixels."""
-        return 16 if self.family == "qwen3_vl" else 14
+        return FAMILIES[self.family].patch_size
+
+    @property
+    def shape(self) -> TinyShape:
+        """The sizes that families spell in their own words."""
+        return TinyShape(
+            self.hidden_size, self.layers, self.heads, self.vision_hidden_size, self.vision_layers,
+            self.vision_intermediate_size, self.window,
+        )  # fmt: skip
 
 
 def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelConfig:
@@ -147,10 +154,16 @@ def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelCo
             hint = suggest(name, known)
             raise ConfigurationError(f"{item!r} is not field=value of the tiny model's configuration; {hint}")
         try:
-            changes[name] = text.split(",") if known[name] is tuple else known[name](text)
+            if known[name] is bool and text not in ("true", "false"):
+                raise ValueError(f"{text!r} is neither true nor false")
+            changes[name] = _value(known[name], text)
         except ValueError as error:
             raise ConfigurationError(f"{name}: {error}") from None
     return dataclasses.replace(base, **changes)
+
+
+def _value(kind: type, text: str) -> Any:
+    return text.split(",") if kind is tuple else text == "true" if kind is bool else kind(text)
 
 
 def build_tokenizer(config: TinyModelConfig) -> Tokenizer:
@@ -190,7 +203,7 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
     tokenizer = build_tokenizer(config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model_class = getattr(transformers, f"{FAMILIES[config.family][0]}ForConditionalGeneration")
+        model_class = getattr(transformers, FAMILIES[config.family].model_class)
         model = model_class(_model_config(config, tokenizer))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
@@ -232,53 +245,32 @@ def _model_config(config: TinyModelConfig, tokenizer: Tokenizer) -> Any:
         "intermediate_size": config.intermediate_size,
         "max_position_embeddings": config.max_length,
         "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta, "mrope_section": sections},
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": config.tied,
         "bos_token_id": None,
         "eos_token_id": token("<|im_end|>"),
         "pad_token_id": token("<|endoftext|>"),
     }
-    if config.family == "qwen3_vl":
-        text |= {"head_dim": config.hidden_size // config.heads}
-    else:
-        text |= {"use_sliding_window": False}
-    return getattr(transformers, f"{FAMILIES[config.family][0]}Config")(
-        text_config=text,
-        vision_config=_vision_config(config),
+    family = FAMILIES[config.family]
+    return getattr(transformers, f"{family.classes}Config")(
+        text_config=text | family.tiny_text(config.shape),
+        vision_config=_vision_config(config) | family.tiny_vision(config.shape),
         image_token_id=token("<|image_pad|>"),
         video_token_id=token("<|video_pad|>"),
         vision_start_token_id=token("<|vision_start|>"),
         vision_end_token_id=token("<|vision_end|>"),
-        tie_word_embeddings=False,
+        tie_word_embeddings=config.tied,
     )
 
 
 def _vision_config(config: TinyModelConfig) -> dict[str, Any]:
-    """The vision tower, in the words of each family's configuration."""
-    common = {
+    """What all families' configurations of a vision tower have in common."""
+    return {
         "depth": config.vision_layers,
         "num_heads": config.heads,
         "patch_size": config.patch_size,
         "spatial_merge_size": 2,
         "temporal_patch_size": config.temporal_patch_size,
     }
-    if config.family == "qwen2_vl":
-        ratio = config.vision_intermediate_size // config.vision_hidden_size
-        return common | {
-            "embed_dim": config.vision_hidden_size,
-            "hidden_size": config.hidden_size,
-            "mlp_ratio": ratio,
-        }
-    common |= {
-        "hidden_size": config.vision_hidden_size,
-        "intermediate_size": config.vision_intermediate_size,
-        "out_hidden_size": config.hidden_size,
-    }
-    if config.family == "qwen3_vl":
-        # Two levels at most: each needs a text layer to be added to.
-        levels = list(range(min(2, config.vision_layers, config.layers)))
-        return common | {"num_position_embeddings": 64, "deepstack_visual_indexes": levels}
-    whole = list(range(config.vision_layers))
-    return common | {"tokens_per_second": 2, "window_size": 112, "fullatt_block_indexes": whole}
 
 
 def _tokenizer_config(config: TinyModelConfig) -> dict[str, Any]:
@@ -299,7 +291,7 @@ def _tokenizer_config(config: TinyModelConfig) -> dict[str, Any]:
 def _preprocessor_config(config: TinyModelConfig) -> dict[str, Any]:
     return {
         "image_processor_type": "Qwen2VLImageProcessor",
-        "processor_class": FAMILIES[config.family][1],
+        "processor_class": FAMILIES[config.family].processor_class,
         "do_convert_rgb": True,
         "do_normalize": True,
         "do_rescale": True,

@@ -38,6 +38,7 @@ from transformers.utils.logging import disable_progress_bar
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.trainer.attention.kernels import check_kernel
 from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
@@ -103,6 +104,7 @@ class DartGRPOTrainer(Trainer):
             disable_progress_bar()  # of reading and writing weights
         if args.torch_threads:
             torch.set_num_threads(args.torch_threads)
+        check_kernel(args.attention, args.device, half=args.bf16 or args.fp16)
         if args.supervised_coef and not demonstrations:
             raise ValueError("supervised_coef needs demonstrations: hand them over, or set it to 0")
         self._weights_dir = Path(model) if isinstance(model, (str, Path)) else None
@@ -179,6 +181,7 @@ class DartGRPOTrainer(Trainer):
             "temperature": args.temperature,
             "autocast": self._autocast,
             "features_mb": args.image_features_mb,
+            "kernel": args.attention,
         }
         self._policy = Policy(self.model, tokens.suppressed_ids, **options)
         self._reference: Reference | None = None
@@ -196,6 +199,7 @@ class DartGRPOTrainer(Trainer):
             ImageCache(data.load_image, self.args.image_cache_mb),
             share_prompts=self.args.share_prompts,
             merge_prefixes=self.args.merge_prefixes,
+            pack_rows=self.args.pack_rows,
             max_length=self.model.config.text_config.max_position_embeddings,
         )
 

@@ -30,7 +30,7 @@ PATCHES_AT_ONCE = 1 << 16
 """Most patches in the vision tower at a time: six screenshots of 1932x1092."""
 
 Tower = Callable[[MicroBatch, Sequence[str]], Sequence[Tensor]]
-"""(tokens, hidden) features of each named image of a micro-batch."""
+"""(tokens, levels, hidden) features of each named image of a micro-batch."""
 
 
 class ImageFeatures:
@@ -69,7 +69,7 @@ class ImageFeatures:
         return sum(map(_size, self._kept.values())) + sum(map(_size, self._gradients.values()))
 
     def of(self, batch: MicroBatch) -> list[Tensor]:
-        """(tokens, hidden) float32 of each image of a micro-batch; gradients that they get are gathered here."""
+        """(tokens, levels, hidden) float32 of each image of a micro-batch; gradients that they get are gathered here."""
         wanted = dict.fromkeys(batch.image_hashes)
         lends = self._trainable and torch.is_grad_enabled()
         missing = [name for name in wanted if name not in self._kept]

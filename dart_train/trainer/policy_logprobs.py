@@ -2,8 +2,10 @@
 
 The output layer runs on the positions that predict response tokens only, and the vision tower on each distinct image
 once: of a micro-batch, or of a whole optimizer batch with `ImageFeatures`. Qwen's published classes are used by their
-public parts: `get_image_features`, embeddings, `model`, `lm_head`. The reference is a second copy of the weights, or
-the model that is trained with its adapter switched off, which costs no memory.
+public parts: `get_image_features`, embeddings, `language_model`, `lm_head`; what differs between families is in
+`dart_agent.models.families`. The head runs in float32 whatever the rest computes in, for a log-probability is a
+difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. The reference is a second copy of the
+weights, or the model that is trained with its adapter switched off, which costs no memory.
 """
 
 from __future__ import annotations
@@ -17,6 +19,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from dart_agent.models.families.family_table import family_of
+from dart_train.trainer.attention.kernels import Attention
+from dart_train.trainer.attention.model_attention import take_over
+from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import MicroBatch
 from dart_train.trainer.image_features import ImageFeatures, features_pay
 from dart_train.trainer.weights.adapters import base_model, without_adapter
@@ -30,12 +36,13 @@ class Policy:
     """A model as a function from micro-batches to log-probabilities.
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration` on its device, also inside a peft model, also sharded.
+        model: of a known family, on its device, also inside a peft model, also sharded.
         suppressed_ids: tokens that the engine never samples.
         temperature: that the engine samples at.
         autocast: makes the context of mixed precision that passes run in.
         features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
             tower in every micro-batch anew.
+        kernel: that attention is computed by.
     """
 
     trained = True
@@ -48,8 +55,10 @@ class Policy:
         temperature: float = 1.0,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
         features_mb: int = 4096,
+        kernel: KernelName = "sdpa",
     ) -> None:
         self.model = model
+        self._kernel = kernel
         self._suppressed = suppressed_ids
         self._temperature = temperature
         self._autocast = autocast
@@ -62,14 +71,15 @@ class Policy:
         with self._autocast():
             number = 2 if torch.is_autocast_enabled(model.device.type) else 4
         text, vision = model.config.text_config, model.config.vision_config
-        patch_bytes = (number + (4 if trainable else 0)) * text.hidden_size / vision.spatial_merge_size**2
+        width = text.hidden_size * family_of(model.config).levels(vision)
+        patch_bytes = (number + (4 if trainable else 0)) * width / vision.spatial_merge_size**2
         pays = features_pay(
             batches, trainable=trainable, scoring_passes=scoring_passes, capacity=self._features_bytes / patch_bytes
         )
         if not self._features_bytes or not pays:
             return None
         return ImageFeatures(
-            partial(tower_features, model),
+            partial(tower_features, model, kernel=self._kernel),
             trainable=trainable,
             budget_bytes=self._features_bytes,
             autocast=self._autocast,
@@ -85,8 +95,9 @@ class Policy:
 
         def work() -> tuple[Tensor, Tensor]:
             return response_logprobs(
-                self.model, micro, self._suppressed, temperature=self._temperature, features=features
-            )
+                self.model, micro, self._suppressed, temperature=self._temperature, features=features,
+                kernel=self._kernel,
+            )  # fmt: skip
 
         with self._autocast():
             return through(self.model, work)
@@ -122,25 +133,30 @@ def response_logprobs(
     *,
     temperature: float = 1.0,
     features: ImageFeatures | None = None,
+    kernel: KernelName = "sdpa",
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of each response token.
 
     Args:
-        model: a `Qwen2_5_VLForConditionalGeneration`, also inside a peft model.
+        model: of a known family, also inside a peft model.
         batch: a micro-batch on the model's device.
         suppressed_ids: tokens that the engine never samples.
         temperature: that the engine samples at.
         features: of the optimizer batch's images; None runs the micro-batch's own through the tower.
+        kernel: that attention is computed by.
 
     Returns:
         log-probabilities and entropies, both (S, T) float32 with gradient; 0 where `batch.mask` is False.
     """
     model = base_model(model)
-    hidden = model.model(
-        inputs_embeds=_embeddings(model, batch, features),
-        attention_mask=batch.attention_mask,
+    take_over(model)
+    embeddings, deeper = _embeddings(model, batch, features, kernel)
+    hidden = model.model.language_model(
+        inputs_embeds=embeddings,
         position_ids=batch.position_ids,
         use_cache=False,
+        segments=Attention(batch.layout, kernel),
+        **deeper,
     ).last_hidden_state
     predicting = hidden.flatten(0, 1)[batch.predict_index]
     logprobs, entropies = _score(model.lm_head, predicting, batch.response_ids, tuple(suppressed_ids), temperature)
@@ -176,22 +192,34 @@ def token_logprobs(
     return log_p.gather(-1, ids[:, None]).squeeze(-1), entropy
 
 
-def _embeddings(model: Any, batch: MicroBatch, features: ImageFeatures | None) -> Tensor:
-    """(B, L, hidden) embeddings of tokens, those of images in place of their pads."""
+def _embeddings(
+    model: Any, batch: MicroBatch, features: ImageFeatures | None, kernel: KernelName
+) -> tuple[Tensor, dict[str, Any]]:
+    """(B, L, hidden) embeddings of tokens, those of images in place of their pads; what the text layers take beside."""
     embeddings = model.get_input_embeddings()(batch.input_ids)
     if batch.image_order is None:
-        return embeddings
-    found = features.of(batch) if features is not None else tower_features(model, batch, batch.image_hashes)
-    in_order = torch.cat([found[place] for place in batch.image_order.tolist()])
-    pads = batch.mm_token_type_ids.bool().unsqueeze(-1)
-    return embeddings.masked_scatter(pads, in_order.to(embeddings.dtype))
+        return embeddings, {}
+    found = features.of(batch) if features is not None else tower_features(model, batch, batch.image_hashes, kernel)
+    in_order = torch.cat([found[place] for place in batch.image_order.tolist()]).to(embeddings.dtype)
+    pads = batch.mm_token_type_ids.bool()
+    embeddings = embeddings.masked_scatter(pads.unsqueeze(-1), in_order[:, 0])
+    if not family_of(model.config).deepstack:
+        return embeddings, {}
+    return embeddings, {"visual_pos_masks": pads, "deepstack_visual_embeds": list(in_order[:, 1:].unbind(1))}
 
 
-def tower_features(model: Any, batch: MicroBatch, names: Sequence[str]) -> Sequence[Tensor]:
-    """(tokens, hidden) of each named image."""
+def tower_features(
+    model: Any, batch: MicroBatch, names: Sequence[str], kernel: KernelName = "sdpa"
+) -> Sequence[Tensor]:
+    """(tokens, levels, hidden) of each named image: level 0 is the embedding, the others are added to text layers."""
+    take_over(model)
     pixels, grids = batch.patches.tensors(names)
     device = batch.input_ids.device
-    return model.model.get_image_features(pixels.to(device), grids.to(device), return_dict=True).pooler_output
+    found = model.model.get_image_features(pixels.to(device), grids.to(device), return_dict=True, kernel=kernel)
+    levels = [found.pooler_output]
+    if family_of(model.config).deepstack:
+        levels += found.deepstack_features
+    return [torch.stack(of_image, 1) for of_image in zip(*levels, strict=True)]
 
 
 def _score(
@@ -200,7 +228,12 @@ def _score(
     """Log-probabilities and entropies (M,) of hidden states (M, hidden), the logits of a part of them at a time."""
 
     def score(part: Tensor, part_ids: Tensor) -> tuple[Tensor, Tensor]:
-        return token_logprobs(head(part), part_ids, suppressed_ids, temperature=temperature)
+        with torch.autocast(part.device.type, enabled=False):
+            if head.weight.dtype in (torch.float16, torch.bfloat16):
+                logits = torch.nn.functional.linear(part.float(), head.weight.float())
+            else:
+                logits = head(part.to(head.weight.dtype))
+        return token_logprobs(logits, part_ids, suppressed_ids, temperature=temperature)
 
     size = max(LOGITS_AT_ONCE // head.weight.shape[0], 1)
     if len(ids) <= size:

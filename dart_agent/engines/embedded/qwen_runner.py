@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +27,9 @@ from torch import Tensor
 from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
 from dart_agent.engines.embedded.decoder import Decoder
 from dart_agent.engines.embedded.vision_tower import Tower
+from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_gym.core.errors import ConfigurationError
-
-MODEL_TYPES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class QwenRunner:
         self._max_length = model.config.text_config.max_position_embeddings
         self._vocab = model.config.text_config.vocab_size
         self._decoder = Decoder(model.model.language_model)
-        self._tower = Tower(model.model.visual)
+        self._tower = Tower(model.model.visual, family_of(model.config))
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
         self._cache_size = vision_cache
         self._stream = torch.Generator().manual_seed(torch.seed() % 2**63)
@@ -279,16 +277,8 @@ def rope_positions(
 
 def _check_config(model_dir: Path, vision: VisionSpec) -> None:
     """Look at a model's `config.json` before its weights are loaded."""
-    path = model_dir / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
-    if config.get("model_type") not in MODEL_TYPES:
-        raise ConfigurationError(
-            f"{model_dir} is a {config.get('model_type')} model; the embedded engine serves {', '.join(MODEL_TYPES)}. "
-            "Serve other models through a vLLM server."
-        )
+    family_in(model_dir)
+    config = model_config(model_dir)
     part = config.get("vision_config") or {}
     for name, other in (("patch_size", "patch_size"), ("merge_size", "spatial_merge_size")):
         if part.get(other, getattr(vision, name)) != getattr(vision, name):

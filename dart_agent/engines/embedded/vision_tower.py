@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dart_agent.engines.embedded.decoder import rms_norm
+from dart_agent.models.families.family import Family
 
 Grid = tuple[int, int, int]
 
@@ -22,14 +23,15 @@ Grid = tuple[int, int, int]
 class Tower:
     """Embeds patches. Reads the model's parameters afresh on every call."""
 
-    def __init__(self, visual: Any) -> None:
-        """Wrap the `visual` of a Qwen-VL model."""
+    def __init__(self, visual: Any, family: Family) -> None:
+        """Wrap the `visual` of a model of a family."""
         self._visual = visual
         config = visual.config
         self._heads = config.num_heads
-        # Only Qwen2.5-VL names the blocks that attend to whole images.
-        self._whole = set(range(config.depth)) <= set(getattr(config, "fullatt_block_indexes", ()))
-        self.levels = 1 + len(getattr(config, "deepstack_visual_indexes", ()))
+        # The batched pass is Qwen2.5-VL's, whose norms and rotary embedding the others do not share.
+        own = family.model_type == "qwen2_5_vl"
+        self._whole = own and family.whole_blocks(config) >= set(range(config.depth))
+        self.levels = family.levels(config)
         self._rope: dict[Grid, tuple[Tensor, Tensor]] = {}
 
     def embed(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:

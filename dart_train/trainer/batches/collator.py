@@ -25,6 +25,8 @@ from torch import Tensor
 from dart_agent.engines.embedded.qwen_runner import rope_positions
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_train.trainer.attention.kernels import Layout
+from dart_train.trainer.attention.segments import Segment
 from dart_train.trainer.batches.image_cache import ImageCache, ImagePatches
 from dart_train.trainer.batches.samples import Chain, Row, Sample, bad_logprobs, rows
 
@@ -52,11 +54,13 @@ class Problem:
 class MicroBatch:
     """Tensors of one forward pass: B rows of L tokens, S samples with responses of up to T tokens, M in all.
 
+    Packed rows are one row of these tensors.
+
     Attributes:
         input_ids: (B, L).
         mm_token_type_ids: (B, L), 1 on image pads, else 0.
         position_ids: (3, B, L) rotary positions in time, height and width.
-        attention_mask: (B, L) of 0 and 1, or (B, 1, L, L) boolean where rows have branches.
+        layout: which tokens see which.
         image_hashes: the images to be run through the vision tower.
         image_order: (occurrences,) which of them belongs to each run of pads, row by row; None without images.
         predict_index: (M,) position in the flattened (B * L) hidden states that predicts each response token.
@@ -71,12 +75,13 @@ class MicroBatch:
         supervised: (S,) True on demonstrations: the loss is their cross-entropy, whatever their advantage.
         sample_index: (S,) place of each sample in the list that was collated.
         patches: makes the images' tensors.
+        rows: that it was made of; packed ones lie in the one row of its tensors.
     """
 
     input_ids: Tensor
     mm_token_type_ids: Tensor
     position_ids: Tensor
-    attention_mask: Tensor
+    layout: Layout
     image_hashes: tuple[str, ...]
     image_order: Tensor | None
     predict_index: Tensor
@@ -91,6 +96,7 @@ class MicroBatch:
     supervised: Tensor
     sample_index: Tensor
     patches: ImagePatches
+    rows: int
 
     @property
     def num_tokens(self) -> int:
@@ -142,7 +148,8 @@ class Collator:
         merge_prefixes: whether steps that extend one another become one row.
         distinct_images: whether an image that occurs several times in a micro-batch runs through the tower once.
         max_length: positions of the model; longer steps are refused. None for no limit.
-        padding_side: where rows are filled up. It changes no result; "right" needs no mask of its own.
+        padding_side: where rows are filled up. It changes no result.
+        pack_rows: whether the rows of a micro-batch are laid one after the other instead of being filled up.
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class Collator:
         distinct_images: bool = True,
         max_length: int | None = None,
         padding_side: Literal["right", "left"] = "right",
+        pack_rows: bool = False,
     ) -> None:
         self._tokens = tokens
         self._patches = ImagePatches(vision, images)
@@ -164,6 +172,7 @@ class Collator:
         self._distinct_images = distinct_images
         self._max_length = max_length
         self._left = padding_side == "left"
+        self._pack = pack_rows
         self._suppressed = frozenset(tokens.suppressed_ids)
 
     def problem(self, sample: Sample) -> Problem | None:
@@ -216,7 +225,7 @@ class Collator:
             if problem := self.problem(sample):
                 raise ValueError(problem.text)
         found = rows(samples, max_tokens, merge=self._merge_prefixes, share=self._share_prompts)
-        return [self._tensors(part, samples) for part in _cut(found, max_tokens)]
+        return [self._tensors(part, samples) for part in _cut(found, max_tokens, packed=self._pack)]
 
     def __call__(self, samples: Sequence[Sample]) -> MicroBatch:
         """All samples as one micro-batch."""
@@ -225,19 +234,23 @@ class Collator:
 
     def _tensors(self, batch: list[Row], samples: Sequence[Sample]) -> MicroBatch:
         count, length = len(batch), max(row.length for row in batch)
+        if self._pack:
+            count, length = 1, sum(row.length for row in batch)
         ids = np.full((count, length), self._tokens.pad_id, np.int64)
         positions = np.zeros((3, count, length), np.int64)
-        branches = np.full((count, length), -1, np.int64)  # 0 the shared prompt, 1... its chains, -1 padding
+        segments: list[Segment] = []
         predict: list[NDArray[np.int64]] = []
         hashes: list[str] = []
+        begin = 0  # in the flattened micro-batch
         for number, row in enumerate(batch):
-            shift = length - row.length if self._left else 0
-            part = slice(shift, shift + row.length)
-            places, images = self._fill(
-                row, samples, ids[number, part], positions[:, number, part], branches[number, part]
-            )
-            predict += [place + number * length + shift for place in places]
+            if not self._pack:
+                begin = number * length + (length - row.length if self._left else 0)
+            part = slice(begin, begin + row.length)
+            places, images = self._fill(row, samples, ids.reshape(-1)[part], positions.reshape(3, -1)[:, part])
+            segments += _segments(row, samples, begin)
+            predict += [place + begin for place in places]
             hashes += images
+            begin += row.length
         order = [index for row in batch for chain in row.chains for index in chain.samples]
         distinct = tuple(dict.fromkeys(hashes)) if self._distinct_images else tuple(hashes)
         which = [distinct.index(name) for name in hashes] if self._distinct_images else list(range(len(hashes)))
@@ -245,7 +258,8 @@ class Collator:
             input_ids=torch.from_numpy(ids),
             mm_token_type_ids=torch.from_numpy((ids == self._tokens.image_pad_id).astype(np.int64)),
             position_ids=torch.from_numpy(positions),
-            attention_mask=torch.from_numpy(_attention(branches, left=self._left)),
+            layout=Layout(segments, ids.size),
+            rows=len(batch),
             image_hashes=distinct,
             image_order=torch.tensor(which) if which else None,
             predict_index=torch.from_numpy(np.concatenate(predict)),
@@ -260,20 +274,17 @@ class Collator:
         samples: Sequence[Sample],
         ids: NDArray[np.int64],
         positions: NDArray[np.int64],
-        branches: NDArray[np.int64],
     ) -> tuple[list[NDArray[np.int64]], list[str]]:
         """Write one row into its slices; returns where the tokens of each response are predicted, and its images."""
         first = samples[row.chains[0].samples[0]]
         shared, start = len(first.prompt_ids), len(first.prompt_ids)
         predict: list[NDArray[np.int64]] = []
         hashes = list(first.image_hashes)
-        branches[:shared] = 0
-        for branch, chain in enumerate(row.chains, 1):
+        for chain in row.chains:
             sequence, places = self._sequence(chain, samples)
             end = start + len(sequence) - shared
             ids[:shared], ids[start:end] = sequence[:shared], sequence[shared:]
             positions[:, :shared], positions[:, start:end] = places[:, :shared], places[:, shared:]
-            branches[start:end] = branch
             for index in chain.samples:
                 prompt, response = len(samples[index].prompt_ids), len(samples[index].response_ids)
                 place = np.arange(prompt - 1, prompt - 1 + response)
@@ -291,13 +302,14 @@ class Collator:
         return sequence, rope_positions(sequence, grids, self._tokens.image_pad_id, merge)
 
 
-def _cut(found: Sequence[Row], max_tokens: int) -> Iterator[list[Row]]:
-    """Rows in parts of at most `max_tokens` with padding, the longest first; short rows do not join far longer ones."""
+def _cut(found: Sequence[Row], max_tokens: int, *, packed: bool) -> Iterator[list[Row]]:
+    """Rows in parts of at most `max_tokens`, the longest first; where they are filled up, similar ones together."""
     part: list[Row] = []
     for row in sorted(found, key=lambda row: -row.length):
         longest = part[0].length if part else row.length
         padding = longest - row.length
-        if part and ((len(part) + 1) * longest > max_tokens or padding > max(PADDING, longest // 4)):
+        full = sum(other.length for other in part) + row.length if packed else (len(part) + 1) * longest
+        if part and (full > max_tokens or (not packed and padding > max(PADDING, longest // 4))):
             yield part
             part = []
         part.append(row)
@@ -334,19 +346,18 @@ def count_problems(problems: Sequence[Problem]) -> dict[str, float]:
     return {f"dropped/{reason}": float(found[reason]) for reason in PROBLEMS}
 
 
-def _attention(branches: NDArray[np.int64], *, left: bool) -> NDArray[np.generic]:
-    """The attention mask: of rows without branches (B, L), else (B, 1, L, L).
-
-    A token sees what lies before it in its prompt and in its own branch; padding sees itself, so that no row of the
-    softmax is empty (with padding on the left it would be, so that always takes the large mask).
-    """
-    if branches.max(initial=0) <= 1 and not (left and (branches < 0).any()):
-        return (branches >= 0).astype(np.int64)
-    length = branches.shape[1]
-    same = branches[:, :, None] == branches[:, None, :]
-    prompt = (branches[:, None, :] == 0) & (branches[:, :, None] >= 0)
-    allowed = (same | prompt) & np.tril(np.ones((length, length), bool))
-    return (allowed & (branches[:, None, :] >= 0) | np.eye(length, dtype=bool))[:, None]
+def _segments(row: Row, samples: Sequence[Sample], begin: int) -> list[Segment]:
+    """Who sees whom in a row that begins at a place: a row of one chain is one segment."""
+    if len(row.chains) == 1:
+        return [Segment(begin, begin + row.length)]
+    shared = begin + len(samples[row.chains[0].samples[0]].prompt_ids)
+    found, start = [Segment(begin, shared)], shared
+    for chain in row.chains:
+        stop = start + samples[chain.samples[-1]].length - (shared - begin)
+        if stop > start:  # a response of one token is predicted by the prompt and is no input
+            found.append(Segment(start, stop, begin, shared))
+        start = stop
+    return found
 
 
 def _response_tensors(samples: Sequence[Sample]) -> dict[str, Tensor]:

@@ -227,7 +227,7 @@ def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
     counted = [micro for micro in batches if not micro.fills_up]
     numbers = {
         "batch/micro_batches": float(len(counted)),
-        "batch/rows": float(sum(len(micro.input_ids) for micro in counted)),
+        "batch/rows": float(sum(micro.rows for micro in counted)),
         "batch/input_tokens": float(sum(micro.input_ids.numel() for micro in counted)),
     }
     found = ranks.gather(numbers)

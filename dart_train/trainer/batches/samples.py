@@ -12,7 +12,6 @@ Invariants:
     - Two beginnings are equal when all their ids and all hashes of their images are: pads of different images have
       the same ids, so ids alone would merge what differs.
     - A row is never longer than `max_tokens`, unless a single sample is; a chain is as long as its longest sample.
-    - A row with branches is never longer than `BRANCHED_TOKENS`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dart_agent.episodes.trajectory import Step
-
-BRANCHED_TOKENS = 8192
-"""Longest row with branches: its mask takes the square of this in bytes, and attention runs through all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +133,6 @@ def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
 def rows(samples: Sequence[Sample], max_tokens: int, *, merge: bool = True, share: bool = True) -> list[Row]:
     """Chains in rows.
 
-    Branches need a mask of L x L, and attention then costs the square of all of them together, so a chain joins others
-    only where at least as much is shared as added; a single response always does.
-
     Args:
         samples: any.
         max_tokens: of a row.
@@ -151,15 +144,14 @@ def rows(samples: Sequence[Sample], max_tokens: int, *, merge: bool = True, shar
     for chain in chains(samples, merge=merge):
         first, last = samples[chain.samples[0]], samples[chain.samples[-1]]
         shared, added = len(first.prompt_ids), last.length - len(first.prompt_ids)
-        sharing = share and (len(chain.samples) == 1 or added <= shared)
         key = (first.prompt_ids, first.image_hashes)
-        row = open_rows.get(key) if sharing else None
-        if row is not None and row.length + added <= min(max_tokens, BRANCHED_TOKENS):
+        row = open_rows.get(key) if share else None
+        if row is not None and row.length + added <= max_tokens:
             row.chains.append(chain)
             row.length += added
         else:
             row = Row([chain], shared + added)
             done.append(row)
-            if sharing:
+            if share:
                 open_rows[key] = row
     return done

@@ -15,6 +15,7 @@ from annotated_types import Interval
 
 from dart_gym.core.errors import PluginError
 from dart_gym.utils.plugins import Registry
+from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.losses.advantages import ADVANTAGES, Advantage
 from dart_train.trainer.losses.surrogates import LOSSES, Loss
 
@@ -150,8 +151,15 @@ class GRPOSettings:
     )
     share_prompts: bool = setting(
         True,
-        "Run equal prompts once, with their responses as branches. Exact; switch it off for attention kernels that "
-        "take no mask (FlashAttention).",
+        "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel.",
+    )
+    attention: KernelName = setting(
+        "sdpa",
+        "Kernel of attention: 'sdpa' (any device), 'flash_attention_2' and 'flash_attention_3' (GPU, half precision, "
+        "with their packages), 'flex_attention' (GPU).",
+    )
+    pack_rows: bool = setting(
+        True, "Lay the rows of a micro-batch one after the other instead of filling up the shorter ones. Exact."
     )
     merge_prefixes: bool = setting(
         True, "Run steps whose prompts extend one another as one row with several trained spans. Exact."

@@ -12,10 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from dart_agent.models.families.family_table import family_of
 from dart_train.core.train_errors import TrainingError
-
-LANGUAGE_LAYERS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-"""Linear layers of the language model in Qwen2.5-VL: the vision tower stays as it is."""
 
 
 def is_adapted(model: Any) -> bool:
@@ -63,7 +61,7 @@ def add_adapter(model: Any, lora: LoraSettings) -> Any:
         raise TrainingError("use_peft needs the package peft: pip install 'dart-gui[train]'") from None
     from transformers import set_seed  # here: it takes seconds, and who only reads checkpoints has no need of it
 
-    targets: Any = lora.target_modules or LANGUAGE_LAYERS
+    targets: Any = lora.target_modules or family_of(model.config).adapted_layers
     if isinstance(targets, list) and len(targets) == 1:
         targets = targets[0]
     config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)

@@ -9,12 +9,54 @@ from typing import Any
 import torch
 from transformers import AutoModelForImageTextToText
 
+from dart_agent.models.families.family_table import family_in, model_config
+from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.core.errors import ConfigurationError
+from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, base_model, is_adapted
 
 
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Load the model of a directory for training: PyTorch's attention, no dropout changes, no cache."""
-    return AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
+    """Load the model of a directory for training: our attention, no dropout changes, no cache.
+
+    Args:
+        model_dir: Hugging Face directory of a model of a known family.
+        dtype: of the weights.
+
+    Raises:
+        ConfigurationError: its family is not known, its tokenizer has more tokens than it has weights for, or its
+            attention slides; nothing was loaded.
+    """
+    check_model(model_dir)
+    model = AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
+    take_over(model)
+    return model
+
+
+def check_model(model_dir: str | Path) -> None:
+    """Refuse a model that would be trained wrongly, by the small files of its directory.
+
+    Args:
+        model_dir: Hugging Face directory of a model.
+
+    Raises:
+        ConfigurationError: see `load_model`.
+    """
+    family_in(model_dir)
+    text = model_config(model_dir).get("text_config") or model_config(model_dir)
+    if text.get("use_sliding_window") and text.get("sliding_window"):
+        raise ConfigurationError(
+            f"{model_dir}: models with sliding-window attention are not trained: set use_sliding_window to false in "
+            "its config.json if it was trained without"
+        )
+    if not (Path(model_dir) / "tokenizer.json").is_file():  # a state that training resumes from: weights alone
+        return
+    tokens, rows = ModelTokens.load(model_dir).highest_id + 1, text.get("vocab_size")
+    if rows is not None and tokens > rows:
+        raise ConfigurationError(
+            f"{model_dir}: the tokenizer has ids up to {tokens - 1}, the model has weights for {rows}: resize its "
+            "embeddings, or take the tokenizer that belongs to it"
+        )
 
 
 def trainable(model: Any, *, freeze_vision: bool, lora: LoraSettings | None) -> Any:

@@ -14,9 +14,10 @@ import pytest
 
 from dart_agent.engines.base.engine import Prompt
 from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.models.tiny_model import FAMILIES, TinyModelConfig, write_processing
+from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from tests.helpers.vllm_server import PROGRAM
 
@@ -81,7 +82,7 @@ def test_prompts_equal_the_processors(tmp_path):
     argv = [str(PROGRAM.with_name("python")), "-c", THEIRS, *(str(case[0]) for case in cases)]
     done = subprocess.run(argv, capture_output=True, text=True, env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == [FAMILIES[family][1] for family in FAMILIES for _ in range(2)]
+    assert done.stdout.split() == [FAMILIES[family].processor_class for family in FAMILIES for _ in range(2)]
     for directory, tokens, vision, prompts in cases:
         for index, prompt in enumerate(prompts):
             theirs = np.load(directory / f"{index}.npz")

@@ -13,9 +13,10 @@ from plain_forward import make_prompt, plain_distributions, plain_logprobs, scre
 from dart_agent.engines.base.engine import EngineError, Prompt
 from dart_agent.engines.embedded.qwen_runner import QwenRunner, rope_positions
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.models.tiny_model import FAMILIES, TinyModelConfig, build_tiny_model
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.train

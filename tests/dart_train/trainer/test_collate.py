@@ -55,7 +55,8 @@ def test_micro_batches_keep_to_the_budget_and_lose_nothing(collator, samples):
 def test_rows_without_branches_need_no_square_mask(tokens, vision, screens, samples):
     plain = Collator(tokens, vision, ImageCache(screens.__getitem__), share_prompts=False)
     batch = plain(samples)
-    assert batch.attention_mask.shape == batch.input_ids.shape == (10, batch.input_ids.shape[1])
+    assert batch.input_ids.shape[0] == len(batch.layout.segments) == 10
+    assert all(segment.seen == 0 for segment in batch.layout.segments)  # a kernel's causal pass, without a mask
 
 
 def test_positions_are_those_of_the_model(collator, samples, model_dir, tokens):
@@ -69,7 +70,7 @@ def test_positions_are_those_of_the_model(collator, samples, model_dir, tokens):
             batch.input_ids,
             mm_token_type_ids=batch.mm_token_type_ids,
             image_grid_thw=batch.image_grid_thw,
-            attention_mask=batch.attention_mask,
+            attention_mask=torch.ones_like(batch.input_ids),
         )
         assert torch.equal(batch.position_ids, expected)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.train.made_up_steps import Window, record_steps
 from dart_agent.episodes.screenshots import image_hash
 from dart_train.trainer import losses
+from dart_train.trainer.attention import kernels
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample, equal_counts
 from dart_train.trainer.batches.samples import chains, rows
 from dart_train.trainer.grpo_trainer import load_model
@@ -133,10 +134,13 @@ def test_merged_rows_equal_separate_rows(model, trajectory, collators, tokens, c
         {"share_prompts": False},
         {"merge_prefixes": False},
         {"distinct_images": False},
+        {"pack_rows": True},
+        {"pack_rows": True, "share_prompts": False, "merge_prefixes": False},
     ],
     ids=str,
 )
-def test_layout_changes_nothing(model, trajectory, collators, tokens, options):
+def test_layout_changes_nothing(model, trajectory, collators, tokens, options, monkeypatch):
+    monkeypatch.setattr(kernels, "STRIP", 7)  # so that branches take several strips
     samples = [sample for number in range(4) for sample in trajectory(3 + 2 * number, number=number)]
     plain = collators(share_prompts=False, merge_prefixes=False).micro_batches(samples, 1 << 20)
     expected = evaluate(model, plain, samples, tokens.suppressed_ids)
@@ -285,8 +289,12 @@ def test_steps_of_different_trajectories_are_not_merged(trajectory):
     assert len(chains(samples)) == 2
 
 
-def test_chains_that_add_more_than_they_share_have_rows_of_their_own(trajectory):
+def test_chains_share_a_row_however_much_they_add(trajectory):
+    """A branch costs what it adds: it sees its prompt and itself, and no mask of the whole row is made."""
     samples = [sample for number in range(4) for sample in trajectory(4, number=number)]
-    assert [len(row.chains) for row in rows(samples, 1 << 20)] == [1] * 4
+    (row,) = rows(samples, 1 << 20)
+    assert len(row.chains) == 4
+    apart = rows(samples, 1 << 20, share=False)
+    assert row.length == sum(each.length for each in apart) - 3 * len(samples[0].prompt_ids)
     starts = [trajectory(1, number=number)[0] for number in range(4)]
     assert [len(row.chains) for row in rows(starts, 1 << 20)] == [4]

@@ -1,0 +1,1 @@
+"""What each family of models needs: one file a family, and the table of them (`family_table`). No torch."""

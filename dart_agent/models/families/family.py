@@ -1,0 +1,83 @@
+"""What a family of models needs beside what all of them have in common.
+
+In common, and therefore nowhere here: Qwen's chat layout and special tokens, an image processor that `VisionSpec`
+reads, three-dimensional rotary positions, a tower `model.visual`, text layers `model.language_model.layers`, a head
+`lm_head`.
+
+A new family is one file beside this one and its line in `family_table`. The tests of every family (engine, forward
+pass, feature cache, fingerprints, `dart-train bench parity`) read the table, so they hold it as soon as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+LANGUAGE_LAYERS = r".*language_model\..*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+"""Linear layers of a language model with attention in every layer, by their names in the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """Sizes of a tiny model, in no family's words.
+
+    Attributes:
+        hidden_size: width of the text model.
+        layers: depth of the text model.
+        heads: attention heads of both parts.
+        vision_hidden_size: width of the vision tower.
+        vision_layers: depth of the tower.
+        vision_intermediate_size: width of the tower's feed-forward part.
+        window: patches a side of the tower's attention windows; 0 where every block attends to whole images.
+    """
+
+    hidden_size: int
+    layers: int
+    heads: int
+    vision_hidden_size: int
+    vision_layers: int
+    vision_intermediate_size: int
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family of models.
+
+    Attributes:
+        model_type: of its `config.json`.
+        classes: prefix of its classes in transformers.
+        patch_size: side of a patch of the published models, in pixels.
+        tiny_text: what the text part of a tiny model's configuration has that others' do not.
+        tiny_vision: the tower of a tiny model in the words of the family's configuration, but for depth, heads and
+            the sizes of patches, which all spell the same.
+        deepstack: whether features of deeper blocks of the tower are added to the images' places after the first text
+            layers: engine and trainer carry as many levels of features as the tower gives.
+        whole_blocks: blocks of the tower that attend to whole images, given its configuration; the others attend to
+            windows.
+        adapted_layers: regular expression of the layers that get a LoRA adapter unless others are named.
+    """
+
+    model_type: str
+    classes: str
+    patch_size: int
+    tiny_text: Callable[[TinyShape], dict[str, Any]]
+    tiny_vision: Callable[[TinyShape], dict[str, Any]]
+    deepstack: bool = False
+    whole_blocks: Callable[[Any], frozenset[int]] = lambda vision_config: frozenset(range(vision_config.depth))
+    adapted_layers: str = LANGUAGE_LAYERS
+
+    def levels(self, vision_config: Any) -> int:
+        """How many vectors the tower gives for each token of an image: its embedding, and those of deeper blocks."""
+        return 1 + (len(vision_config.deepstack_visual_indexes) if self.deepstack else 0)
+
+    @property
+    def model_class(self) -> str:
+        """Name of the class in transformers that holds tower, text model and head."""
+        return f"{self.classes}ForConditionalGeneration"
+
+    @property
+    def processor_class(self) -> str:
+        """Name of the processor's class in transformers."""
+        return f"{self.classes}Processor"

@@ -1,0 +1,192 @@
+"""Every family is trained exactly: log-probabilities and gradients are those of the model's own forward pass."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks.train.made_up_steps import Window, record_steps
+from dart_agent.episodes.screenshots import image_hash
+from dart_agent.models.families.family_table import FAMILIES, family_in
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+from dart_gym.core.errors import ConfigurationError
+from dart_train.trainer.attention.model_attention import as_published
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
+from dart_train.trainer.image_features import ImageFeatures
+from dart_train.trainer.policy_logprobs import response_logprobs, token_logprobs, tower_features
+from dart_train.trainer.weights.model_loading import load_model
+
+pytestmark = pytest.mark.train
+
+
+class Family:
+    """A tiny model of a family with what its training needs."""
+
+    def __init__(self, name: str, directory: Path, **values: Any) -> None:
+        config = TinyModelConfig(
+            family=name, hidden_size=32, layers=3, intermediate_size=64, vision_hidden_size=32, vision_layers=2,
+            vision_intermediate_size=64, temporal_patch_size=2, window=2, matrix_std=0.15, edge_std=0.3, **values,
+        )  # fmt: skip
+        self.dir = build_tiny_model(directory, seed=3, config=config)
+        self.model = load_model(self.dir).eval()
+        self.tokens, self.vision = ModelTokens.load(self.dir), VisionSpec.from_dir(self.dir)
+        rng = np.random.default_rng(1)
+        sizes = [(140, 84), (84, 84), (112, 196), (84, 112), (56, 140), (84, 84)]
+        images = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+        self.screens = {image_hash(image): image for image in images}
+
+    def collator(self, **options: Any) -> Collator:
+        return Collator(self.tokens, self.vision, ImageCache(self.screens.__getitem__), **options)
+
+    def samples(self) -> list[Sample]:
+        """The steps of two trajectories that begin alike: rows with several spans, branches, and a sliding window."""
+        hashes = list(self.screens)
+        pads = [self.vision.num_tokens(self.screens[name]) for name in hashes]
+        found: list[Sample] = []
+        for number in range(2):
+            texts = [f"Action: click(start_box='({step},{number + 7})')" for step in range(len(hashes))]
+            responses = [self.tokens.response(text) for text in texts]
+            steps = record_steps(self.tokens, "Click on the tab", hashes, pads, responses, Window(4))
+            found += [Sample.from_step(step, trajectory=number) for step in steps]
+        return found
+
+    def own(self, sample: Sample) -> Tensor:
+        """Log-probabilities by the model's own forward pass over the plain sequence, with gradient."""
+        ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]])
+        images = [self.screens[name] for name in sample.image_hashes]
+        with as_published(self.model):
+            logits = self.model(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                mm_token_type_ids=torch.from_numpy(self.tokens.mm_token_type_ids(ids.numpy())),
+                pixel_values=torch.from_numpy(np.concatenate([self.vision.patchify(image) for image in images])),
+                image_grid_thw=torch.tensor([self.vision.grid(image) for image in images]),
+            ).logits[0]
+        count = len(sample.response_ids)
+        return token_logprobs(logits[-count - 1 : -1], ids[0, -count:], self.tokens.suppressed_ids)[0]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory) -> Family:
+    return Family(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    found = {name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    norm = float(torch.nn.utils.get_total_norm(list(expected.values())))
+    assert norm > 1e-2
+    for name, gradient in expected.items():
+        assert float((found[name] - gradient).abs().max()) <= 2e-6 * max(norm, 1.0), name
+
+
+LAYOUTS = {
+    "separate": {"share_prompts": False, "merge_prefixes": False},
+    "merged": {},
+    "packed": {"pack_rows": True},
+}
+
+
+def test_logprobs_and_gradients_are_the_models_own(family):
+    """Two images and more in a prompt, every layout, through the cache of features and without it."""
+    samples, model = family.samples(), family.model
+    own = [family.own(sample) for sample in samples]
+    torch.cat(own).sum().backward()
+    expected = gradients(model)
+    assert any("deepstack" in name for name in expected) == FAMILIES[family.model.config.model_type].deepstack
+    for options in LAYOUTS.values():
+        for cached in (False, True):
+            features = ImageFeatures(partial(tower_features, model), trainable=True) if cached else None
+            for batch in family.collator(**options).micro_batches(samples, 1200):
+                logprobs, _ = response_logprobs(model, batch, family.tokens.suppressed_ids, features=features)
+                for row, place in enumerate(batch.sample_index.tolist()):
+                    torch.testing.assert_close(logprobs[row][batch.mask[row]], own[place], atol=1e-5, rtol=0)
+                logprobs.sum().backward()
+            if features is not None:
+                features.backward()
+            assert_close(gradients(model), expected)
+
+
+def test_images_reach_their_places(family):
+    """Two images of one size swapped: the ids are the same, the log-probabilities are not."""
+    samples = family.samples()
+    same = [name for name, image in family.screens.items() if image.shape == (84, 84, 3)]
+    other = {same[0]: same[1], same[1]: same[0]}
+    sample = samples[1]
+    swapped = replace(sample, image_hashes=tuple(other.get(name, name) for name in sample.image_hashes))
+    assert swapped.image_hashes != sample.image_hashes
+    with torch.no_grad():
+        first, second = (
+            response_logprobs(family.model, family.collator()([one]), family.tokens.suppressed_ids)[0]
+            for one in (sample, swapped)
+        )
+    assert (first - second).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_tied_head_and_a_vocabulary_larger_than_the_tokenizers(name, tmp_path):
+    family = Family(name, tmp_path, tied=True)
+    family.model.resize_token_embeddings(family.tokens.vocab_size + 37)
+    assert family.model.lm_head.weight is family.model.get_input_embeddings().weight
+    sample = family.samples()[2]
+    with torch.no_grad():
+        found, _ = response_logprobs(family.model, family.collator()([sample]), family.tokens.suppressed_ids)
+        torch.testing.assert_close(found[0], family.own(sample), atol=1e-5, rtol=0)
+
+
+def test_head_is_in_float32_under_autocast_and_for_half_weights(family):
+    """bfloat16 logits are up to 0.06 nats off: what is rounded is the hidden state alone."""
+    sample = family.samples()[3]
+    batch, seen = family.collator()([sample]), []
+    hook = family.model.model.language_model.register_forward_hook(
+        lambda module, args, out: seen.append(out[0].detach())
+    )
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = response_logprobs(family.model, batch, family.tokens.suppressed_ids)
+    hook.remove()
+    hidden = seen[0].flatten(0, 1)[batch.predict_index].double()
+    logits = hidden @ family.model.lm_head.weight.double().T
+    exact, _ = token_logprobs(logits, batch.response_ids, family.tokens.suppressed_ids)
+    assert (found[0] - exact.float()).abs().max() < 1e-4
+
+
+def _changed(model_dir: Path, target: Path, **values: Any) -> Path:
+    target.mkdir()
+    for file in model_dir.iterdir():
+        if file.suffix != ".safetensors":  # nothing is loaded, so nothing need be there
+            (target / file.name).write_bytes(file.read_bytes())
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | values))
+    return target
+
+
+def test_an_unknown_family_is_refused_by_name_before_anything_is_loaded(model_dir, tmp_path):
+    other = _changed(model_dir, tmp_path / "other", model_type="qwen9_vl")
+    for ask in (family_in, load_model):
+        with pytest.raises(ConfigurationError, match="is a qwen9_vl model.*Known are qwen2_vl, qwen2_5_vl, qwen3_vl"):
+            ask(other)
+
+
+def test_models_that_would_be_trained_wrongly_are_refused(model_dir, tmp_path):
+    text = json.loads((model_dir / "config.json").read_text())["text_config"]
+    small = _changed(model_dir, tmp_path / "small", text_config=text | {"vocab_size": 9})
+    with pytest.raises(ConfigurationError, match="the model has weights for 9"):
+        load_model(small)
+    sliding = text | {"use_sliding_window": True, "sliding_window": 64}
+    with pytest.raises(ConfigurationError, match="sliding-window attention are not trained"):
+        load_model(_changed(model_dir, tmp_path / "sliding", text_config=sliding))
