@@ -69,7 +69,7 @@ class ImageFeatures:
         return sum(map(_size, self._kept.values())) + sum(map(_size, self._gradients.values()))
 
     def of(self, batch: MicroBatch) -> list[Tensor]:
-        """(tokens, levels, hidden) float32 of each image of a micro-batch; gradients that they get are gathered here."""
+        """(tokens, levels, hidden) float32 of each image of a micro-batch; their gradients are gathered here."""
         wanted = dict.fromkeys(batch.image_hashes)
         lends = self._trainable and torch.is_grad_enabled()
         missing = [name for name in wanted if name not in self._kept]
