@@ -11,7 +11,7 @@ DESKTOPS: Registry[Callable[[DesktopSpec], Desktop]] = Registry(
     "kind of desktop",
     "dart_gui.desktops",
     {
-        "xvfb": "dart_gym.desktops.xvfb.xvfb_desktop:XvfbDesktop",
+        "xvfb": "dart_gym.desktops.keeper.kept_desktop:KeptDesktop",
         "fake": "dart_gym.desktops.fake_desktop:FakeDesktop",
         "osworld": "dart_gym.desktops.osworld_vm.osworld_desktop:OSWorldDesktop",
     },

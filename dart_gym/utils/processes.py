@@ -20,7 +20,7 @@ HOPELESS_STATUS = 78
 STOPPED_STATUS = 128 + signal.SIGTERM
 """Exit status of a supervised process that was told to stop before its work was done."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -97,3 +97,8 @@ def follow_parent(parent: int | None = None, signum: signal.Signals = signal.SIG
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
     if parent is not None and os.getppid() != parent:
         raise SystemExit(0)
+
+
+def set_process_name(name: bytes) -> None:
+    """Have `ps` and `top` show this process under a name of at most 15 bytes."""
+    _libc.prctl(_PR_SET_NAME, name)

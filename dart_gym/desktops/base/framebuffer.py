@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.base.desktop import DesktopSpec
 
 _WORDS = struct.Struct(">25I")
 _COLOR_BYTES = 12
@@ -37,39 +40,42 @@ class Cursor:
 
 
 class Framebuffer:
-    """A mapped screen.
+    """A mapped screen. Who looks at it ends by SIGBUS when a program of the desktop has truncated the file.
 
     Args:
         path: the file `Xvfb_screen0`.
-        margin: how many of its last rows are no part of the screen.
+        spec: size and margin of the screen.
+
+    Raises:
+        DesktopError: the file is not that of such a screen.
 
     Attributes:
         width: pixels.
         height: pixels, without the margin.
     """
 
-    def __init__(self, path: Path, margin: int = 0) -> None:
-        with open(path, "rb") as file:
+    def __init__(self, path: Path, spec: DesktopSpec) -> None:
+        with open(path, "rb", opener=_open_regular) as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         words = _WORDS.unpack_from(self._map)
         header_size, self.width, rows = words[0], words[4], words[5]
-        self.height = rows - margin
+        self.height = spec.height
         byte_order, bits_per_pixel, bytes_per_line, colors = words[7], words[11], words[12], words[19]
         if bits_per_pixel != 32 or byte_order != 0:
             raise DesktopError(f"{path}: pixels of {bits_per_pixel} bits in order {byte_order}, not 32 in order 0")
+        if (self.width, rows) != (spec.width, spec.drawn_height):
+            raise DesktopError(f"{path}: {self.width}x{rows} pixels, not {spec.width}x{spec.drawn_height}")
         pixels = np.frombuffer(self._map, np.uint8, bytes_per_line * rows, header_size + colors * _COLOR_BYTES)
         lines = pixels.reshape(rows, bytes_per_line)
         shown = lines[:, : self.width * 4].reshape(rows, self.width, 4)
         self._rows, self._pixels, self._margin = lines[: self.height], shown[: self.height], shown[self.height :]
 
-    def rgb(self, cursor: Cursor | None = None) -> NDArray[np.uint8]:
-        """A fresh (H, W, 3) uint8 RGB copy of the screen, with the cursor drawn in."""
-        frame = np.empty((self.height, self.width, 3), np.uint8)
+    def draw(self, frame: NDArray[np.uint8], cursor: Cursor | None = None) -> None:
+        """Draw the screen into an (H, W, 3) uint8 RGB frame, and the cursor on top."""
         for channel in range(3):  # one strided copy per channel: twice as fast as reversing the axis
             frame[:, :, channel] = self._pixels[:, :, 2 - channel]
         if cursor is not None:
             draw_cursor(frame, cursor)
-        return frame
 
     def margin(self) -> NDArray[np.uint8]:
         """A (margin, W, 3) uint8 RGB copy of the rows below the screen."""
@@ -86,6 +92,15 @@ class Framebuffer:
         with contextlib.suppress(BufferError):  # a frame is just being read in a thread: it ends with that
             self._map.close()
         del self._map
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file that is one, and no link, pipe or device in its place."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise DesktopError(f"{path} is no regular file")
+    return fd
 
 
 def draw_cursor(frame: NDArray[np.uint8], cursor: Cursor) -> None:

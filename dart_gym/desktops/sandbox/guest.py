@@ -16,10 +16,14 @@ Invariants:
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import select
+import selectors
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -142,19 +146,35 @@ class Guest:
         except OSError as error:  # as a shell reports it
             return {"returncode": 127, "stdout": 0}, str(error).encode()
         threading.Thread(target=_kill_when_closed, args=(connection, process), daemon=True).start()
-        stdout, stderr = process.communicate(body)
-        return {"returncode": process.returncode, "stdout": len(stdout)}, stdout + stderr
+        outputs = Outputs(process, request["limit"])
+        outputs.take(body)
+        if outputs.left < 0:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return {"error": "Failure", "message": f"the program wrote more than {request['limit']} bytes"}, b""
+        stdout, stderr = outputs.taken
+        return {"returncode": process.wait(), "stdout": len(stdout)}, bytes(stdout + stderr)
 
     def do_read(self, connection, request, body, fds):
-        """Send a file."""
-        with open(self._path(request["path"]), "rb") as file:
-            return {}, file.read()
+        """Send a regular file, unless it is too large or nobody waits for it any more."""
+        path, limit = self._path(request["path"]), request["limit"]
+        with open(path, "rb", opener=_open_regular) as file:
+            too_large = os.fstat(file.fileno()).st_size > limit
+            content = bytearray()
+            while not too_large and (chunk := file.read(CHUNK)):  # in /proc and where it grows, its size says nothing
+                content += chunk
+                too_large = len(content) > limit
+                if _has_closed(connection):
+                    return {}, b""
+        if too_large:
+            raise OSError(errno.EFBIG, f"the file is larger than {limit} bytes, and is not read", path)
+        return {}, bytes(content)
 
     def do_write(self, connection, request, body, fds):
-        """Create or replace a file."""
+        """Create or replace a file, or go on with it."""
         path = self._path(request["path"])
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "wb") as file:
+        with open(path, "ab" if request["append"] else "wb", opener=_open_regular) as file:
             file.write(body)
         return {}, b""
 
@@ -169,6 +189,61 @@ class Guest:
         listener = socket.socket(fileno=fds[0])
         threading.Thread(target=_relay, args=(listener, request["port"]), daemon=True).start()
         return {}, b""
+
+
+class Outputs:
+    """What a command writes, up to a limit.
+
+    Args:
+        process: its standard streams are pipes.
+        limit: how many bytes it may write, in all.
+    """
+
+    def __init__(self, process, limit):
+        self.process, self.left = process, limit
+        self.taken = bytearray(), bytearray()
+
+    def take(self, body):
+        """Give the command its input and take what it writes, until it has ended or written too much."""
+        pipes = {self.process.stdout: self.taken[0], self.process.stderr: self.taken[1]}
+        threading.Thread(target=_feed, args=(self.process.stdin, body), daemon=True).start()
+        with selectors.DefaultSelector() as selector:
+            for pipe in pipes:
+                selector.register(pipe, selectors.EVENT_READ)
+            while pipes and self.left >= 0:
+                for key, _ in selector.select():
+                    chunk = os.read(key.fd, CHUNK)
+                    pipes[key.fileobj].extend(chunk)
+                    self.left -= len(chunk)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                        del pipes[key.fileobj]
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def _feed(pipe, body):
+    try:
+        with pipe:
+            pipe.write(body)
+    except OSError:
+        pass  # it does not read its input
+
+
+def _open_regular(path, flags):
+    """Open a file that is none of those that give for ever, or never: `opener` of `open`."""
+    fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        kind = IsADirectoryError if os.path.isdir(path) else OSError
+        raise kind(errno.EISDIR if kind is IsADirectoryError else errno.EINVAL, "it is no regular file", path)
+    return fd
+
+
+def _has_closed(connection):
+    """Whether the host waits for no answer any more."""
+    readable, _, _ = select.select([connection], [], [], 0)
+    return bool(readable)
 
 
 def _read_line(fd):

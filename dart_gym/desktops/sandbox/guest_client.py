@@ -13,6 +13,12 @@ from typing import Any
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import CommandResult
 
+MAX_FILE = 256 << 20
+"""Bytes of the largest file that is read from a desktop."""
+MAX_OUTPUT = 64 << 20
+"""Bytes that a program may write to be taken whole: standard output and error together."""
+_MAX_HEADER = 1 << 20
+_MAX_WORDS = 1 << 16  # bytes of an error
 _CHUNK = 1 << 16
 
 
@@ -39,7 +45,8 @@ class GuestClient:
     async def run(self, command: list[str], env: dict[str, str], stdin: bytes, timeout: float) -> CommandResult:
         """Run a program to its end; it is killed when it is late or when the caller is cancelled."""
         try:
-            reply, body = await self._request({"op": "run", "command": command, "env": env}, stdin, timeout=timeout)
+            header = {"op": "run", "command": command, "env": env, "limit": MAX_OUTPUT}
+            reply, body = await self._request(header, stdin, timeout=timeout, limit=MAX_OUTPUT)
         except DesktopTimeoutError:
             message = f"{command[0]!r} did not end within {timeout:g} s and was killed; give it a longer timeout"
             raise DesktopTimeoutError(message) from None
@@ -47,22 +54,42 @@ class GuestClient:
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file inside."""
-        return (await self._request({"op": "read", "path": path}))[1]
+        return (await self._request({"op": "read", "path": path, "limit": MAX_FILE}, limit=MAX_FILE))[1]
 
-    async def write_file(self, path: str, data: bytes) -> None:
-        """Create or replace a file inside."""
-        await self._request({"op": "write", "path": path}, data)
+    async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
+        """Create or replace a file inside, or go on with it."""
+        await self._request({"op": "write", "path": path, "append": append}, data)
 
     async def listen(self, listener: socket.socket, port: int) -> None:
         """Have the guest lead the clients of a listening socket to a port of its loopback."""
         await self._request({"op": "listen", "port": port}, fd=listener.fileno())
 
     async def _request(
-        self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0
+        self,
+        header: dict[str, Any],
+        body: bytes = b"",
+        *,
+        fd: int | None = None,
+        timeout: float = 60.0,
+        limit: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
+        """Send a request.
+
+        Args:
+            header: what is asked for.
+            body: bytes that belong to it.
+            fd: a descriptor that goes along.
+            timeout: seconds.
+            limit: how many bytes the answer may have, beside those of an error.
+
+        Raises:
+            DesktopError: the guest has gone, could not do it, or did not answer as one.
+            OSError: what the operation raised.
+        """
         try:
             async with asyncio.timeout(timeout):
-                reply, content = await self._exchange({**header, "body": len(body)}, body, fd)
+                exchange = self._exchange({**header, "body": len(body)}, body, fd, max(limit, _MAX_WORDS))
+                reply, content = await exchange
         except TimeoutError:
             raise DesktopTimeoutError(f"the desktop did not answer '{header['op']}' within {timeout:g} s") from None
         except (ConnectionError, FileNotFoundError) as error:
@@ -76,7 +103,9 @@ class GuestClient:
             raise DesktopError(f"the desktop could not do '{header['op']}': {reply['message']}")
         return reply, content
 
-    async def _exchange(self, header: dict[str, Any], body: bytes, fd: int | None) -> tuple[dict[str, Any], bytes]:
+    async def _exchange(
+        self, header: dict[str, Any], body: bytes, fd: int | None, limit: int
+    ) -> tuple[dict[str, Any], bytes]:
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.setblocking(False)
@@ -87,13 +116,15 @@ class GuestClient:
             else:
                 await loop.sock_sendall(connection, line + body)
             data = bytearray()
-            while (end := data.find(b"\n")) < 0:
+            while (end := data.find(b"\n", max(0, len(data) - _CHUNK))) < 0:
                 data += await self._receive(loop, connection)
-            reply = json.loads(data[:end])
+                if len(data) > _MAX_HEADER + _CHUNK:
+                    raise DesktopError("the desktop's answer has no header")
+            reply, length = _header_of(bytes(data[:end]), limit)
             del data[: end + 1]
-            while len(data) < reply["body"]:
+            while len(data) < length:
                 data += await self._receive(loop, connection)
-            return reply, bytes(data)
+            return reply, bytes(data[:length])
 
     @staticmethod
     async def _receive(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bytes:
@@ -101,3 +132,15 @@ class GuestClient:
         if not chunk:
             raise ConnectionResetError("its socket closed")
         return chunk
+
+
+def _header_of(line: bytes, limit: int) -> tuple[dict[str, Any], int]:
+    """An answer's header and the length of its body, of which nothing is believed."""
+    try:
+        reply = json.loads(line)
+        length = reply["body"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DesktopError(f"the desktop's answer has a bad header: {error!r:.100}") from None
+    if type(length) is not int or not 0 <= length <= limit:
+        raise DesktopError(f"the desktop's answer is larger than {limit} bytes, and is not read")
+    return reply, length

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.sandbox.log_files import open_directory, read_tail
 from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 
 DISPLAY_FILE = "display"
@@ -134,11 +135,13 @@ def end_processes(pids: Iterable[int]) -> None:
 def _remove_display(path: Path) -> None:
     """Remove the socket of a killed X server that used the displays of this machine (no sandbox)."""
     try:
-        fd = os.open(path / "shared" / "log" / DISPLAY_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+        directory = open_directory(path)
     except OSError:
-        return  # it had a display of its own, inside a sandbox, or none yet
-    with open(fd) as file:
-        number = file.read(10).strip()
+        return
+    try:
+        number = read_tail(directory, "shared", "log", DISPLAY_FILE, most=10)
+    finally:
+        os.close(directory)
     display = _X_SOCKETS / f"X{number}"
     if number.isdigit() and is_deserted(display):
         display.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -29,7 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import DesktopError, MissingDependencyError
-from dart_gym.desktops.sandbox.guest import descendants, kill_descendants
+from dart_gym.desktops.sandbox.guest import kill_descendants
+from dart_gym.desktops.sandbox.log_files import open_directory, read_tail
 from dart_gym.desktops.sandbox.openbox_config import openbox_config
 from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
 from dart_gym.desktops.sandbox.runtime_directory import (
@@ -39,7 +41,6 @@ from dart_gym.desktops.sandbox.runtime_directory import (
     processes_of,
     runtime_dir,
 )
-from dart_gym.utils.processes import private_memory
 
 GUEST_PYTHON = "/usr/bin/python3"
 _GUEST = Path(__file__).with_name("guest.py")
@@ -145,6 +146,7 @@ class Sandbox:
         screen: width and height in pixels.
         env: extra environment variables of the programs inside.
         profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
+        prefix: what the name of its directory begins with.
 
     Raises:
         MissingDependencyError: a program or a right is missing.
@@ -155,11 +157,13 @@ class Sandbox:
         guest_socket: where `guest.py` answers.
     """
 
-    def __init__(self, kind: str, screen: tuple[int, int], env: dict[str, str], profile: str = "bare") -> None:
+    def __init__(
+        self, kind: str, screen: tuple[int, int], env: dict[str, str], profile: str = "bare", prefix: str = ""
+    ) -> None:
         self.kind = kind
         self.isolated = kind == "bwrap"
         self._check_programs()
-        self.directory = make_directory()
+        self.directory = make_directory(prefix)
         try:
             self._lay_out(profile)
             self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
@@ -169,7 +173,7 @@ class Sandbox:
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
             raise
-        args = (os.getpid(), self._process, self._info_fd, self.directory)
+        args = (os.getpid(), self._process, self._info_fd, self.directory, self._log_fd)
         self._finalizer = weakref.finalize(self, _destroy, *args)
 
     def _check_programs(self) -> None:
@@ -190,6 +194,7 @@ class Sandbox:
         self.inside = _INSIDE if self.isolated else str(self.shared)
         for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
             path.mkdir(parents=True)
+        self._log_fd = open_directory(self.log_dir)  # while it is what was made here
         self.x11.chmod(0o1777)
         self._machine = Machine()
         if profile == "osworld":
@@ -260,7 +265,7 @@ class Sandbox:
             "log_dir": f"{self.inside}/log",
             "display_server": [
                 *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
-                *("-nolisten", "tcp", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
+                *("-nolisten", "tcp", "-extension", "GLX", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
             ],
             "message_bus": [
                 *("dbus-daemon", "--session", f"--address=unix:path={bus}"),
@@ -294,9 +299,19 @@ class Sandbox:
         """Whether the sandbox still runs."""
         return self._finalizer.alive and self._process.poll() is None
 
-    def memory_bytes(self) -> int:
-        """Bytes of memory that its programs use. Takes milliseconds."""
-        return private_memory(descendants(self._process.pid))
+    async def ended(self) -> None:
+        """Return when it runs no more."""
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            fd = os.pidfd_open(self._process.pid)
+        except ProcessLookupError:
+            return  # it has ended, and somebody knows
+        try:
+            loop.add_reader(fd, over.set)
+            await over.wait()
+        finally:
+            loop.remove_reader(fd)
+            os.close(fd)
 
     def display_socket(self, number: int) -> Path:
         """Where the X server listens, seen from the host."""
@@ -315,7 +330,7 @@ class Sandbox:
         """The last lines of logs, for an error message; "" when they are empty."""
         parts = []
         for name in names:
-            text = _read_tail(self.log_dir / f"{name}.log")
+            text = read_tail(self._log_fd, f"{name}.log", most=_LOG_TAIL) if self._finalizer.alive else ""
             if text:
                 parts.append(f"{LOG_MARK}{name}.log:\n{text}")
         return "".join(parts)
@@ -333,14 +348,14 @@ class Sandbox:
         self._finalizer()
 
 
-def make_directory() -> Path:
+def make_directory(prefix: str = "") -> Path:
     """A directory of this process's own for one desktop, private to the user; the caller removes it."""
     global _cleaned
     if not _cleaned:
         _cleaned = True
         clean_leftovers()
     try:
-        path = own_directory()
+        path = own_directory(prefix)
     except OSError as error:
         raise _cannot_write(runtime_dir(), error) from error
     if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
@@ -356,7 +371,7 @@ def _cannot_write(path: Path, error: OSError) -> DesktopError:
     )
 
 
-def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path) -> None:
+def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path, log_fd: int) -> None:
     """Kill a sandbox and remove its directory.
 
     The init process inside is killed rather than bwrap outside: the kernel ends it only after all others of its pid
@@ -379,6 +394,7 @@ def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directo
     else:  # it was killed, perhaps before it could end what it had started
         end_processes(processes_of([directory]))
     os.close(info_fd)
+    os.close(log_fd)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -390,14 +406,3 @@ def _inner_pid(info_fd: int) -> int | None:
         if match := re.search(rb'"child-pid": (\d+)', data):
             return int(match[1])
     return None
-
-
-def _read_tail(path: Path) -> str:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)  # it may be a link to the host's files by now
-    except OSError:
-        return ""
-    with open(fd, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _LOG_TAIL))
-        return file.read().decode(errors="replace").strip()

@@ -1,5 +1,8 @@
 """A real desktop on this machine: an Xvfb screen, a window manager and programs in a sandbox of their own.
 
+It lives in a keeper's process: its methods may stall for as long as a program of the desktop wants them to, and end
+the process where one truncates the framebuffer. What the rest of the package uses is `keeper.kept_desktop`.
+
 Invariants:
     - Readiness is told or probed, never slept for: Xvfb and D-Bus say so themselves, the window manager by a property,
       Chromium by answering DevTools and covering the screen.
@@ -20,7 +23,6 @@ from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import (
-    ConfigurationError,
     DesktopError,
     DesktopTimeoutError,
     MissingDependencyError,
@@ -34,18 +36,18 @@ from dart_gym.desktops.sandbox.guest_client import GuestClient
 from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox, check_sandbox
 from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
+from dart_gym.desktops.xvfb.xvfb_spec import check_spec
 
-PROFILES = ("bare", "browser", "osworld")
-SANDBOXES = ("bwrap", "none")
 BACKGROUND = 0x3B5B7A
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
 _DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
 _PROBE_PERIOD_S = 0.004
-_LARGE_PIXELS = 500_000  # from here on a copy of the screen takes milliseconds and goes to a thread
 
 
 class XvfbDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`. Start it in a thread that lives at least as long as the desktop.
+    """See `dart_gym.desktops.base.desktop.Desktop`, whose operations it has; frames it draws into memory.
+
+    Start it in a thread that lives at least as long as the desktop.
 
     Args:
         spec: size, profile and sandbox of the desktop.
@@ -55,15 +57,7 @@ class XvfbDesktop:
     """
 
     def __init__(self, spec: DesktopSpec) -> None:
-        if spec.profile not in PROFILES:
-            raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
-        if spec.sandbox not in SANDBOXES:
-            raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
-        if not (32 <= spec.width <= 8192 and 32 <= spec.height <= 8192 and 0 <= spec.margin <= 64):
-            raise ConfigurationError(
-                f"the screen size {spec.width}x{spec.height} is not within 32 to 8192 pixels, "
-                f"or its margin {spec.margin} not within 0 to 64"
-            )
+        check_spec(spec)
         self.spec = spec
         self._sandbox: Sandbox | None = None
         self._connection: XConnection | None = None
@@ -73,12 +67,18 @@ class XvfbDesktop:
         self._real_ports: dict[int, int] = {}
         self._names = itertools.count(1)
 
-    async def start(self, *, timeout: float = 60.0) -> None:
-        """Boot, and return when screen and programs are ready; see `Desktop.start`."""
+    async def start(self, *, timeout: float = 60.0, prefix: str = "") -> None:
+        """Boot, and return when screen and programs are ready; see `Desktop.start`.
+
+        Args:
+            timeout: seconds.
+            prefix: what the name of its directory begins with.
+        """
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
-        sandbox = self._sandbox = Sandbox(spec.sandbox, (spec.width, spec.drawn_height), dict(spec.env), spec.profile)
+        size = spec.width, spec.drawn_height
+        sandbox = self._sandbox = Sandbox(spec.sandbox, size, dict(spec.env), spec.profile, prefix)
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
@@ -101,7 +101,7 @@ class XvfbDesktop:
                 raise MissingDependencyError(reason) from error
             raise
         connection = self._connection = XConnection(sandbox.display_socket(number))
-        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec.margin)
+        self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
         self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
         await self._until(connection.has_window_manager)
@@ -120,7 +120,7 @@ class XvfbDesktop:
         path = str(await self.open_port(browser.DEVTOOLS_PORT))
         while not await self._browser_answers(path):
             await asyncio.sleep(_PROBE_PERIOD_S)
-        page = await devtools.DevTools.connect(self, browser.DEVTOOLS_PORT)
+        page = await devtools.DevTools.attach(path, browser.DEVTOOLS_PORT)
         await self._fill_screen(connection, page)
         await page.close()
 
@@ -179,10 +179,11 @@ class XvfbDesktop:
         """Whether the desktop is started and its processes still run."""
         return self._input is not None and self._sandbox is not None and self._sandbox.alive
 
-    def memory_bytes(self) -> int:
-        """Bytes of memory that the desktop uses: its programs and its screen. Takes milliseconds: for a thread."""
+    async def wait_until_dead(self) -> None:
+        """Return when the sandbox has ended, by itself or because it was stopped."""
         sandbox = self._sandbox
-        return sandbox.memory_bytes() + 4 * self.spec.width * self.spec.drawn_height if sandbox is not None else 0
+        if sandbox is not None:
+            await sandbox.ended()
 
     def _running(self) -> Sandbox:
         """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""
@@ -213,16 +214,13 @@ class XvfbDesktop:
             raise DesktopError("the desktop is still starting")
         return self._connection, self._framebuffer, self._input
 
-    async def screenshot(self) -> NDArray[np.uint8]:
-        """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+    def draw(self, frame: NDArray[np.uint8]) -> None:
+        """Draw the screen with its cursor into an (H, W, 3) uint8 RGB frame."""
         with self._explained():
             connection, framebuffer, _ = self._parts()
-            cursor = connection.cursor()
-            if self.spec.width * self.spec.height >= _LARGE_PIXELS:
-                return await asyncio.to_thread(framebuffer.rgb, cursor)
-            return framebuffer.rgb(cursor)
+            framebuffer.draw(frame, connection.cursor())
 
-    async def read_margin(self) -> NDArray[np.uint8]:
+    def read_margin(self) -> NDArray[np.uint8]:
         """The rows below the screen; see `Desktop.read_margin`."""
         with self._explained():
             return self._parts()[1].margin()
@@ -232,7 +230,7 @@ class XvfbDesktop:
         with self._explained():
             await self._parts()[2].perform(action)
 
-    async def release_inputs(self) -> None:
+    def release_inputs(self) -> None:
         """Release keys and buttons that KeyDown and MouseDown left held."""
         with self._explained():
             self._parts()[2].release_all()
@@ -269,11 +267,11 @@ class XvfbDesktop:
             self._running()
             return await self._guest.read_file(path)
 
-    async def write_file(self, path: str, data: bytes) -> None:
-        """Create or replace a file, making its parent directories."""
+    async def write_file(self, path: str, data: bytes, *, append: bool = False) -> None:
+        """Create or replace a file, making its parent directories, or go on with it."""
         with self._explained():
             self._running()
-            await self._guest.write_file(path, data)
+            await self._guest.write_file(path, data, append=append)
 
     async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
         """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from dart_gym.desktops.keeper.fork_client import fork_client
+
 
 @pytest.fixture
 def descendants():
-    """All processes below one, by the kernel's tables."""
+    """All processes below one, by the kernel's tables; the fork server is of this process and there from the start."""
+    fork_client().prepare()
 
     def collect(pid: int) -> set[int]:
         found: set[int] = set()

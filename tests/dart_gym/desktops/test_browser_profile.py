@@ -10,7 +10,7 @@ from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.applications import browser
 from dart_gym.desktops.applications.devtools import DevTools, DevToolsError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
-from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 
 pytestmark = pytest.mark.desktop
 
@@ -172,7 +172,7 @@ async def test_a_browser_that_dies_ends_the_desktop(page, until):
 
 async def test_a_browser_that_does_not_start_is_reported_with_its_log(monkeypatch):
     monkeypatch.setattr(browser, "_FLAGS", ("--no-sandbox", "--ozone-platform=nonsense"))
-    desktop = make_desktop(DesktopSpec(width=168, height=224, profile="browser"))
+    desktop = XvfbDesktop(DesktopSpec(width=168, height=224, profile="browser"))  # as its keeper
     with pytest.raises(DesktopError, match="(?s)chromium ended with status.*end of chromium.log:.*nonsense"):
         await desktop.start(timeout=30)
 

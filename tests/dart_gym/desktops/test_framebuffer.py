@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.base.framebuffer import Cursor, Framebuffer, draw_cursor
 
 
@@ -23,31 +24,50 @@ def write_xwd(path, pixels: np.ndarray, padding: int = 0, bits: int = 32, colors
 def test_pixels_become_rgb(tmp_path, padding):
     bgra = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
     write_xwd(tmp_path / "screen", bgra, padding)
-    framebuffer = Framebuffer(tmp_path / "screen")
-    frame = framebuffer.rgb()
+    framebuffer = Framebuffer(tmp_path / "screen", DesktopSpec(width=7, height=5))
+    frame = np.empty((5, 7, 3), np.uint8)
+    framebuffer.draw(frame)
     assert (framebuffer.width, framebuffer.height) == (7, 5)
-    assert frame.flags["C_CONTIGUOUS"] and frame.flags["OWNDATA"]
     np.testing.assert_array_equal(frame, bgra[:, :, 2::-1])
 
 
 def test_a_margin_is_no_part_of_the_screen(tmp_path):
     bgra = np.random.default_rng(0).integers(0, 256, (5, 7, 4), np.uint8)
     write_xwd(tmp_path / "screen", bgra, padding=4)
-    framebuffer = Framebuffer(tmp_path / "screen", margin=2)
+    framebuffer = Framebuffer(tmp_path / "screen", DesktopSpec(width=7, height=3, margin=2))
+    frame = np.empty((3, 7, 3), np.uint8)
+    framebuffer.draw(frame)
     assert framebuffer.height == 3 and framebuffer.raw.shape == (3, 8)
-    np.testing.assert_array_equal(framebuffer.rgb(), bgra[:3, :, 2::-1])
+    np.testing.assert_array_equal(frame, bgra[:3, :, 2::-1])
     np.testing.assert_array_equal(framebuffer.margin(), bgra[3:, :, 2::-1])
 
 
 def test_other_pixel_formats_are_refused(tmp_path):
     write_xwd(tmp_path / "screen", np.zeros((2, 2, 4), np.uint8), bits=16)
     with pytest.raises(DesktopError, match="16 bits"):
-        Framebuffer(tmp_path / "screen")
+        Framebuffer(tmp_path / "screen", DesktopSpec(width=2, height=2))
+
+
+def test_a_screen_of_another_size_is_refused(tmp_path):
+    write_xwd(tmp_path / "screen", np.zeros((2, 2, 4), np.uint8))
+    with pytest.raises(DesktopError, match="2x2 pixels, not 2x3"):
+        Framebuffer(tmp_path / "screen", DesktopSpec(width=2, height=3))
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_nothing_else_in_place_of_the_file_is_opened(tmp_path, kind):
+    write_xwd(tmp_path / "other", np.zeros((2, 2, 4), np.uint8))
+    if kind == "link":
+        (tmp_path / "screen").symlink_to(tmp_path / "other")
+    else:
+        os.mkfifo(tmp_path / "screen")
+    with pytest.raises((OSError, DesktopError)):
+        Framebuffer(tmp_path / "screen", DesktopSpec(width=2, height=2))
 
 
 def test_closing_lets_the_file_go_though_the_object_is_still_held(tmp_path):
     write_xwd(tmp_path / "screen", np.zeros((2, 3, 4), np.uint8))
-    framebuffer = Framebuffer(tmp_path / "screen")
+    framebuffer = Framebuffer(tmp_path / "screen", DesktopSpec(width=3, height=2))
 
     def is_open() -> bool:
         return str(tmp_path / "screen") in {os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()}
@@ -59,7 +79,7 @@ def test_closing_lets_the_file_go_though_the_object_is_still_held(tmp_path):
 
 def test_a_frame_that_is_being_read_outlives_the_closing(tmp_path):
     write_xwd(tmp_path / "screen", np.full((2, 3, 4), 7, np.uint8))
-    framebuffer = Framebuffer(tmp_path / "screen")
+    framebuffer = Framebuffer(tmp_path / "screen", DesktopSpec(width=3, height=2))
     raw = framebuffer.raw
     framebuffer.close()
     assert (raw == 0x07070707).all()

@@ -13,9 +13,9 @@ from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.desktops.keeper.kept_desktop import KeptDesktop
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_gym.desktops.osworld_vm.machine_address import parse_machine_url
-from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 from dart_gym.providers.provider import opened
 from dart_gym.providers.provider_registry import PROVIDERS, make_provider
 
@@ -69,7 +69,7 @@ def test_gui_docker_env_needs_an_address_and_a_token(monkeypatch):
 
 async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
     async with opened(make_provider("xvfb")) as provider:
-        assert isinstance(provider.desktop(DesktopSpec()), XvfbDesktop)
+        assert isinstance(provider.desktop(DesktopSpec()), KeptDesktop)
         assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
 
 

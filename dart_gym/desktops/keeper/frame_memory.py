@@ -1,0 +1,60 @@
+"""Memory for one frame that a server and a keeper share, and that nobody can resize.
+
+Invariants:
+    - It has its full size before the keeper sees it, and is sealed against shrinking and growing: whoever maps it can
+      read it to its end, whatever happens on the other side.
+    - The programs of the desktop have no way to it: no name, and no descriptor that they inherit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.errors import DesktopError
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class FrameMemory:
+    """Mapped memory for one frame of (height, width, 3) uint8.
+
+    Args:
+        fd: descriptor of the memory, which this object owns from now on.
+        height: rows.
+        width: columns.
+        writable: whether this side writes.
+
+    Raises:
+        DesktopError: it is not sealed, or of another size.
+    """
+
+    def __init__(self, fd: int, height: int, width: int, *, writable: bool) -> None:
+        self.fd = fd
+        size = height * width * 3
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != size:
+            raise DesktopError(f"the memory for frames of {width}x{height} pixels is not as it was made")
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(fd, size, access=access)
+        self.pixels: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8).reshape(height, width, 3)
+
+    @classmethod
+    def create(cls, height: int, width: int, *, writable: bool = False) -> FrameMemory:
+        """New memory, sealed."""
+        fd = os.memfd_create("desktop-frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, height * width * 3)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            return cls(fd, height, width, writable=writable)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def close(self) -> None:
+        """Let go of the descriptor; the pages go with the last array that shows them."""
+        os.close(self.fd)
+        del self.pixels, self._map

@@ -1,0 +1,214 @@
+"""The server's end of the connection to one keeper: requests and answers, each with a deadline, and its end.
+
+Invariants:
+    - Requests may overlap; each gets its own answer, is cancelled in the keeper when its caller is, and ends the
+      keeper with all of its desktop when it is late.
+    - What comes from the keeper is bounded and checked; what is not an answer to a request ends it too.
+    - When the connection has closed, the keeper is gone and so are the processes and files of its desktop: whoever
+      cleans up after it holds the connection open until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+from typing import Any
+
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.desktops.keeper import keeper_deadlines
+from dart_gym.desktops.keeper.fork_client import ForkClient, Keeper, fork_client
+from dart_gym.desktops.keeper.keeper_messages import (
+    STREAM_BUFFER,
+    MessageError,
+    decode_error,
+    encode_message,
+    field,
+    read_message,
+)
+
+STOPPED = "the desktop is not started, or was stopped"
+_CLEANING_S = 60.0
+
+
+class KeeperLink:
+    """Talks to one keeper. Make it with `open`.
+
+    Args:
+        clients: who started the keeper, and knows how it ended.
+        keeper: its process.
+        reader: what it says.
+        writer: what it is told.
+
+    Attributes:
+        pid: of the keeper.
+        desktop_ended: whether the desktop is known to have ended by itself.
+    """
+
+    def __init__(
+        self, clients: ForkClient, keeper: Keeper, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._clients, self._keeper, self._reader, self._writer = clients, keeper, reader, writer
+        self.pid = keeper.pid
+        self.desktop_ended = False
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, tuple[asyncio.Future[tuple[dict[str, Any], bytes]], int]] = {}
+        self._forgotten: dict[int, int] = {}  # cancelled, with the limits of their bodies
+        self._end = ""  # why there are no more answers
+        self._reading = asyncio.create_task(self._read(), name=f"keeper-{keeper.pid}")
+
+    @classmethod
+    async def open(cls, spec: dict[str, Any], frame_fd: int) -> KeeperLink:
+        """Start a keeper for a desktop.
+
+        Args:
+            spec: the desktop's, as plain values.
+            frame_fd: descriptor of the memory for its frames.
+
+        Raises:
+            DesktopError: it did not start.
+        """
+        ours, theirs = socket.socketpair()
+        clients = fork_client()
+        fds = theirs.detach(), os.dup(frame_fd)
+        starting = asyncio.ensure_future(asyncio.to_thread(clients.start_keeper, spec, *fds))
+        try:
+            keeper = await asyncio.shield(starting)
+            reader, writer = await asyncio.open_unix_connection(sock=ours, limit=STREAM_BUFFER)
+        except BaseException:
+            ours.close()  # which ends a keeper that has started
+            starting.add_done_callback(_let_go)
+            raise
+        return cls(clients, keeper, reader, writer)
+
+    @property
+    def alive(self) -> bool:
+        """Whether there may still be answers, and the desktop is not known to have ended."""
+        return not self._end and not self.desktop_ended
+
+    async def ask(
+        self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
+    ) -> tuple[dict[str, Any], bytes]:
+        """Ask for an operation and wait for its result.
+
+        Args:
+            op: its name.
+            values: its arguments, plain values.
+            body: bytes that belong to it.
+            deadline_s: seconds after which the keeper is ended.
+            limit: how many bytes the result's body may have.
+
+        Raises:
+            DesktopError: the keeper has ended, or said so.
+            DesktopTimeoutError: it was late.
+            Exception: what the operation raised: see `keeper_messages`.
+        """
+        if self._end:
+            raise DesktopError(self._end)
+        number = next(self._numbers)
+        answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer, limit
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._send({"id": number, "op": op, "args": values or {}}, body)
+                return await answer
+        except TimeoutError as error:
+            if answer.done() and not answer.cancelled() and answer.exception() is error:
+                raise  # it is the operation's own
+            message = f"the desktop did not answer {op!r} within {deadline_s:g} s, and was ended"
+            self.kill(message)
+            raise DesktopTimeoutError(message) from None
+        except asyncio.CancelledError:
+            if not self._end and not answer.done():
+                self._forgotten[number] = limit
+                self._writer.write(encode_message({"cancel": number}))
+            raise
+        finally:
+            self._asked.pop(number, None)
+
+    async def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        try:
+            self._writer.write(encode_message(header, len(body)))
+            if body:
+                self._writer.write(body)
+            await self._writer.drain()
+        except ConnectionError:
+            pass  # the reader finds out why, and tells whoever waits
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._take(*await read_message(self._reader, self._limit))
+        except MessageError as error:
+            self.kill(f"the desktop's keeper sent {error}, and was ended")
+            await self._drained()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            if not self._end:
+                self._over(await asyncio.to_thread(self._clients.describe_end, self._keeper))
+        finally:
+            self._over(STOPPED)
+            self._writer.close()
+            self._keeper.close()
+
+    async def _drained(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await self._reader.read(STREAM_BUFFER):
+                pass
+
+    def _limit(self, header: dict[str, Any]) -> int:
+        number = header.get("id", 0)
+        if type(number) is not int:
+            return 0
+        return self._asked[number][1] if number in self._asked else self._forgotten.get(number, 0)
+
+    def _take(self, header: dict[str, Any], body: bytes) -> None:
+        if header.get("event") == "ended":
+            self.desktop_ended = True
+            return
+        number = field(header, "id", int)
+        if number in self._forgotten:
+            del self._forgotten[number]
+            return
+        if number not in self._asked:
+            raise MessageError("an answer that nobody asked for")
+        answer, _ = self._asked[number]
+        if answer.done():
+            return
+        if "error" in header:
+            answer.set_exception(decode_error(header["error"]))
+        else:
+            answer.set_result((field(header, "result", dict), body))
+
+    def _over(self, why: str) -> None:
+        """There are no more answers: tell everybody who waits for one."""
+        if self._end:
+            return
+        self._end = why
+        for answer, _ in self._asked.values():
+            if not answer.done():
+                answer.set_exception(DesktopError(why))
+                answer.exception()  # nobody is warned about one that its caller has left
+
+    def kill(self, why: str) -> None:
+        """End the keeper now; the kernel ends everything of its desktop with it."""
+        self._over(why)
+        self._keeper.kill()
+
+    async def close(self) -> None:
+        """Stop the desktop and its keeper, and return when nothing is left of them."""
+        if not self._reading.done():
+            self._over(STOPPED)
+            await self._send({"op": "stop"})
+            done, _ = await asyncio.wait({self._reading}, timeout=keeper_deadlines.STOP_S)
+            if not done:
+                self.kill(STOPPED)
+                await asyncio.wait({self._reading}, timeout=_CLEANING_S)
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
+
+
+def _let_go(starting: asyncio.Future[Keeper]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()

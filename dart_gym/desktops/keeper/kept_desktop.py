@@ -1,0 +1,208 @@
+"""The embedded desktop as a server uses it: by its keeper, a process of its own.
+
+Invariants:
+    - Nothing that a program of the desktop can stall, shrink, replace or flood is touched here. What the keeper says
+      is checked and bounded; frames come by memory that nobody can resize.
+    - An operation that is late ends the desktop with all of its processes, and raises `DesktopTimeoutError`.
+    - After `stop` no process, file or socket of the desktop is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.core.actions import Action, action_to_dict
+from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.keeper import keeper_deadlines
+from dart_gym.desktops.keeper.frame_memory import FrameMemory
+from dart_gym.desktops.keeper.keeper_link import STOPPED, KeeperLink
+from dart_gym.desktops.keeper.keeper_messages import MAX_TREE, PIECE, MessageError, field
+from dart_gym.desktops.sandbox.guest import descendants
+from dart_gym.desktops.sandbox.guest_client import MAX_FILE, MAX_OUTPUT
+from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
+from dart_gym.desktops.xvfb.xvfb_spec import check_spec
+from dart_gym.utils.processes import private_memory
+
+_LARGE_PIXELS = 500_000  # from here on a copy of the screen goes to a thread
+
+
+class KeptDesktop:
+    """See `dart_gym.desktops.base.desktop.Desktop`.
+
+    Args:
+        spec: size, profile and sandbox of the desktop.
+
+    Raises:
+        ConfigurationError: unknown profile or sandbox, or an impossible size.
+    """
+
+    def __init__(self, spec: DesktopSpec) -> None:
+        check_spec(spec)
+        self.spec = spec
+        self._link: KeeperLink | None = None
+        self._frame: FrameMemory | None = None
+        self._started = self._starting = False
+        self._showing = asyncio.Lock()
+
+    async def start(self, *, timeout: float = 60.0) -> None:
+        """Boot, and return when screen and programs are ready; see `Desktop.start`."""
+        if self._link is not None or self._starting:
+            raise DesktopError("the desktop is started already; stop it first")
+        self._starting = True
+        try:
+            await self._start(timeout)
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+        finally:
+            self._starting = False
+        self._started = True
+
+    async def _start(self, timeout: float) -> None:
+        frame = self._frame = FrameMemory.create(self.spec.height, self.spec.width)
+        link = await KeeperLink.open(dataclasses.asdict(self.spec), frame.fd)
+        if self._frame is not frame:
+            await link.close()
+            raise DesktopError(STOPPED)
+        self._link = link
+        values = {"timeout": timeout, "prefix": f"{os.getpid()}-", "environment": dict(os.environ)}
+        await link.ask("start", values, deadline_s=timeout + keeper_deadlines.ANSWER_S)
+
+    async def stop(self) -> None:
+        """End every program and remove all files; see `Desktop.stop`."""
+        self._started = False
+        link, self._link = self._link, None
+        frame, self._frame = self._frame, None
+        if link is not None:
+            await link.close()
+        if frame is not None:
+            async with self._showing:  # a copy of the last frame may be under way
+                frame.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the desktop is started and its processes still run."""
+        return self._started and self._link is not None and self._link.alive
+
+    def memory_bytes(self) -> int:
+        """Bytes of memory that the desktop uses: programs, keeper and screen. Takes milliseconds: for a thread."""
+        link = self._link
+        if link is None or not link.alive:
+            return 0
+        return private_memory({link.pid, *descendants(link.pid)}) + 4 * self.spec.width * self.spec.drawn_height
+
+    async def _ask(
+        self,
+        op: str,
+        values: dict[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        deadline_s: float = 0.0,
+        limit: int = 0,
+    ) -> tuple[dict[str, Any], bytes]:
+        link = self._link
+        if link is None:
+            raise DesktopError(STOPPED)
+        return await link.ask(op, values, body, deadline_s=deadline_s or keeper_deadlines.ANSWER_S, limit=limit)
+
+    def _distrust(self, problem: Exception | str) -> DesktopError:
+        """End the keeper, which has answered with what is no answer."""
+        message = f"the desktop's keeper answered with {problem}, and was ended"
+        if self._link is not None:
+            self._link.kill(message)
+        return DesktopError(message)
+
+    async def screenshot(self) -> NDArray[np.uint8]:
+        """A fresh (H, W, 3) uint8 RGB frame with the cursor drawn in."""
+        async with self._showing:
+            await self._ask("screenshot")
+            frame = self._frame
+            if frame is None:
+                raise DesktopError(STOPPED)
+            if self.spec.width * self.spec.height >= _LARGE_PIXELS:
+                return await asyncio.to_thread(frame.pixels.copy)
+            return frame.pixels.copy()
+
+    async def read_margin(self) -> NDArray[np.uint8]:
+        """The rows below the screen; see `Desktop.read_margin`."""
+        shape = (self.spec.margin, self.spec.width, 3)
+        size = shape[0] * shape[1] * shape[2]
+        _, body = await self._ask("margin", limit=size)
+        if len(body) != size:
+            raise self._distrust(f"{len(body)} bytes for a margin of {size}")
+        return np.frombuffer(body, np.uint8).reshape(shape)
+
+    async def perform(self, action: Action) -> None:
+        """Carry out an action; see `Desktop.perform`."""
+        await self._ask("perform", action_to_dict(action), deadline_s=keeper_deadlines.of_action(action))
+
+    async def release_inputs(self) -> None:
+        """Release keys and buttons that KeyDown and MouseDown left held."""
+        await self._ask("release")
+
+    async def settle(self, policy: SettlePolicy) -> SettleResult:
+        """Wait until the screen stands still."""
+        deadline_s = keeper_deadlines.of_settling(policy)
+        values, _ = await self._ask("settle", dataclasses.asdict(policy), deadline_s=deadline_s)
+        try:
+            return SettleResult(
+                field(values, "stable", bool), field(values, "waited_s", float), field(values, "frames", int)
+            )
+        except MessageError as error:
+            raise self._distrust(error) from None
+
+    async def execute(
+        self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None
+    ) -> CommandResult:
+        """Run a program to its end; see `Desktop.execute`. One that is missing has return code 127, as in a shell."""
+        values = {"command": command, "timeout": timeout, "env": env or {}}
+        deadline_s = timeout + keeper_deadlines.ANSWER_S
+        values, body = await self._ask("execute", values, stdin, deadline_s=deadline_s, limit=MAX_OUTPUT)
+        try:
+            length = field(values, "stdout", int)
+            return CommandResult(field(values, "returncode", int), body[:length], body[length:])
+        except MessageError as error:
+            raise self._distrust(error) from None
+
+    async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
+        """Start a program and leave it running; see `Desktop.launch`."""
+        await self._ask("launch", {"command": command, "env": env or {}}, deadline_s=keeper_deadlines.FILE_S)
+
+    async def read_file(self, path: str) -> bytes:
+        """Content of a regular file of at most `MAX_FILE` bytes; relative paths and `~` start at the home directory."""
+        return (await self._ask("read", {"path": path}, deadline_s=keeper_deadlines.FILE_S, limit=MAX_FILE))[1]
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making its parent directories."""
+        for start in range(0, max(len(data), 1), PIECE):
+            values = {"path": path, "append": start > 0}
+            await self._ask("write", values, data[start : start + PIECE], deadline_s=keeper_deadlines.FILE_S)
+
+    async def accessibility_tree(self, *, timeout: float = 10.0) -> AccessibilityTree:
+        """What the programs tell about their widgets; see `Desktop.accessibility_tree`."""
+        deadline_s = timeout + keeper_deadlines.ANSWER_S
+        values, body = await self._ask("tree", {"timeout": timeout}, deadline_s=deadline_s, limit=MAX_TREE)
+        try:
+            xml = body.decode(errors="surrogatepass")
+            return AccessibilityTree(xml, field(values, "complete", bool), field(values, "nodes", int))
+        except (MessageError, UnicodeDecodeError) as error:
+            raise self._distrust(error) from None
+
+    async def open_port(self, port: int) -> Path:
+        """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""
+        values, _ = await self._ask("port", {"port": port}, deadline_s=keeper_deadlines.FILE_S)
+        try:
+            path = Path(field(values, "path", str))
+        except MessageError as error:
+            raise self._distrust(error) from None
+        if path.parent.parent != runtime_dir():
+            raise self._distrust("a socket that is not its own")
+        return path

@@ -1,0 +1,28 @@
+"""Which specs an embedded desktop can meet. Apart, for who asks needs no X connection."""
+
+from __future__ import annotations
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.desktops.base.desktop import DesktopSpec
+
+PROFILES = ("bare", "browser", "osworld")
+SANDBOXES = ("bwrap", "none")
+LEAST_PIXELS, MOST_PIXELS, MOST_MARGIN = 32, 8192, 64
+
+
+def check_spec(spec: DesktopSpec) -> None:
+    """Refuse what cannot be.
+
+    Raises:
+        ConfigurationError: unknown profile or sandbox, or an impossible size.
+    """
+    if spec.profile not in PROFILES:
+        raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
+    if spec.sandbox not in SANDBOXES:
+        raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
+    sides = all(LEAST_PIXELS <= side <= MOST_PIXELS for side in (spec.width, spec.height))
+    if not (sides and 0 <= spec.margin <= MOST_MARGIN):
+        raise ConfigurationError(
+            f"the screen size {spec.width}x{spec.height} is not within {LEAST_PIXELS} to {MOST_PIXELS} pixels, "
+            f"or its margin {spec.margin} not within 0 to {MOST_MARGIN}"
+        )
