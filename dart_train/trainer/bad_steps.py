@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.weights.ranks import Ranks
-from dart_train.trainer.weights.sharding import local_part
+from dart_train.trainer.weights.ranks import Ranks, local_part
 
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +121,7 @@ class DartGRPOTrainer(Trainer):
         self._metrics = metrics
         self._keep_accounts(args, data, holder)
         super().__init__(
-            model=trainable(
-                load_model(model) if self._weights_dir else model, freeze_vision=args.freeze_vision, lora=_lora(args)
-            ),
+            model=self._trained_model(model, args),
             args=args,
             train_dataset=self.leases,
             callbacks=[_Callbacks(self), *(callbacks or [])],
@@ -132,7 +131,7 @@ class DartGRPOTrainer(Trainer):
             _log.warning(args.idle_clip)
         self.remove_callback(PrinterCallback)  # `log` writes a line of its own
         if args.fsdp:
-            sharding.configure(self.accelerator, args.fsdp_plugin_args, self.model)
+            sharding.take_over(self.accelerator, args.fsdp_plugin_args, self.model)
             self.is_fsdp_enabled = True
         self._autocast: Callable[[], Any] = self.accelerator.autocast
         tokens = ModelTokens.load(self.model_dir)
@@ -174,6 +173,29 @@ class DartGRPOTrainer(Trainer):
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
         )  # fmt: skip
 
+    def _trained_model(self, model: Any, args: DartGRPOConfig) -> Any:
+        """The model that is trained, or this rank's part of it."""
+        lora = _lora(args)
+        prepare = partial(trainable, freeze_vision=args.freeze_vision, lora=lora)
+        if not args.fsdp:
+            return prepare(load_model(model) if self._weights_dir else model)
+        if self._weights_dir is None:
+            return sharding.shard(prepare(model), _cut(args, self.ranks))
+        return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
+
+    def _frozen_model(self, ref_model: str | Path | None) -> Any:
+        """The KL term's reference, or this rank's part of it."""
+        path = ref_model or self._weights_dir
+        if not self.args.fsdp:
+            return frozen_copy(self.model, ref_model, self.args.device)
+        if path is None:
+            raise ValueError("fsdp with beta needs ref_model: a loaded model was handed over and is cut already")
+
+        def freeze(model: Any) -> Any:
+            return model.eval().requires_grad_(False)
+
+        return sharding.load_sharded(path, _cut(self.args, self.ranks), freeze)
+
     def _make_policies(self, tokens: ModelTokens, ref_model: str | Path | None) -> None:
         """The policy that is trained, and with `beta` the reference."""
         args = self.args
@@ -187,9 +209,7 @@ class DartGRPOTrainer(Trainer):
         self._reference: Reference | None = None
         if args.beta > 0:
             adapter_off = is_adapted(self.model) and ref_model is None
-            self.ref_model = self.model if adapter_off else frozen_copy(self.model, ref_model, args.device)
-            if args.fsdp and not adapter_off:
-                self.ref_model = sharding.shard_frozen(self.accelerator, self.ref_model)
+            self.ref_model = self.model if adapter_off else self._frozen_model(ref_model)
             self._reference = Reference(self.ref_model, tokens.suppressed_ids, adapter_off=adapter_off, **options)
 
     def _collator(self, tokens: ModelTokens, data: Leasing) -> Collator:
@@ -228,7 +248,7 @@ class DartGRPOTrainer(Trainer):
             resume_from_checkpoint = self.states.newest()
         if resume_from_checkpoint:
             self.states.take_up(resume_from_checkpoint)
-            if not is_adapted(self.model):
+            if not is_adapted(self.model) and not self.args.fsdp:
                 # transformers resumes by tensor names without checking them, and Qwen2.5-VL's names in a file differ
                 # from those in memory: it would load nothing and say nothing. `from_pretrained` knows both.
                 self.model.load_state_dict(load_model(resume_from_checkpoint).state_dict())
@@ -367,6 +387,13 @@ def _lora(args: DartGRPOConfig) -> LoraSettings | None:
     if not args.use_peft:
         return None
     return LoraSettings(args.lora_r, args.lora_alpha, args.lora_dropout, args.lora_target_modules, args.seed)
+
+
+def _cut(args: DartGRPOConfig, ranks: Ranks) -> sharding.Cut:
+    """How the language model is cut among ranks."""
+    half = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+    reshard = (args.fsdp_plugin_args or {}).get("reshard_after_forward", True)
+    return sharding.Cut(args.device, ranks, half, reshard)
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:

@@ -6,7 +6,9 @@ see `configs/`. Wrong values raise `ValueError` that names the field and what to
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainingArguments
@@ -43,6 +45,10 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
                 "deepspeed is not carried: fsdp: true divides weights, gradients and moments among the ranks, which is "
                 "more than ZeRO-2 does; remove deepspeed"
             )
+        if self.fsdp:  # whose default is a state in one rank's memory
+            given = self.fsdp_config or {}
+            given = json.loads(Path(given).read_text()) if isinstance(given, str) else dict(given)
+            self.fsdp_config = {"state_dict_type": "SHARDED_STATE_DICT"} | given
         super().__post_init__()
         self.check()
         _check_parts_left_alone(self)
@@ -97,10 +103,10 @@ def _check_parts_left_alone(config: DartGRPOConfig) -> None:
 
 _FSDP_FIXED: tuple[tuple[str, Any, str], ...] = (
     ("fsdp_version", 2, "FSDP1 flattens weights, and its states are not Hugging Face layouts"),
-    ("state_dict_type", "FULL_STATE_DICT", "a state is one Hugging Face directory, however many ranks wrote it"),
+    ("state_dict_type", "SHARDED_STATE_DICT", "whole, a state would be in one rank's memory: 100 GB of a 7B model"),
     ("auto_wrap_policy", "TRANSFORMER_BASED_WRAP", "the language model is cut by its layers, the vision tower is not"),
     ("cpu_offload", False, "the vision tower stays on the device, and one step cannot be made on both"),
-    ("cpu_ram_efficient_loading", False, "every rank reads the weights, the vision tower's too"),
+    ("cpu_ram_efficient_loading", False, "every rank reads its own part of the weights"),
     ("activation_checkpointing", False, "it renames weights; set gradient_checkpointing beside fsdp_config"),
     ("transformer_cls_names_to_wrap", "", "the layers of the language model are found"),
 )

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dart_agent.models.families.family_table import family_of
 from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.weights.ranks import ALONE, Ranks, first_row, local_part
 
 
 def is_adapted(model: Any) -> bool:
@@ -59,17 +61,36 @@ def add_adapter(model: Any, lora: LoraSettings) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise TrainingError("use_peft needs the package peft: pip install 'dart-gui[train]'") from None
-    from transformers import set_seed  # here: it takes seconds, and who only reads checkpoints has no need of it
 
     targets: Any = lora.target_modules or family_of(model.config).adapted_layers
     if isinstance(targets, list) and len(targets) == 1:
         targets = targets[0]
     config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets)
-    set_seed(lora.seed)  # the adapter begins with random numbers: the same ones on every rank and in every process
     try:
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
     except ValueError as error:
         raise TrainingError(f"lora_target_modules: {error}") from None
+    begin_adapter(adapted, lora)
+    return adapted
+
+
+def begin_adapter(model: Any, lora: LoraSettings, ranks: Ranks = ALONE) -> None:
+    """Let an adapter begin as peft's do, A uniform and B zero, with the same numbers however many ranks hold it.
+
+    Args:
+        model: with the adapter; where it has no memory yet, nothing happens.
+        lora: whose seed is taken.
+        ranks: that hold parts of the adapter, if it is sharded.
+    """
+    generator = torch.Generator().manual_seed(lora.seed)
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta or not (".lora_A." in name or ".lora_B." in name):
+            continue
+        values = torch.zeros(parameter.shape)
+        if ".lora_A." in name:
+            values.uniform_(-(parameter.shape[1] ** -0.5), parameter.shape[1] ** -0.5, generator=generator)
+        own, first = local_part(parameter.detach()), first_row(parameter, ranks)
+        own.copy_(values[first : first + len(own)])
 
 
 @contextmanager

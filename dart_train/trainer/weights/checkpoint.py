@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 STATE_FILE = "dart_state.json"
 DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
-_SHARDED_WEIGHTS = "pytorch_model_fsdp.bin"
+_SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
 # Written by `save_pretrained`, so never copied from the source directory.
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 _WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE, DIGESTS_FILE})

@@ -115,6 +115,18 @@ ALONE = Ranks()
 """One process that trains by itself."""
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: all of it, unless it is sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def first_row(tensor: Tensor, ranks: Ranks) -> int:
+    """Where what this rank holds of a tensor begins: a sharded one is cut into equal parts along its first dimension."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    return min(ranks.rank * -(-len(tensor) // ranks.count), len(tensor))
+
+
 def _buckets(gradients: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Gradients of one type each, up to `BUCKET` numbers together."""
     part: list[Tensor] = []

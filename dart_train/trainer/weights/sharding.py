@@ -1,7 +1,9 @@
 """FSDP2: every rank holds a part of the language model's weights, gradients and optimizer state.
 
-accelerate shards (`fully_shard`), the plugin is `TrainingArguments.fsdp` and `fsdp_config`. What the trainer adds:
+PyTorch's `fully_shard` cuts, here, before the trainer is made; accelerate finds the model cut and leaves it alone.
 
+    - A layer is a unit of its own; embeddings, last norm and head are the root's, which a pass gathers once, however
+      often it calls the head. They stay in float32: the head's logits are taken in it.
     - The vision tower is whole on every rank, a tenth of a 7B model. Ranks see different numbers of images, and their
       features are shared between micro-batches: sharded, a rank would wait for one that has no image to run.
     - A policy's pass goes through the root (`through`), though it calls the model's parts: FSDP gathers what belongs to
@@ -11,11 +13,12 @@ accelerate shards (`fully_shard`), the plugin is `TrainingArguments.fsdp` and `f
 Invariants:
     - Everything here that needs whole weights is called by all ranks, in the same order.
     - Gradients meet in float32, whatever the passes compute in.
+    - No rank ever has the whole language model in memory (`sharded_loading`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,16 +28,33 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from dart_train.core.fingerprint import Fingerprint
-from dart_train.trainer.weights.adapters import base_model, merged_weights
+from dart_train.trainer.weights.adapters import LoraSettings, base_model, begin_adapter, merged_weights
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from dart_train.trainer.weights.ranks import Ranks
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from accelerate.utils import FullyShardedDataParallelPlugin
 
 _T = TypeVar("_T")
 _METHOD = "call_through_root"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a model is cut among ranks.
+
+    Attributes:
+        device: of this rank.
+        ranks: who holds a part each.
+        computes_in: what layers are gathered and run in; None for what they are kept in.
+        reshard_after_forward: whether a layer is let go of between its forward and its backward pass, and gathered
+            twice; otherwise a rank holds all layers between them.
+    """
+
+    device: torch.device
+    ranks: Ranks
+    computes_in: torch.dtype | None = None
+    reshard_after_forward: bool = True
 
 
 def is_sharded(model: Any) -> bool:
@@ -42,11 +62,6 @@ def is_sharded(model: Any) -> bool:
     from torch.distributed.fsdp import FSDPModule  # takes a second: not for who only reads checkpoints
 
     return isinstance(model, FSDPModule)
-
-
-def local_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: all of it, unless it is sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def through(model: Any, work: Callable[[], _T]) -> _T:
@@ -61,54 +76,87 @@ def through(model: Any, work: Callable[[], _T]) -> _T:
     return getattr(model, _METHOD)(work)
 
 
-def configure(accelerator: Accelerator, plugin_args: Mapping[str, Any], model: Any) -> None:
-    """Tell accelerate's plugin how this model is cut, before it is prepared.
+def shard(model: Any, cut: Cut) -> Any:
+    """Cut a model in place, also one without memory (the meta device), also one inside a peft model."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(cut.device.type, (cut.ranks.count,))
+    parts = base_model(model).model
+    policy = MixedPrecisionPolicy(param_dtype=cut.computes_in, reduce_dtype=torch.float32)
+    for layer in parts.language_model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=cut.reshard_after_forward)
+    if not any(item.is_meta for item in parts.visual.parameters()):
+        parts.visual.to(cut.device)
+    fully_shard(
+        model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=False,
+        ignored_params=set(parts.visual.parameters()),
+    )  # fmt: skip
+    return model
+
+
+def load_sharded(
+    model_dir: str | Path,
+    cut: Cut,
+    prepare: Callable[[Any], Any] = lambda model: model,
+    *,
+    lora: LoraSettings | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Any:
+    """Read this rank's part of a model.
+
+    Args:
+        model_dir: of safetensors files.
+        cut: among whom.
+        prepare: freezes what is not trained and adds adapters, before the model is cut and filled.
+        lora: the adapter that `prepare` adds.
+        dtype: that weights are kept in.
+
+    Raises:
+        TrainingError: the directory is not whole, or of another model than its config.json says.
+    """
+    from dart_train.trainer.weights.sharded_loading import empty_model, fill, sources
+
+    model = empty_model(model_dir, dtype=dtype)
+    places = sources(model, model_dir)
+    model = shard(prepare(model), cut)
+    fill(model, places, cut.device, cut.ranks)
+    if lora is not None:
+        begin_adapter(model, lora, cut.ranks)
+    return model
+
+
+def put_off_gradients(model: Any, put_off: bool) -> None:
+    """Whether the next backward pass only adds up on each rank; the next that is not put off shares all of it."""
+    if is_sharded(model):
+        model.set_requires_gradient_sync(not put_off)
+
+
+def take_over(accelerator: Accelerator, plugin_args: dict[str, Any], model: Any) -> None:
+    """Let accelerate save, load and clip a model that is cut already, and leave it as it is.
 
     Args:
         accelerator: of the trainer.
         plugin_args: `TrainingArguments.fsdp_plugin_args`.
-        model: to be trained, also one inside a peft model.
+        model: that was cut.
     """
-    plugin = getattr(accelerator.state, "fsdp_plugin", None)
-    if plugin is None:  # accelerate reads the plugin on devices only: ranks on CPUs, as in tests, are told of it here
-        plugin = _enable(accelerator, plugin_args)
-    tower = base_model(model).model.visual.to(accelerator.device)
-    plugin.ignored_modules = [tower]
-    layers = base_model(model).model.language_model.layers
-    plugin.transformer_cls_names_to_wrap = sorted({type(layer).__name__ for layer in layers})
-    # Put off to the last part of a step, gradients of the whole model would lie on every rank until then.
-    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
-    if plugin.mixed_precision_policy is not None:
-        # accelerate's own would reduce gradients in bfloat16, and round log-probabilities to it.
-        from torch.distributed.fsdp import MixedPrecisionPolicy
-
-        computed = plugin.mixed_precision_policy.param_dtype
-        plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=computed, reduce_dtype=torch.float32)
-
-
-def _enable(accelerator: Accelerator, plugin_args: Mapping[str, Any]) -> FullyShardedDataParallelPlugin:
     from accelerate import PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
-    plugin = FullyShardedDataParallelPlugin(**plugin_args)
-    if accelerator.mixed_precision != "no":
-        plugin.set_mixed_precision(accelerator.mixed_precision)
-    accelerator.state.fsdp_plugin = plugin
+    if getattr(accelerator.state, "fsdp_plugin", None) is None:  # accelerate reads the plugin on devices only
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**plugin_args)
     accelerator.state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
-    return plugin
+    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True  # see `put_off_gradients`
+    prepare = accelerator.prepare
 
+    def prepared(*objects: Any, **options: Any) -> Any:
+        if not any(item is model for item in objects):
+            return prepare(*objects, **options)
+        accelerator._models.append(model)  # whose gradients it clips
+        # Its own way finds an optimizer's parameters by their addresses, and a rank's empty parts have none.
+        return tuple(item if item is model else accelerator.prepare_optimizer(item, False) for item in objects)
 
-def shard_frozen(accelerator: Accelerator, model: Any) -> Any:
-    """Shard a model that is not trained, as the one that is will be: the reference of the KL term."""
-    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
-
-    plugin = accelerator.state.fsdp_plugin
-    trained = plugin.ignored_modules
-    plugin.ignored_modules = [base_model(model).model.visual.to(accelerator.device)]
-    try:
-        return fsdp2_prepare_model(accelerator, model)
-    finally:
-        plugin.ignored_modules = trained
+    accelerator.prepare = prepared  # type: ignore[method-assign]
 
 
 def split_groups(optimizer: torch.optim.Optimizer, whole: Iterable[torch.nn.Parameter]) -> None:

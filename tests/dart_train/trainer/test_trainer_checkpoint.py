@@ -146,7 +146,7 @@ def _wait_for_version(data, process: subprocess.Popen, version: int) -> None:
 
 @pytest.mark.parametrize(
     ("written", "saved", "other"),
-    [(None, False, True), ("pytorch_model_fsdp.bin", True, False)],
+    [(None, False, True), ("pytorch_model_fsdp_0/.metadata", True, False)],
 )
 def test_a_state_is_resumed_as_it_was_sharded(written, saved, other, tmp_path):
     if written:

@@ -78,11 +78,11 @@ def test_the_objective_has_no_correction_where_pi_old_is_mu(tmp_path):
     [
         ({}, "fsdp shards a model among ranks, and this is one process: torchrun"),
         ({"version": 1}, "fsdp_version=1 is not supported, only 2: FSDP1 flattens"),
-        ({"state_dict_type": "SHARDED_STATE_DICT"}, "only 'FULL_STATE_DICT': a state is one"),
+        ({"state_dict_type": "FULL_STATE_DICT"}, "only 'SHARDED_STATE_DICT': whole, a state would be in one rank's"),
         ({"auto_wrap_policy": "SIZE_BASED_WRAP", "min_num_params": 9}, "the vision tower is not"),
         ({"transformer_layer_cls_to_wrap": ["Qwen2_5_VLVisionBlock"]}, "the layers of the language model are found"),
         ({"cpu_offload": True}, "the vision tower stays on the device"),
-        ({"cpu_ram_efficient_loading": True}, "every rank reads the weights"),
+        ({"cpu_ram_efficient_loading": True}, "every rank reads its own part"),
         ({"activation_checkpointing": True}, "set gradient_checkpointing beside fsdp_config"),
     ],
 )

@@ -118,7 +118,7 @@ def _arm(trainer, moment: str, at: int) -> None:
 
 def _poison(trainer) -> None:
     """Let a gradient be NaN in the last rank's part of one weight."""
-    from dart_train.trainer.weights.sharding import local_part
+    from dart_train.trainer.weights.ranks import local_part
 
     finish = trainer.steps.finish
 
