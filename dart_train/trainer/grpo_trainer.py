@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
 
 _log = logging.getLogger(__name__)
+
+WHOLE_GRADIENTS = 1 << 30
+"""Bytes of gradients that each rank of `fsdp` may hold whole until the end of a step."""
 
 
 class DartGRPOTrainer(Trainer):
@@ -138,7 +142,7 @@ class DartGRPOTrainer(Trainer):
         self.ref_model: Any = None
         self._make_policies(tokens, ref_model)
         self.steps = StepRunner(
-            step_settings(args),
+            replace(step_settings(args), reduce_once=self._reduces_once(args)),
             self._collator(tokens, data),
             self._policy,
             self._reference,
@@ -182,6 +186,12 @@ class DartGRPOTrainer(Trainer):
         if self._weights_dir is None:
             return sharding.shard(prepare(model), _cut(args, self.ranks))
         return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
+
+    def _reduces_once(self, args: DartGRPOConfig) -> bool:
+        """Whether sharded ranks put their gradients together once a step."""
+        if args.reduce_gradients != "auto":
+            return args.reduce_gradients == "step"
+        return 4 * sum(item.numel() for item in self.model.parameters() if item.requires_grad) <= WHOLE_GRADIENTS
 
     def _frozen_model(self, ref_model: str | Path | None) -> Any:
         """The KL term's reference, or this rank's part of it."""

@@ -33,7 +33,7 @@ from dart_train.trainer.image_features import ImageFeatures
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
-from dart_train.trainer.weights.sharding import is_sharded
+from dart_train.trainer.weights.sharding import is_sharded, put_off_gradients
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class StepSettings:
         supervised_coef: weight of the cross-entropy on demonstrations.
         supervised_rows: demonstrated steps that every batch takes.
         micro_batch_tokens: most tokens of a micro-batch, padding included.
+        reduce_once: whether sharded ranks put their gradients together once a step, after its last micro-batch.
         seed: of what is drawn: demonstrations, and the control that shuffles rewards.
     """
 
@@ -66,6 +67,7 @@ class StepSettings:
     supervised_coef: float = 0.0
     supervised_rows: int = 16
     micro_batch_tokens: int = 16384
+    reduce_once: bool = False
     seed: int = 42
 
     def chooses_recorded(self, batch: OptimizerBatch) -> bool:
@@ -296,8 +298,11 @@ class StepRunner:
     def _accumulate(self, wanted: set[int], parts: int) -> None:
         """Add the gradients of the micro-batches whose number modulo `parts` is wanted."""
         _, work = self._current()
-        for number, micro in enumerate(self._part.micro_batches):
+        batches = self._part.micro_batches
+        closing = last_number(len(batches), parts)
+        for number, micro in enumerate(batches):
             if number % parts in wanted:
+                put_off_gradients(self._policy.model, self._settings.reduce_once and number != closing)
                 loss = self.loss(micro.to(self._device))
                 self._backward(loss)
                 work.total += loss.detach()
@@ -376,3 +381,12 @@ class StepRunner:
         self._max_tokens = half
         batch.split(self._collator, half, self._ranks)
         self._work = self._fresh()
+
+
+def last_number(count: int, parts: int) -> int:
+    """Number of the micro-batch that runs last, of so many that parts take in turns: part 0 takes 0, parts, ...
+
+    The last part has none where there are fewer micro-batches than parts.
+    """
+    part = min(parts, count) - 1
+    return part + (count - 1 - part) // parts * parts

@@ -170,6 +170,12 @@ class GRPOSettings:
         "through the vision tower once, where that saves work; as much again for the KL reference where it has a "
         "tower of its own. What does not fit is computed anew. 0 runs the tower in every micro-batch.",
     )
+    reduce_gradients: Literal["auto", "micro_batch", "step"] = setting(
+        "auto",
+        "When ranks of `fsdp` put their gradients together: after each 'micro_batch', or once a 'step', until which "
+        "each rank holds those of all trained weights whole, 4 bytes a number. 'auto' is 'step' where that is 1 GiB at "
+        "most, as with adapters.",
+    )
     image_cache_mb: Annotated[int, Interval(ge=0)] = setting(
         512, "Memory for screenshots, and as much for their patches, in MiB."
     )

@@ -121,7 +121,7 @@ def local_part(tensor: Tensor) -> Tensor:
 
 
 def first_row(tensor: Tensor, ranks: Ranks) -> int:
-    """Where what this rank holds of a tensor begins: a sharded one is cut into equal parts along its first dimension."""
+    """Where what this rank holds of a tensor begins: a sharded one is cut into equal parts, first dimension first."""
     if not isinstance(tensor, DTensor):
         return 0
     return min(ranks.rank * -(-len(tensor) // ranks.count), len(tensor))

@@ -18,7 +18,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 
 from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.weights.adapters import base_model
+from dart_train.trainer.weights.model_loading import check_model
 from dart_train.trainer.weights.ranks import Ranks, first_row, local_part
 
 BYTES_AT_ONCE = 64 << 20
@@ -26,12 +28,22 @@ BYTES_AT_ONCE = 64 << 20
 
 
 def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """The model of a directory without its weights: they are on the meta device, which has no memory."""
+    """The model of a directory without its weights: they are on the meta device, which has no memory.
+
+    Args:
+        model_dir: Hugging Face directory of a model of a known family.
+        dtype: that its weights will be kept in.
+
+    Raises:
+        ConfigurationError: as `load_model`'s.
+    """
+    check_model(model_dir)
     config = AutoConfig.from_pretrained(str(model_dir))
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
     if (Path(model_dir) / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(str(model_dir))
+    take_over(model)
     return model
 
 

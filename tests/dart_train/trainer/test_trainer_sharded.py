@@ -18,14 +18,25 @@ pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 CASES: dict[str, dict[str, object]] = {
     "everything": EVERYTHING,
     "adapter": ADAPTER,
+    "more parts than micro-batches": {"gradient_accumulation_steps": 3, "micro_batch_tokens": 2048},
     "frozen tower": {"freeze_vision": True},
 }
 
 
-@pytest.mark.parametrize("case", ["everything", "adapter", pytest.param("frozen tower", marks=pytest.mark.slow)])
-def test_two_ranks_with_half_a_model_each_are_one_process(case, recorded, model_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("case", "meeting"),
+    [
+        ("everything", "micro_batch"),
+        ("everything", "step"),
+        ("more parts than micro-batches", "step"),
+        ("adapter", "auto"),
+        pytest.param("frozen tower", "auto", marks=pytest.mark.slow),
+    ],
+)
+def test_two_ranks_with_half_a_model_each_are_one_process(case, meeting, recorded, model_dir, tmp_path):
     settings = PLAIN | CASES[case]
-    alone, together = trained_alone_and_together(recorded, model_dir, tmp_path, {"fsdp": True}, **settings)
+    shared = {"fsdp": True, "reduce_gradients": meeting}
+    alone, together = trained_alone_and_together(recorded, model_dir, tmp_path, shared, **settings)
     assert_same_training(alone, together, settings["max_steps"], model_dir)
 
 
