@@ -9,6 +9,8 @@ Invariants:
       file is never found, whatever dies in between.
     - Any number of processes may fill one cache at the same time.
     - Nothing here is ever changed by an episode: a desktop gets copies.
+    - What tasks fetch is bounded, file by file and together; and it comes from the public internet, or from hosts that
+      the operator named (`web_source`).
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import httpx
+import aiohttp
 
 from dart_gym.core.errors import ConfigurationError, TaskError
+from dart_gym.tasks.setup.web_source import RefusedError, allowed_hosts, opened
 from dart_gym.utils.durable_files import make_directories, rename, write_file
 
 CACHE_VARIABLE = "DART_GYM_CACHE"
 OFFLINE_VARIABLE = "DART_GYM_OFFLINE"
+QUOTA_VARIABLE = "DART_GYM_CACHE_GB"
 MAX_BYTES = 2 << 30
+QUOTA_BYTES = 64 << 30
 DOWNLOAD_TIMEOUT_S = 300.0
 _TRIES = 3
 _RETRY_S = 1.0
@@ -53,19 +58,30 @@ class DownloadCache:
         directory: directory of the cached files.
         offline: whether `fetch` may only give what is there.
         max_bytes: no file may be larger.
+        quota_bytes: nothing more is stored where all files together would be larger.
+        hosts: hosts that may be fetched from though they are not on the public internet.
     """
 
     directory: Path
     offline: bool = False
     max_bytes: int = MAX_BYTES
+    quota_bytes: int = QUOTA_BYTES
+    hosts: frozenset[str] = frozenset()
 
     @classmethod
     def default(cls) -> DownloadCache:
-        """The cache of this user: `DART_GYM_CACHE`, else `dart-gym` where caches belong; `DART_GYM_OFFLINE=1`."""
+        """The cache of this user: `DART_GYM_CACHE`, else `dart-gym` where caches belong.
+
+        `DART_GYM_OFFLINE=1`, `DART_GYM_CACHE_GB=64` and `DART_GYM_FETCH_HOSTS=a,b:80` set its other fields.
+
+        Raises:
+            ConfigurationError: a variable has no value that it may have.
+        """
         named = os.environ.get(CACHE_VARIABLE)
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         offline = os.environ.get(OFFLINE_VARIABLE, "") not in ("", "0")
-        return cls(Path(named) if named else caches / "dart-gym" / "downloads", offline)
+        directory = Path(named) if named else caches / "dart-gym" / "downloads"
+        return cls(directory, offline, quota_bytes=_quota(), hosts=allowed_hosts())
 
     def find(self, url: str) -> Path | None:
         """Path of the content of a URL; None where the cache does not have it whole."""
@@ -102,9 +118,11 @@ class DownloadCache:
                 return await self._download(url)
         except TimeoutError:
             raise DownloadError(f"{url} did not arrive within {timeout:g} s") from None
-        except httpx.HTTPStatusError as error:
-            raise DownloadError(f"{url}: the server says {error.response.status_code}") from error
-        except httpx.HTTPError as error:
+        except RefusedError as error:
+            raise DownloadError(f"cannot download {url}: {error}") from None
+        except aiohttp.ClientResponseError as error:
+            raise DownloadError(f"{url}: the server says {error.status}") from error
+        except (aiohttp.ClientError, ValueError) as error:  # ValueError: no URL
             raise DownloadError(f"cannot download {url}: {type(error).__name__}: {error}") from error
         except OSError as error:
             raise DownloadError(f"cannot keep {url} in {self.directory}: {error.strerror or error}") from error
@@ -113,29 +131,25 @@ class DownloadCache:
         for attempt in range(1, _TRIES + 1):  # a download may be repeated: it changes nothing
             try:
                 return await self._download_once(url)
-            except httpx.TransportError:
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
                 if attempt == _TRIES:
                     raise
                 await asyncio.sleep(_RETRY_S * attempt)  # backing off between attempts
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _download_once(self, url: str) -> Path:
-        timeout = httpx.Timeout(60.0, connect=15.0)
-        async with httpx.AsyncClient(follow_redirects=True, timeout=timeout) as client:
-            async with client.stream("GET", url) as response:
-                response.raise_for_status()
-                expected = response.headers.get("content-length")
-                encoded = "content-encoding" in response.headers  # then the length is that of the encoded bytes
-                with self._writing() as (file, digest):
-                    size = 0
-                    async for chunk in response.aiter_bytes(_CHUNK):
-                        size += len(chunk)
-                        self._check_size(url, size)
-                        digest.update(chunk)
-                        file.write(chunk)
-                    if expected is not None and not encoded and int(expected) != size:
-                        raise httpx.ReadError(f"{size} of {expected} bytes arrived")
-                    return self._keep(url, file, digest.hexdigest(), size)
+        room = await asyncio.to_thread(self._room)
+        async with opened(url, self.hosts) as response:
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise aiohttp.ClientPayloadError("it comes packed, though it was asked for as it is")
+            with self._writing() as (file, digest):
+                size = 0
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    size += len(chunk)
+                    self._check_size(url, size, room)
+                    digest.update(chunk)
+                    file.write(chunk)
+                return await asyncio.to_thread(self._keep, url, file, digest.hexdigest(), size)
 
     def add(self, url: str, source: Path) -> Path:
         """Store a copy of a file as the content of a URL.
@@ -145,19 +159,34 @@ class DownloadCache:
         """
         try:
             with source.open("rb") as reader, self._writing() as (file, digest):
-                size = 0
+                size, room = 0, self._room()
                 while chunk := reader.read(_CHUNK):
                     size += len(chunk)
-                    self._check_size(url, size)
+                    self._check_size(url, size, room)
                     digest.update(chunk)
                     file.write(chunk)
                 return self._keep(url, file, digest.hexdigest(), size)
         except OSError as error:
             raise DownloadError(f"cannot keep {source} in {self.directory}: {error.strerror or error}") from error
 
-    def _check_size(self, url: str, size: int) -> None:
+    def _check_size(self, url: str, size: int, room: int) -> None:
         if size > self.max_bytes:
             raise DownloadError(f"{url} is larger than {self.max_bytes} bytes")
+        if size > room:
+            raise DownloadError(
+                f"{url} does not fit into the download cache {self.directory} of {self.quota_bytes / 1e9:g} GB; next "
+                f"step: delete what no task needs from it, or set {QUOTA_VARIABLE}"
+            )
+
+    def _room(self) -> int:
+        """Bytes that may still be stored; what is being written counts as stored."""
+        used = 0
+        for folder in ("blobs", "partial"):
+            for parent, _, names in os.walk(self.directory / folder):
+                for name in names:
+                    with contextlib.suppress(FileNotFoundError):  # renamed or given up meanwhile
+                        used += os.stat(os.path.join(parent, name)).st_size
+        return max(0, self.quota_bytes - used)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[tuple[IO[bytes], hashlib._Hash]]:
@@ -172,6 +201,7 @@ class DownloadCache:
 
     def _keep(self, url: str, file: IO[bytes], sha256: str, size: int) -> Path:
         file.flush()
+        self._check_size(url, size, self._room() + size)  # others may have been written at the same time
         os.fchmod(file.fileno(), 0o444)
         os.fsync(file.fileno())
         blob = self._blob(sha256)
@@ -195,6 +225,14 @@ class DownloadCache:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(found, target)
         return found is not None
+
+
+def _quota() -> int:
+    text = os.environ.get(QUOTA_VARIABLE, "")
+    try:
+        return int(float(text) * 1e9) if text else QUOTA_BYTES
+    except (ValueError, OverflowError):
+        raise ConfigurationError(f"{QUOTA_VARIABLE}={text!r} is no number of gigabytes; write one such as 64") from None
 
 
 def osworld_cache_name(url: str, name: str) -> str:
