@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -25,10 +25,11 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.episodes.screenshots import ImageNames, encode_png
+from dart_agent.episodes.screenshots import ImageNames, decode_image, encode_png, image_hash
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import (
     IMAGE_FORMATS,
+    IMAGE_ID,
     PARTIAL,
     TRAJECTORY_FILE,
     episode_name,
@@ -51,6 +52,23 @@ from dart_gym.utils.durable_files import (
 
 SOURCE = "evaluation"
 OLD = ".old"
+MAX_IMAGE = 64 << 20
+"""Bytes of a screenshot's file that are read at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image of an episode.
+
+    Attributes:
+        data: the file's bytes.
+        pixels: (H, W, 3) uint8.
+        is_png: whether the bytes are PNG, else lossless WebP.
+    """
+
+    data: bytes
+    pixels: NDArray[np.uint8]
+    is_png: bool
 
 
 class RecordError(DartGymError):
@@ -156,6 +174,8 @@ def read_episode(directory: Path) -> Trajectory:
         RecordError: no episode lies there, or it is damaged.
     """
     path = directory / TRAJECTORY_FILE
+    if path.exists() and not path.is_file():
+        raise RecordError(f"{path} is no file: what others give may hold anything, and this is not read")
     try:
         return unpack_trajectory(path.read_bytes(), partial=directory.name.endswith(PARTIAL))
     except FileNotFoundError as error:
@@ -175,15 +195,36 @@ def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
 
 
 def image_file(directory: Path, image_id: str) -> Path | None:
-    """The file of an image that an episode shows; None where it is missing.
+    """Where an image that an episode shows lies; None where it is missing. `read_image` says whether it is that one."""
+    if not IMAGE_ID.fullmatch(image_id):
+        return None
+    root = directory.absolute().parents[1]
+    paths = (root / image_key(image_id, image_format) for image_format in IMAGE_FORMATS)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_image(directory: Path, image_id: str) -> StoredImage | None:
+    """An image that an episode shows; None where it is missing.
 
     Args:
         directory: of the episode, `<root>/trajectories/<id>`.
         image_id: its content hash; "" for none.
+
+    Raises:
+        RecordError: what lies there is not the image of that hash, but damaged, or a link to something else.
     """
-    root = directory.absolute().parents[1]
-    paths = (root / image_key(image_id, image_format) for image_format in IMAGE_FORMATS)
-    return next((path for path in paths if image_id and path.is_file()), None)
+    path = image_file(directory, image_id)
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_IMAGE + 1)
+        pixels = decode_image(data)
+    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
+        raise RecordError(f"cannot read {path}: {error}") from error
+    if len(data) > MAX_IMAGE or image_hash(pixels) != image_id:
+        raise RecordError(f"{path} is not the image of that hash: it is damaged, or was put there by somebody else")
+    return StoredImage(data, pixels, is_png=path.suffix == ".png")
 
 
 def decoded(trajectory: Trajectory, decode: Decoder) -> Trajectory:

@@ -41,9 +41,16 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
-    """Return a PNG or WebP as (H, W, 3) uint8. Raises what Pillow does for damaged files."""
-    with Image.open(io.BytesIO(data)) as picture:
-        return np.array(picture.convert("RGB"))
+    """Return a PNG or WebP as (H, W, 3) uint8.
+
+    Raises:
+        OSError, SyntaxError, ValueError: what Pillow raises for damaged files, and for one that is absurdly large.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=("PNG", "WEBP")) as picture:
+            return np.array(picture.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
 
 
 class ImageNames:

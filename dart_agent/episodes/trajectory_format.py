@@ -13,6 +13,7 @@ Invariants:
     - A trajectory that is packed at once and one that was written step by step are the same bytes.
     - Numbers and texts come back exactly, infinities, NaN and lone surrogates too.
     - Without its end a trajectory is not complete: only `partial=True` reads it, up to its last whole step.
+    - An image is named by its hash and nothing else: no trajectory, whoever wrote it, names a file of its reader's.
     - Fields that this version does not know are passed over; another version of the format is refused.
 """
 
@@ -45,6 +46,7 @@ _END = tuple(field.name for field in fields(Trajectory) if field.name in _TRAJEC
 _STEP = tuple(field.name for field in fields(Step) if field.name != "pixels")
 _STEP_FIELDS = frozenset(_STEP)
 _LONGEST_NAME = 150
+IMAGE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def pack_beginning(trajectory: Trajectory) -> bytes:
@@ -92,7 +94,9 @@ def unpack_trajectory(data: bytes, *, partial: bool = False) -> Trajectory:
                 raise ValueError("it goes on behind its end")
             return Trajectory(**known, steps=tuple(steps))
         try:
-            steps.append(Step(**{name: value for name, value in values.items() if name in _STEP_FIELDS}))
+            steps.append(step := Step(**{name: value for name, value in values.items() if name in _STEP_FIELDS}))
+            if wrong := [name for name in step.shown_images if not IMAGE_ID.fullmatch(name)]:
+                raise ValueError(f"{wrong[0][:60]!r} is no image's hash")
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"step {number}: {error}") from error
     if not partial:

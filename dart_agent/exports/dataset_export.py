@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.episode_files import RecordError, image_file, read_episode
+from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import MissingDependencyError
 
@@ -80,7 +80,7 @@ def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, 
     """
     episode = f"{trajectory.task_id}/s{trajectory.seed}"
     for index, step in enumerate(trajectory.steps):
-        path = image_file(directory, step.screenshot)
+        shown = read_image(directory, step.screenshot)
         yield {
             "episode": episode,
             "step": index,
@@ -92,7 +92,7 @@ def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, 
             "instruction": trajectory.instruction,
             "policy": trajectory.policy,
             "actor": step.actor,
-            "screenshot": {"path": None, "bytes": path.read_bytes()} if path else None,
+            "screenshot": {"path": None, "bytes": shown.data} if shown else None,
             "width": step.screen[0],
             "height": step.screen[1],
             "thought": _plain(step.thought),

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dart_agent.episodes.episode_files import RecordError, image_file, read_episode
-from dart_agent.episodes.screenshots import decode_image, encode_png
+from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
+from dart_agent.episodes.screenshots import encode_png
 from dart_agent.episodes.trajectory import Step, Trajectory
 
 ACTION_SPACE = "dart"
@@ -78,10 +78,16 @@ def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
 
 
 def example_path(record: Trajectory, first_seed: int) -> Path:
-    """`<model>/<domain>/<example id>` of an episode. Pure."""
-    model = (record.policy or "policy").replace("/", "_").replace(":", ".")
+    """`<model>/<domain>/<example id>` of an episode; what a record says leads nowhere else. Pure."""
+    model = _name(record.policy or "policy")
     extra = record.seed - first_seed
-    return Path(model + (f"-s{extra}" if extra else ""), record.app or "none", Path(record.task_id).stem)
+    return Path(model + (f"-s{extra}" if extra else ""), _name(record.app or "none"), _name(Path(record.task_id).stem))
+
+
+def _name(text: str) -> str:
+    """A text as the name of a directory."""
+    name = text.replace("/", "_").replace(":", ".").replace("\0", "_")
+    return f"_{name}" if name in ("", ".", "..") else name
 
 
 def trajectory_lines(record: Trajectory) -> list[dict[str, Any]]:
@@ -143,10 +149,7 @@ def _copy(source: Path, image_id: str, target: Path) -> None:
     """Copy a screenshot of an episode, as PNG."""
     if not image_id:
         return
-    path = image_file(source, image_id)
-    if path is None:
+    image = read_image(source, image_id)
+    if image is None:
         raise RecordError(f"{source} shows the screenshot {image_id}, which is missing")
-    if path.suffix == ".png":
-        shutil.copyfile(path, target)
-    else:
-        target.write_bytes(encode_png(decode_image(path.read_bytes())))
+    target.write_bytes(image.data if image.is_png else encode_png(image.pixels))

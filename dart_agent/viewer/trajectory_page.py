@@ -19,7 +19,7 @@ from typing import Any
 
 from PIL import Image
 
-from dart_agent.episodes.episode_files import RecordError, find_episodes, image_file
+from dart_agent.episodes.episode_files import RecordError, find_episodes, read_image
 from dart_agent.episodes.trajectory import Step, Trajectory
 
 MAX_WIDTH = 1600
@@ -107,14 +107,10 @@ def _hashes(html: str, element: str) -> str:
 def _image(directory: Path, image_id: str, step: Step) -> dict[str, Any]:
     """The data URL of a screenshot, and the size of the screen that it shows; no URL where its file is missing."""
     width, height = step.screen
-    path = image_file(directory, image_id)
-    if path is None:
+    stored = read_image(directory, image_id)
+    if stored is None:
         return {"image": "", "screen": [width, height]}
-    try:
-        with Image.open(path) as picture:
-            image = picture.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for damaged files
-        raise RecordError(f"cannot read {path}: {error}") from error
+    image = Image.fromarray(stored.pixels)
     screen = [width or image.width, height or image.height]
     if image.width > MAX_WIDTH:
         image = image.resize((MAX_WIDTH, max(1, round(image.height * MAX_WIDTH / image.width))))

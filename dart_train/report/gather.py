@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.episodes.episode_files import RecordError, episode_directory, image_file, read_episode
-from dart_agent.episodes.screenshots import decode_image
+from dart_agent.episodes.episode_files import RecordError, episode_directory, read_episode, read_image
 from dart_agent.episodes.trajectory import Step
 from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
@@ -264,15 +263,14 @@ def _samples(config: RunConfig, run: RunDirectory, label: str, evaluations: dict
 
 
 def _frame(directory: Path, step: Step) -> Frame | None:
-    path = image_file(directory, step.screenshot)
     try:
-        if path is None:
-            raise FileNotFoundError(f"{directory} has no screenshot {step.screenshot}")
-        pixels = decode_image(path.read_bytes())
-    except OSError as error:  # missing, or no picture
+        image = read_image(directory, step.screenshot)
+        if image is None:
+            raise RecordError(f"{directory} has no screenshot {step.screenshot}")
+    except RecordError as error:
         _log.warning("a picture of the report is left out: %s", error)
         return None
-    return Frame(pixels, step.actions, step.text)
+    return Frame(image.pixels, step.actions, step.text)
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:

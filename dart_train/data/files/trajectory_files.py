@@ -28,7 +28,7 @@ from PIL import Image
 from dart_agent.episodes import trajectory_format
 from dart_agent.episodes.screenshots import decode_image, encode_png, image_hash
 from dart_agent.episodes.trajectory import Trajectory
-from dart_agent.episodes.trajectory_format import PARTIAL, TRAJECTORY_FILE, pack_trajectory, unpack_trajectory
+from dart_agent.episodes.trajectory_format import IMAGE_ID, PARTIAL, TRAJECTORY_FILE, pack_trajectory, unpack_trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
 from dart_train.data.files.object_storage import Directory, Entry, open_storage
 
@@ -37,7 +37,6 @@ FRESH_S = 1800.0  # an image is written or touched again after so long, when a t
 IMAGE_GRACE_S = 7200.0  # age from which an image without a trajectory is garbage; FRESH_S and the longest recording fit
 REQUESTS = 16  # at the same time, to an object store
 _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]{0,190}")
-_IMAGE_HASH = re.compile(r"[0-9a-f]{32}")
 
 
 def encode_webp(image: NDArray[np.uint8]) -> bytes:
@@ -70,7 +69,7 @@ def image_key(image_id: str, image_format: str = "png") -> str:
     Raises:
         InvalidTrajectoryError: that is no hash.
     """
-    if not _IMAGE_HASH.fullmatch(image_id):
+    if not IMAGE_ID.fullmatch(image_id):
         raise InvalidTrajectoryError(f"{image_id!r} is no image hash: take it from data.image_hash(image)")
     return trajectory_format.image_key(image_id, image_format)
 
@@ -239,7 +238,7 @@ class TrajectoryFiles:
         """Yield (hash, entry) of every screenshot's file, in no order."""
         for entry in self.storage.entries("images"):
             name = entry.key.rsplit("/", 1)[-1].partition(".")[0]
-            if _IMAGE_HASH.fullmatch(name):
+            if IMAGE_ID.fullmatch(name):
                 yield name, entry
 
     def remove_leftovers(self, older_than_s: float = 3600.0) -> int:

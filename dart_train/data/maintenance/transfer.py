@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import numpy as np
 import sqlalchemy as sa
-from PIL import Image
 
-from dart_agent.episodes.screenshots import encode_png
+from dart_agent.episodes.screenshots import decode_image, encode_png
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
 from dart_gym.utils.durable_files import rename
 from dart_train.core.package_version import VERSION
@@ -178,7 +176,7 @@ def _read_files(archive: tarfile.TarFile, data: DataManager) -> dict[str, str]:
         stem = file.rpartition(".")[0]
         try:
             if kind == "images":
-                image = np.asarray(Image.open(io.BytesIO(_content(archive, member))))
+                image = decode_image(_content(archive, member))
                 data.files.write_images({stem: image})
             elif kind == "trajectories":
                 trajectory = unpack_trajectory(_content(archive, member))
