@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import signal
@@ -26,6 +27,7 @@ from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.providers.provider import Provider, opened
 from dart_gym.providers.provider_registry import make_provider
 from dart_gym.tasks.catalog.registry import SUITES
+from dart_gym.utils.loop_watchdog import watched
 from dart_gym.utils.processes import exit_status, follow_parent
 
 log = logging.getLogger("dart_gym")
@@ -139,7 +141,11 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, interrupt)
     loop.add_signal_handler(signal.SIGTERM, terminate)
-    async with opened(provider), ClusterServer(settings, provider.desktop, local=provider.local) as server:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(watched(loop))
+        await stack.enter_async_context(opened(provider))
+        server = ClusterServer(settings, provider.desktop, local=provider.local)
+        await stack.enter_async_context(server)
         if settings.tokens or settings.tls_cert:  # else a lost terminal ends it, as it does others
             loop.add_signal_handler(signal.SIGHUP, server.reload)
         print(f"listening on {server.url}", flush=True)  # who started it waits for this line

@@ -13,6 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import shutil
 import signal
 import tempfile
@@ -26,6 +28,8 @@ from typing import Any
 from rich.console import Console
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.server_health import look_at
+from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.utils.plugins import Registry
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.config.task_names import check_tasks
@@ -225,7 +229,8 @@ class Pipeline:
 def cluster_server(url: str, config: Path) -> ModuleSpec:
     """The environment cluster of a run as a module, as the section `cluster` of its configuration file describes it."""
     arguments = ("serve", "--config", str(config), "--listen", url)
-    return python_module("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
+    spec = python_module("cluster", "dart_gym.commands.gym_cli", *arguments, service=True)
+    return dataclasses.replace(spec, look=functools.partial(look_at, Path(parse_address(url).path)))
 
 
 def reach_cluster(url: str, token: str | None = None) -> None:

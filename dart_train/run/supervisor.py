@@ -5,6 +5,7 @@ Invariants:
     - A child that ends with 0 has finished its work, unless it is a service, which never has. Any other end is a
       crash and is restarted, until there were `max_crashes` of them within `crash_window_s`: then `ModuleCrashed`
       with what the child said last. An error that a restart cannot mend (`HOPELESS_STATUS`) is final at once.
+    - A child that lives but does not answer (`ModuleSpec.look`) is killed, and then like any that has crashed.
     - `stop_all` sends SIGTERM, waits, then SIGKILLs; after it no child is left.
 """
 
@@ -15,12 +16,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dart_gym.cluster.client.server_health import PERIOD_S, Health, Patience
 from dart_gym.utils.backoff import backoff
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
@@ -53,6 +56,8 @@ class ModuleSpec:
         max_crashes: give up at this many crashes within `crash_window_s`.
         crash_window_s: seconds.
         service: it works until it is stopped; an end with status 0 is a crash like others.
+        look: asks it whether it still answers, in a thread; None where nothing can be asked.
+        look_period_s: seconds between two looks.
     """
 
     name: str
@@ -61,6 +66,32 @@ class ModuleSpec:
     max_crashes: int = 4
     crash_window_s: float = 60.0
     service: bool = False
+    look: Callable[[], Health] | None = None
+    look_period_s: float = PERIOD_S
+
+
+class Probe:
+    """Asks one process from time to time whether it answers, in a thread, until it is stopped.
+
+    Attributes:
+        given_up: set once it has not answered for too often.
+    """
+
+    def __init__(self, look: Callable[[], Health], period_s: float) -> None:
+        self._look, self._period_s = look, period_s
+        self.given_up, self._over = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, name="probe", daemon=True).start()
+
+    def _run(self) -> None:
+        patience = Patience()
+        while not self._over.wait(self._period_s):
+            if patience.is_over(self._look()):
+                self.given_up.set()
+                return
+
+    def stop(self) -> None:
+        """Ask no more; a look that is under way ends by itself."""
+        self._over.set()
 
 
 @dataclass(slots=True)
@@ -76,6 +107,7 @@ class Module:
     log_start: int = 0
     not_before: float = 0.0
     finished: bool = False
+    probe: Probe | None = None
 
     @property
     def running(self) -> bool:
@@ -146,6 +178,8 @@ class Supervisor:
                 start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
                 preexec_fn=die_with_parent(signal.SIGTERM),
             )
+        if spec.look is not None:
+            module.probe = Probe(spec.look, spec.look_period_s)
 
     def check(self) -> None:
         """Reap what has ended and restart what has crashed.
@@ -155,6 +189,8 @@ class Supervisor:
         """
         now = time.monotonic()
         for module in self.modules.values():
+            if module.running and module.probe is not None and module.probe.given_up.is_set():
+                self._end_silent(module)
             if module.finished or module.running:
                 continue
             if module.process is not None:
@@ -163,9 +199,18 @@ class Supervisor:
                 module.restarts += 1
                 self._spawn(module)
 
+    def _end_silent(self, module: Module) -> None:
+        assert module.process is not None  # it runs
+        with module.log.open("ab") as log:
+            log.write(f"--- {time.strftime('%F %T')} it does not answer any more, and is killed\n".encode())
+        os.killpg(module.process.pid, signal.SIGKILL)
+        module.process.wait()
+
     def _reap(self, module: Module, now: float) -> None:
         code = module.process.returncode if module.process else 0
         module.process = None
+        if module.probe is not None:
+            module.probe.stop()
         if code == 0 and not module.spec.service:
             module.finished = True
             return
@@ -209,6 +254,9 @@ class Supervisor:
 
 
 def _end(modules: list[Module], grace_s: float) -> None:
+    for module in modules:
+        if module.probe is not None:
+            module.probe.stop()
     living = [module.process for module in modules if module.process is not None and module.running]
     for process in living:
         process.terminate()

@@ -1,3 +1,4 @@
+import functools
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ from collections import deque
 
 import pytest
 
+from dart_gym.cluster.client.server_health import Health, look_at
 from dart_gym.utils.processes import start_time
 from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
 
@@ -149,3 +151,42 @@ def test_children_die_with_a_killed_supervisor(tmp_path):
 def test_exit_codes_in_words():
     assert describe_exit(-9) == "signal SIGKILL"
     assert describe_exit(2) == "status 2"
+
+
+SERVES = """
+import http.server, os, socketserver, sys
+class Server(socketserver.UnixStreamServer):
+    allow_reuse_address = True
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+if os.path.exists(sys.argv[1]):
+    os.unlink(sys.argv[1])
+Server(sys.argv[1], Handler).serve_forever()
+"""
+
+
+def test_a_module_that_lives_but_does_not_answer_is_replaced(tmp_path):
+    path = tmp_path / "sock"
+    look = functools.partial(look_at, path, 0.2)
+    spec = ModuleSpec(
+        "m", (sys.executable, "-c", SERVES, str(path)), service=True, look=look, look_period_s=0.05, max_crashes=3
+    )
+    supervisor = Supervisor(tmp_path)
+    module = supervisor.start(spec)
+    wait_for(lambda: look() is Health.ANSWERS)
+    first = module.process.pid
+    time_of_probe = module.probe
+    os.kill(first, signal.SIGSTOP)
+
+    def replaced():
+        supervisor.check()
+        return module.running and module.process.pid != first and look() is Health.ANSWERS
+
+    wait_for(replaced, 30)
+    assert module.restarts == 1 and module.probe is not time_of_probe
+    assert "does not answer any more, and is killed" in module.log.read_text()
+    supervisor.stop_all()
