@@ -69,7 +69,12 @@ def tower_of_7b(width: int) -> Any:
     from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLVisionConfig
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel
 
-    small = {"hidden_size": width, "intermediate_size": width, "out_hidden_size": width, "num_heads": width // 16}
+    small: dict[str, Any] = {
+        "hidden_size": width,
+        "intermediate_size": width,
+        "out_hidden_size": width,
+        "num_heads": width // 16,
+    }
     return Qwen2_5_VisionTransformerPretrainedModel(Qwen2_5_VLVisionConfig(**(_VISION | small))).eval()
 
 

@@ -107,6 +107,14 @@ def trainer(
 
 
 @app.command()
+def parity(json: JsonOption = None) -> None:
+    """Log-probabilities of engine, trainer and model on tiny models of every family (a minute)."""
+    from benchmarks.train.parity_bench import measure
+
+    finish(measure(progress), json)
+
+
+@app.command()
 def data(
     json: JsonOption = None,
     rows: Annotated[int, typer.Option(min=1000, help="Trajectories in the run that is leased from.")] = 1_000_000,

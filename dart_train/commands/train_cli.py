@@ -16,6 +16,7 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import exit_status
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, load, on_run
+from dart_train.commands.parity_command import parity
 from dart_train.config.run_config import dump_config
 from dart_train.core.train_errors import DartTrainError, Interrupted
 from dart_train.run.run_directory import explained_file_errors
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
+app.command()(parity)
 mount_benchmarks(app, "benchmarks.train.train_commands")
 
 INTERRUPTED = 130

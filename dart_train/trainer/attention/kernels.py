@@ -13,6 +13,7 @@ All compute the same numbers up to rounding, in all layouts.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
@@ -236,11 +238,15 @@ class _FlashPlan:
     @classmethod
     def of(cls, layout: Layout, device: torch.device) -> _FlashPlan:
         found = joined(layout.segments)
-        tensors = [
-            torch.from_numpy(part).to(device) for part in (found.queries, found.keys, found.query_ends, found.key_ends)
-        ]
-        longest = max(part.length for part in layout.segments), max(part.seen + part.length for part in layout.segments)
-        return cls(*tensors, *longest)
+
+        def there(places: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(places).to(device)
+
+        return cls(
+            there(found.queries), there(found.keys), there(found.query_ends), there(found.key_ends),
+            longest_query=max(part.length for part in layout.segments),
+            longest_key=max(part.seen + part.length for part in layout.segments),
+        )  # fmt: skip
 
 
 @cache
@@ -261,6 +267,9 @@ def _flex(compiled: bool) -> tuple[Callable[..., Tensor], Callable[[Layout, torc
     """FlexAttention and what makes its masks; not compiled on a CPU, where it only has forward passes."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+    if not compiled:  # it warns that this is slow, which is known
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile", category=UserWarning)
+
     build = torch.compile(create_block_mask) if compiled else create_block_mask
 
     def make(layout: Layout, device: torch.device) -> Any:
@@ -275,4 +284,5 @@ def _flex(compiled: bool) -> tuple[Callable[..., Tensor], Callable[[Layout, torc
 
         return build(sees, None, None, layout.places, layout.places, device=device.type)
 
-    return (torch.compile(flex_attention) if compiled else flex_attention), make
+    compute: Any = torch.compile(flex_attention) if compiled else flex_attention
+    return compute, make

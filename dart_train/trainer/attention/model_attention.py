@@ -100,9 +100,9 @@ def windows_as_batches(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, 
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
     out = torch.zeros_like(flat[0])
     for places, real in _batches(ends):
-        own = [part[places].transpose(1, 2) for part in flat]
+        asking, asked, values = (part[places].transpose(1, 2) for part in flat)
         mask = None if real is None else real[:, None, None]
-        mixed = F.scaled_dot_product_attention(*own, attn_mask=mask, scale=scaling).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(asking, asked, values, attn_mask=mask, scale=scaling).transpose(1, 2)
         mixed, own_places = (mixed.flatten(0, 1), places.flatten()) if real is None else (mixed[real], places[real])
         out = out.index_copy(0, own_places, mixed.to(out.dtype))
     return out[None]

@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.train.bench_models import tower_of_7b
+from benchmarks.train.parity_bench import Calls
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.attention import kernels, model_attention
 from dart_train.trainer.attention.kernels import Attention, Layout, at_hand, check_kernel
@@ -90,18 +90,6 @@ def test_masks_grow_with_the_row_and_not_with_its_square():
             Attention(layout)(*(torch.zeros(1, 1, length, 4) for _ in range(3)), None)
         sizes.append(layout.mask_bytes)
     assert sizes[1] == 2 * sizes[0] and sizes[2] == 4 * sizes[0] > 0
-
-
-class Calls(TorchDispatchMode):
-    """Counts calls of attention."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += "scaled_dot_product" in func.__name__ and "backward" not in func.__name__
-        return func(*args, **(kwargs or {}))
 
 
 def test_the_published_tower_makes_few_calls_for_a_screenshot():

@@ -1,0 +1,64 @@
+"""`dart-train parity`: whether engine and trainer agree on a model, before a run."""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dart_train.core.train_errors import TrainingError
+
+
+def parity(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="directory of the model")],
+    engine: Annotated[
+        str, typer.Option(help="transformers (ours, here), vllm (a server is started), or a server's URL")
+    ] = "transformers",
+    engine_options: Annotated[
+        str | None, typer.Option(metavar="JSON", help="options of an engine that is started, as rollout.engine.options")
+    ] = None,
+    engine_dtype: Annotated[str, typer.Option(help="precision of our engine: float32 or bfloat16")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    screen: Annotated[str, typer.Option(metavar="WxH", help="size of the screenshots")] = "1280x720",
+    steps: Annotated[int, typer.Option(min=2, help="of each of the two rollouts")] = 5,
+    temperature: Annotated[float, typer.Option(min=0.01, help="that the engine samples at")] = 1.0,
+    json: Annotated[Path | None, typer.Option(help="also write the largest gaps as parity.<family>.<pair>")] = None,
+) -> None:
+    """Compare log-probabilities of one conversation: the model's own forward pass, the trainer's ways, the engine."""
+    from dart_train.parity import check_model
+    from dart_train.parity.gap_table import gap_table
+    from dart_train.parity.recorded_conversation import Shape
+
+    compared = check_model.compare(
+        model, engine=engine, engine_options=_options(engine_options), device=device, engine_dtype=engine_dtype,
+        shape=Shape(screen=_size(screen), steps=steps, temperature=temperature),
+    )  # fmt: skip
+    Console().print(gap_table(compared.gaps, check_model.spelling(compared, model)))
+    if json is not None:
+        check_model.written(compared, json)
+    bad = [item.pair for item in compared.gaps if not item.agrees]
+    if bad:
+        raise TrainingError(
+            f"{model}: {', '.join(bad)} are further apart than rounding explains: what is trained would not be what "
+            "was sampled; is the engine serving this very model, its processor files and settings included?"
+        )
+
+
+def _options(text: str | None) -> dict[str, Any] | None:
+    try:
+        found = json_format.loads(text) if text else None
+    except ValueError as error:
+        raise typer.BadParameter(f"--engine-options is not JSON: {error}") from None
+    if found is not None and not isinstance(found, dict):
+        raise typer.BadParameter("--engine-options is not a JSON object")
+    return found
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not (width.isdigit() and height.isdigit()):
+        raise typer.BadParameter(f"--screen {text!r} is not WIDTHxHEIGHT, such as 1280x720")
+    return int(width), int(height)

@@ -1,0 +1,1 @@
+"""Whether engine and trainer agree: log-probabilities of one recorded conversation by everybody, and their gaps."""
