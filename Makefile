@@ -12,7 +12,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart controls overnight lint format test test-unit test-all test-parts test-slow docs lock clean \
-  setup-test setup-docs $(PARTS:%=test-%)
+  setup-test setup-docs generated $(PARTS:%=test-%)
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,8 +41,13 @@ overnight: setup-test  ## an hour of the quick start in which every module is ki
 lint: setup-test  ## ruff and the type checker
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-format: setup-test  ## format the code
+format: setup-test  ## format the code, and write what is generated from it
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+	@$(MAKE) --no-print-directory generated
+
+generated:
+	@PYTHONPATH=. $(BIN)/python scripts/configuration_reference.py
+	@PYTHONPATH=. $(BIN)/python scripts/draw_rooms.py
 
 test: lint  ## the linters, and everything but the tests below
 	@$(BIN)/python scripts/run_tests.py $(BESIDE) 4 -m "$(ELSEWHERE)"

@@ -32,6 +32,7 @@ from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.osworld.osworld_scenario import SETTLE
 from dart_gym.tasks.screen.idleness import wait_until_idle
 from dart_gym.tasks.screen.windows import wait_for_window
+from dart_gym.utils.backoff import Pauses
 
 WIDTH, HEIGHT = 1920, 1080
 PAUSE_S = 2.0  # OSWorld's, after each action
@@ -123,15 +124,14 @@ async def _stock_client(desktop: Desktop) -> str:
     """Start the server as OSWorld's; returns the path of a socket that leads to it, when it answers."""
     await desktop.launch(["python", "-c", _program("stock_server.py"), str(PORT)])
     path = str(await desktop.open_port(PORT))
-    deadline = time.monotonic() + 60.0
+    pauses = Pauses(time.monotonic() + 60.0, 0.05, 0.2)
     while True:
         try:
             await _ask(path, "GET", "/screenshot")
             return path
         except httpx.TransportError as error:
-            if time.monotonic() > deadline:
-                raise DesktopTimeoutError("the server did not start; is pyautogui there (`make apps`)?") from error
-        await asyncio.sleep(0.1)
+            why = DesktopTimeoutError(f"the server did not start ({error}); is pyautogui there (`make apps`)?")
+            await pauses.wait(why)
 
 
 async def _stock_step(path: str, x: int, y: int, pause_s: float) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.metrics_log import read_metrics
+from tests.helpers.waiting import wait_until
 
 CONFIG = Path(__file__).parent / "e2e.yaml"
 REPORT_KEYS = {
@@ -45,14 +46,16 @@ def start(runs_dir: Path, *arguments: str, config: Path = CONFIG) -> subprocess.
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=tied)
 
 
-def wait_until(condition, process: subprocess.Popen, runs_dir: Path, seconds: float = 400.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        text = (runs_dir / "launcher.log").read_text()
-        assert process.poll() is None, f"the run ended early with {process.returncode}:\n{text}"
-        assert time.monotonic() < deadline, f"nothing after {seconds} s:\n{text}"
-        time.sleep(0.05)
-    return value
+def wait_for(condition, process: subprocess.Popen, runs_dir: Path) -> None:
+    """Wait for something that a run does."""
+    log = runs_dir / "launcher.log"
+    wait_until(
+        condition,
+        400,
+        trouble=lambda: process.poll() is not None and f"it ended early with {process.returncode}: {log.read_text()}",
+        explain=log.read_text,
+        look_s=0.05,
+    )
 
 
 def processes_of(runs_dir: Path) -> list[psutil.Process]:
@@ -74,10 +77,7 @@ def metrics(runs_dir: Path, name: str) -> list[dict]:
 
 
 def assert_nothing_left(runs_dir: Path) -> None:
-    deadline = time.monotonic() + 60.0
-    while left := processes_of(runs_dir):
-        assert time.monotonic() < deadline, f"left behind: {[p.cmdline() for p in left]}"
-        time.sleep(0.05)
+    wait_until(lambda: not processes_of(runs_dir), explain=lambda: [p.cmdline() for p in processes_of(runs_dir)])
     assert not list((runs_dir / "e2e").glob("*.sock"))
     assert not (runs_dir / "e2e" / "run.lock").exists()
 
@@ -87,11 +87,11 @@ def finished(tmp_path_factory):
     """A run whose rollout service and trainer were killed once each, and then its launcher, which was started again."""
     runs_dir = tmp_path_factory.mktemp("runs")
     run = start(runs_dir)
-    wait_until(lambda: metrics(runs_dir, "trainer"), run, runs_dir)
+    wait_for(lambda: metrics(runs_dir, "trainer"), run, runs_dir)
     module(runs_dir, "rollout").send_signal(signal.SIGKILL)
     module(runs_dir, "learn").send_signal(signal.SIGKILL)
     steps = len(metrics(runs_dir, "trainer"))
-    wait_until(lambda: len(metrics(runs_dir, "trainer")) > steps, run, runs_dir)
+    wait_for(lambda: len(metrics(runs_dir, "trainer")) > steps, run, runs_dir)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     again = start(runs_dir)  # at once: it waits for the modules of the killed one to end
@@ -133,7 +133,7 @@ def test_another_configuration_under_the_same_name_is_refused(finished):
 
 def test_ctrl_c_leaves_nothing_and_the_same_command_goes_on(tmp_path):
     run = start(tmp_path)
-    wait_until(lambda: metrics(tmp_path, "progress"), run, tmp_path)
+    wait_for(lambda: metrics(tmp_path, "progress"), run, tmp_path)
     run.send_signal(signal.SIGINT)
     assert run.wait(60) == 130
     assert_nothing_left(tmp_path)

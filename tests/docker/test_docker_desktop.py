@@ -18,6 +18,7 @@ import pytest
 
 import dart_gym
 from dart_gym.providers.containers import SERVER_LABEL, Owner
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 EPISODE_TASKS = ("dialogs/confirm-delete", "miniwob/click-test-2")
@@ -42,15 +43,6 @@ def docker(*arguments: str) -> str:
 def containers() -> list[str]:
     """Ids of the containers of this package, also of those that do not run."""
     return docker("ps", "-aq", "--no-trunc", "--filter", f"label={SERVER_LABEL}").split()
-
-
-def until(condition: Callable[[], object], timeout: float = 30.0) -> object:
-    """Wait until a function returns something true, and return that."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.05)
-    return value
 
 
 class Server:
@@ -101,7 +93,7 @@ def serve(image, tmp_path_factory) -> Iterator[Callable[..., Server]]:
         with contextlib.suppress(ProcessLookupError):
             server.stop()
         print(server.log.read_text())
-    until(lambda: not containers())
+    wait_until(lambda: not containers())
 
 
 @contextlib.contextmanager
@@ -154,7 +146,7 @@ def test_a_container_has_limits_labels_no_port_and_no_network(serve):
         limit = docker("exec", container["Id"], "sh", "-c", "cat /sys/fs/cgroup/memory.max 2>/dev/null || "
                        "cat /sys/fs/cgroup/memory/memory.limit_in_bytes")  # fmt: skip
         assert int(limit) == 2**30
-    until(lambda: not containers())  # the session is over, and the task's desktop cannot be used again
+    wait_until(lambda: not containers())  # the session is over, and the task's desktop cannot be used again
 
 
 def test_without_a_sandbox_inside_the_container_is_the_sandbox(serve):
@@ -170,7 +162,7 @@ def test_a_server_that_is_killed_takes_its_containers_along(serve):
         env.reset(seed=0)
         assert len(containers()) == 1
         server.stop(signal.SIGKILL)
-        until(lambda: not containers())
+        wait_until(lambda: not containers())
 
 
 def test_a_container_that_dies_is_an_environment_error_and_the_next_reset_works(serve):
@@ -226,7 +218,7 @@ def test_the_image_serves_by_itself_and_is_healthy(image):
     options += ["--health-interval", "1s", "--env", f"DART_GYM_TOKEN={token}"]
     container = docker("run", "-d", "--rm", *options, image).strip()
     try:
-        until(lambda: docker("inspect", "-f", "{{.State.Health.Status}}", container).strip() == "healthy", 60)
+        wait_until(lambda: docker("inspect", "-f", "{{.State.Health.Status}}", container).strip() == "healthy", 60)
         doctor = subprocess.run(
             ["docker", "exec", container, "dart-gym", "doctor"], capture_output=True, text=True, timeout=60
         )

@@ -15,8 +15,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
-import time
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +23,7 @@ from typing import Self
 import pymysql
 
 from dart_train.core.train_errors import DatabaseGoneError
+from tests.helpers.waiting import wait_until
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
@@ -148,13 +147,14 @@ class MariaDB:
         return ["--no-defaults", f"--datadir={data}", *user]
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
-            ended = self._process is None or self._process.poll() is not None
-            if ended or time.monotonic() > deadline:
-                words = _tail((self.folder / "log").read_text(errors="replace"))
-                raise DatabaseGoneError(f"the server in {self.folder} did not start: {words}")
-            threading.Event().wait(POLL_S)
+        try:
+            wait_until(self._answers, START_TIMEOUT_S, trouble=self._ended, look_s=POLL_S)
+        except AssertionError as error:
+            words = _tail((self.folder / "log").read_text(errors="replace"))
+            raise DatabaseGoneError(f"the server in {self.folder} did not start ({error}): {words}") from error
+
+    def _ended(self) -> str:
+        return "it has ended" if self._process is None or self._process.poll() is not None else ""
 
     def _answers(self) -> bool:
         if not self.socket.exists():

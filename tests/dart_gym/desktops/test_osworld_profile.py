@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from dart_gym.core.actions import Press, Type
 from dart_gym.desktops.applications import devtools
 from dart_gym.desktops.base.desktop import SettlePolicy
+from dart_gym.desktops.sandbox import osworld_profile
 
 pytestmark = pytest.mark.desktop
+SHIMS = Path(osworld_profile.__file__).with_name("shims")
 
 
 @pytest.fixture
@@ -46,6 +51,29 @@ async def test_python_moves_the_pointer_and_takes_screenshots(machine):
     )
     for name in ("python", "python3"):
         assert await shell(machine, f"{name} -c '{program}'") == "Point(x=700, y=400) (1920, 1080)"
+
+
+GNOMES_OWN = """#!/bin/sh
+# As GNOME's program does when it is unlucky: a file that exists is not replaced in time.
+[ -e "$2" ] || echo "picture of $3" > "$2"
+"""
+
+
+@pytest.mark.parametrize("option", [("-f", "{}"), ("--file", "{}"), ("--file={}",), ("-f{}",)])
+def test_a_screenshot_replaces_a_file_that_exists(tmp_path, option):
+    own, shim, target = tmp_path / "own", tmp_path / "shim", tmp_path / "a b.png"
+    own.write_text(GNOMES_OWN)
+    shim.write_text((SHIMS / "gnome-screenshot").read_text().replace("/usr/bin/gnome-screenshot", str(own)))
+    own.chmod(0o755)
+    target.touch()
+    subprocess.run(["sh", shim, "-w", *(part.format(target) for part in option)], check=True)
+    assert target.read_text() == "picture of -w\n"
+    assert sorted(tmp_path.iterdir()) == sorted([own, shim, target])
+
+
+async def test_pictures_of_a_fresh_machine_are_whole(machine):
+    many = "for i in 1 2 3; do : > p.png; gnome-screenshot -f p.png; stat -c %s p.png; done 2> /dev/null"
+    assert all(int(size) > 1000 for size in (await shell(machine, many)).split())
 
 
 async def test_sound_goes_nowhere_and_its_volume_can_be_set(machine):

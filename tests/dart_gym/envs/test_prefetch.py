@@ -14,6 +14,7 @@ from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.envs.cluster_link import background_loop
 from dart_gym.envs.vector_env import DesktopVectorEnv
 from dart_gym.tasks.suites.fake_suite import FakeScenario
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -151,10 +152,7 @@ def test_closing_gives_the_spares_back_too(make_envs):
     envs = make_envs(2, prefetch=2)
     envs.reset(seed=0)
     envs.close()
-    deadline = time.monotonic() + 5.0
-    while any(desktop["phase"] != "idle" for desktop in envs.server.status()["desktops"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: all(desktop["phase"] == "idle" for desktop in envs.server.status()["desktops"]), 5)
 
 
 @pytest.mark.parametrize(

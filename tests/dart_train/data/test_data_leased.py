@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -16,15 +15,9 @@ from dart_train.data import Resumed
 from dart_train.data.groups import checkpoint_rows, lease_rows
 from dart_train.data.insight import serving
 from dart_train.data.store.schema import lease, rollout_step
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("database")
-
-
-def _wait(condition, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_groups_are_iterated_and_committed(data):
@@ -52,7 +45,7 @@ def test_heartbeats_are_sent_inside_the_block(database, tmp_path):
         with data.lease(1, "me", ttl_s=1.5) as leased:
             query = sa.select(lease.c.expires_at).where(lease.c.lease_id == leased.lease_id)
             first = data.store.read(lambda c: c.execute(query).scalar())
-            _wait(lambda: data.store.read(lambda c: c.execute(query).scalar()) > first + 1.5)
+            wait_until(lambda: data.store.read(lambda c: c.execute(query).scalar()) > first + 1.5)
             assert data.sweep().returned_leases == 0
             leased.commit(0)
 
@@ -75,7 +68,7 @@ def test_waiting_is_not_silent(data, caplog):
             target=lambda: list(data.leases("me", groups=1, stop=stop.is_set, poll_s=0.02, say_after_s=0.05))
         )
         thread.start()
-        _wait(lambda: "1 in unfinished groups" in caplog.text)
+        wait_until(lambda: "1 in unfinished groups" in caplog.text)
         stop.set()
         thread.join()
 

@@ -16,18 +16,12 @@ from dart_train.data.insight import statistics
 from dart_train.data.maintenance.data_service import DataService, run_data_service
 from dart_train.data.store.schema import task_state
 from dart_train.data.store.sql_store import Store
+from tests.helpers.waiting import wait_until
 
 
 def _serve(folder: Path) -> None:
     with open_manager(folder) as data, contextlib.closing(MetricsLog(folder / "data.jsonl")) as metrics:
         run_data_service(DataService(data, metrics, workers=2, metrics_interval_s=0.05), sweep_interval_s=0.02)
-
-
-def _wait_for(condition, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.process
@@ -40,9 +34,9 @@ def test_the_process_keeps_order_until_it_is_told_to_end(database, tmp_path):
         data.lease(1, "dead", ttl_s=0.0)
         process = CONTEXT.Process(target=_serve, args=(tmp_path,), daemon=True)
         process.start()
-        _wait_for(lambda: data.counts()["leased"] == 0)
+        wait_until(lambda: data.counts()["leased"] == 0)
         publish(data, 9)
-        _wait_for(lambda: data.counts()["expired"] == 4)
+        wait_until(lambda: data.counts()["expired"] == 4)
         data.record(make_trajectory("last", "h", 1.0, version=9, ended_at=time.time()))
         os.kill(process.pid, signal.SIGTERM)
         process.join(30)
@@ -81,9 +75,9 @@ def test_a_database_that_comes_back_is_swept_again(data, tmp_path, caplog):
     database.rename(away)
     service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
     service.start()
-    _wait_for(lambda: "the database is away" in caplog.text)
+    wait_until(lambda: "the database is away" in caplog.text)
     away.replace(database)
-    _wait_for(lambda: "the database is back" in caplog.text)
+    wait_until(lambda: "the database is back" in caplog.text)
     stop.set()
     service.join(20)
     assert not service.is_alive()
@@ -110,10 +104,10 @@ def test_a_busy_database_costs_only_a_turn(database, tmp_path, caplog):
         assert inside.wait(10)
         service = threading.Thread(target=DataService(data).run, args=(stop, 0.01))
         service.start()
-        _wait_for(lambda: "the database is away" in caplog.text)
+        wait_until(lambda: "the database is away" in caplog.text)
         leave.set()
         holder.join()
-        _wait_for(
+        wait_until(
             lambda: (
                 data.read(statistics.saved_task_stats)["fake/button"].rollouts == 1
                 if data.read(statistics.saved_task_stats)

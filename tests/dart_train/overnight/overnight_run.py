@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import psutil
 from dart_gym.utils.processes import die_with_parent
 from dart_train.core.metrics_log import read_metrics
 from dart_train.run.run_directory import RunDirectory
+from tests.helpers.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "configs" / "quickstart.yaml"
@@ -141,11 +141,7 @@ class OvernightRun:
 
     def wait_until(self, condition, seconds: float, what: str) -> None:
         """Wait for a condition of the running run."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert not (reason := self.ended()), reason
-            assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
-            time.sleep(0.2)
+        wait_until(condition, seconds, trouble=self.ended, explain=lambda: f"no sign of {what}", look_s=0.2)
 
 
 def module_name(process: psutil.Process) -> str | None:

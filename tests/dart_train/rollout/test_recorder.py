@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.recorder import MAX_REFUSED, Recorder
 from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
+from tests.helpers.waiting import wait_until
 
 
 def episode(n: int = 0) -> Trajectory:
@@ -52,13 +52,6 @@ def troubled(data: DataManager) -> Troubled:
     return Troubled(data.store, data.files, data.run_id, data.config)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
-
-
 def test_it_is_full_when_too_many_or_too_large_episodes_wait(troubled):
     troubled.trouble = lambda: DatabaseGoneError("gone")
     assert prompt_bytes(episode()) == 600  # each frame counts once
@@ -74,7 +67,7 @@ def test_it_is_full_when_too_many_or_too_large_episodes_wait(troubled):
     assert small.full
     troubled.trouble = None
     for one, count in ((recorder, 3), (small, 2)):
-        wait_for(lambda one=one: one.pending == 0)
+        wait_until(lambda one=one: one.pending == 0)
         assert not one.full and one.recorded == count
         one.close()
     assert len(list(troubled.trajectories())) == 5
@@ -85,10 +78,10 @@ def test_a_full_disk_and_a_lost_database_are_told_apart(troubled):
     troubled.trouble = lambda: DiskFullError("/x")
     recorder = Recorder(troubled, dependencies=dependencies)
     recorder.put(episode(), 1)
-    wait_for(lambda: dependencies.disk.away)
+    wait_until(lambda: dependencies.disk.away)
     assert recorder.full and not dependencies.database.away
     troubled.trouble = lambda: DatabaseGoneError("gone")
-    wait_for(lambda: dependencies.database.away and not dependencies.disk.away)
+    wait_until(lambda: dependencies.database.away and not dependencies.disk.away)
     assert not recorder.full
     troubled.trouble = None
     recorder.close()
@@ -100,10 +93,10 @@ def test_an_invalid_episode_is_left_out_and_many_in_a_row_are_an_error(troubled,
     failed = threading.Event()
     recorder = Recorder(troubled, on_failure=failed.set)
     recorder.put(episode(), 1)
-    wait_for(lambda: recorder.pending == 0)
+    wait_until(lambda: recorder.pending == 0)
     troubled.trouble = None
     recorder.put(episode(1), 1)
-    wait_for(lambda: recorder.recorded == 1)
+    wait_until(lambda: recorder.recorded == 1)
     assert recorder.refused == 1 and recorder.failure is None and "an episode is left out" in caplog.text
     troubled.trouble = lambda: InvalidTrajectoryError("no log-probabilities")
     for n in range(MAX_REFUSED):

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 
 import pytest
@@ -11,19 +10,13 @@ import pytest
 from dart_gym.cluster.client.server_health import Health, look_at
 from dart_gym.utils.processes import start_time
 from dart_train.run.supervisor import ModuleCrashed, ModuleSpec, Supervisor, describe_exit, last_error, next_start
+from tests.helpers.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 
 def python(name, code, **kwargs):
     return ModuleSpec(name, (sys.executable, "-c", code), **kwargs)
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
 
 
 def test_backoff_doubles_and_gives_up():
@@ -89,11 +82,12 @@ def test_errors_count_longer_than_crashes(tmp_path):
 def test_a_service_that_ends_is_started_again(tmp_path):
     supervisor = Supervisor(tmp_path)
     module = supervisor.start(python("m", "pass", service=True))
-    deadline = time.monotonic() + 20
-    while not module.restarts:
+
+    def restarted() -> int:
         supervisor.check()
-        assert time.monotonic() < deadline and not module.finished
-        time.sleep(0.01)
+        return module.restarts
+
+    wait_until(restarted, 20, trouble=lambda: module.finished)
     supervisor.stop_all()
 
 
@@ -124,7 +118,7 @@ def test_stop_all_kills_what_ignores_sigterm(tmp_path):
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(7 ** 20, flush=True)\ntime.sleep(60)"
     )
     module = supervisor.start(python("m", code))
-    wait_for(lambda: str(7**20) in module.log.read_text())
+    wait_until(lambda: str(7**20) in module.log.read_text())
     process = module.process
     supervisor.stop_all(grace_s=0.2)
     assert process.returncode == -signal.SIGKILL
@@ -145,7 +139,7 @@ def test_children_die_with_a_killed_supervisor(tmp_path):
     assert start_time(child) is not None
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    wait_for(lambda: start_time(child) is None)
+    wait_until(lambda: start_time(child) is None)
 
 
 def test_exit_codes_in_words():

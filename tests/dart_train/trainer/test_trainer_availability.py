@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,17 +11,9 @@ from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.manager.data_manager import DataManager
 from tests.helpers.mariadb import MariaDB
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.train, pytest.mark.mysql, pytest.mark.process, pytest.mark.timeout(300)]
-
-
-def wait_until(condition, doing, seconds: float = 120.0) -> None:
-    """Wait for something while the trainer works."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert not doing.done(), doing.exception()
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
 
 
 def test_a_trainer_goes_on_when_its_database_comes_back(
@@ -44,9 +34,13 @@ def test_a_trainer_goes_on_when_its_database_comes_back(
         config = make_config(groups_per_step=1, max_steps=2, publish_steps=1)
         trainer = DartGRPOTrainer(model_dir, config, data, metrics=MetricsLog(log))
         training = threads.submit(trainer.run)
-        wait_until(lambda: sum(1 for _ in read_metrics(log)) == 1, training)
+
+        def ended() -> str:
+            return repr(training.exception()) if training.done() else ""
+
+        wait_until(lambda: sum(1 for _ in read_metrics(log)) == 1, 120, trouble=ended)
         server.stop(signal.SIGKILL)
-        wait_until(lambda: "is away, will go on trying for 100 s" in caplog.text, training)
+        wait_until(lambda: "is away, will go on trying for 100 s" in caplog.text, 120, trouble=ended)
         server.start()
         record_into(data, "after")
         training.result(120)

@@ -15,6 +15,7 @@ import torch
 
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights import checkpoint
+from tests.helpers.waiting import wait_until
 
 SCRIPT = """
 import sys
@@ -137,11 +138,11 @@ def test_killed_at_any_moment_it_goes_on(tmp_path, data, record_group, make_conf
 
 
 def _wait_for_version(data, process: subprocess.Popen, version: int) -> None:
-    deadline = time.monotonic() + 100
-    while (newest := data.newest_checkpoint()) is None or newest.version < version:
-        assert process.poll() is None, "the trainer ended by itself"
-        assert time.monotonic() < deadline, "the trainer did not come so far"
-        time.sleep(0.002)
+    def there() -> bool:
+        newest = data.newest_checkpoint()
+        return newest is not None and newest.version >= version
+
+    wait_until(there, 100, trouble=lambda: process.poll() is not None, look_s=0.002)
 
 
 @pytest.mark.parametrize(
