@@ -171,7 +171,7 @@ def test_a_module_that_lives_but_does_not_answer_is_replaced(tmp_path):
     )
     supervisor = Supervisor(tmp_path)
     module = supervisor.start(spec)
-    wait_for(lambda: look() is Health.ANSWERS)
+    wait_until(lambda: look() is Health.ANSWERS)
     first = module.process.pid
     time_of_probe = module.probe
     os.kill(first, signal.SIGSTOP)
@@ -180,7 +180,7 @@ def test_a_module_that_lives_but_does_not_answer_is_replaced(tmp_path):
         supervisor.check()
         return module.running and module.process.pid != first and look() is Health.ANSWERS
 
-    wait_for(replaced, 30)
+    wait_until(replaced, 30)
     assert module.restarts == 1 and module.probe is not time_of_probe
     assert "does not answer any more, and is killed" in module.log.read_text()
     supervisor.stop_all()
