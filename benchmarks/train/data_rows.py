@@ -83,7 +83,8 @@ def _meta_row(
         "task_id": _text("task-", group % TASKS), "group_id": FIRST_ID + group, "group_key": _text("g", group),
         "expected": GROUP, "task_hash": "0" * 16, "seed": 1, "state": "recorded", "reason": "", "source": "rollout",
         "terminal": "DONE", "reward": member % 2, "num_steps": STEPS, "num_actions": STEPS,
-        "oldest_version": _version(group), "newest_version": _version(group), "env_seconds": 30.0,
+        "oldest_version": _version(group), "newest_version": _version(group),
+        "staleness_version": _version(group), "env_seconds": 30.0,
         "timings": '{"step": 30.0}', "created_at": now, "digest": "0" * 32, "recorded_at": now,
     }  # fmt: skip
 

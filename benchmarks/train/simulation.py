@@ -13,13 +13,14 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.train.engine_model import EngineModel
 from benchmarks.train.events import Clock, Process, Signal
 from benchmarks.train.workload import Episode, ModelTimes, Setting, draw
-from dart_train.data.curation.rollout_admission import Backlog, capacity
+from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, usable_share
 from dart_train.data.curation.rules import oldest_allowed
 from dart_train.rollout.play.gauges import BUSY_PHASES, PhaseClock
 from dart_train.rollout.schedule.group_batches import Batches
@@ -38,6 +39,7 @@ class Design:
         batches_ahead: as `data.curation.batches_ahead`, where rollouts do not wait for batches. None: no limit, what
             the trainer cannot keep up with expires (DART as published).
         warm: spare desktops that boot beside those that play, as a share of these.
+        bounded: whether admission also keeps to the staleness window, as `data.curation.max_staleness` has it.
         prefix_reuse: a rollout's requests go to one engine, which keeps its prompt, and old screenshots leave the
             prompt in blocks; else an engine reads every prompt anew.
     """
@@ -48,6 +50,7 @@ class Design:
     batches_ahead: float | None = None
     warm: float = 0.0
     prefix_reuse: bool = False
+    bounded: bool = False
 
     @property
     def coupled(self) -> bool:
@@ -150,6 +153,8 @@ class Simulation:
         self._work, self._data, self._published, self._serving = (Signal(self.clock) for _ in range(4))
         self._groups: dict[str, _Group] = {}
         self._ready: list[_Group] = []  # complete, with signal
+        self._leased = 0
+        self._decided: deque[bool] = deque(maxlen=LATEST_GROUPS)  # whether the latest groups had signal
         self._ended: list[_Group] = []  # complete, coupled only: with signal or without
         self._order = itertools.count()
         self._spares = self._spare_target = round(design.warm * setting.desktops)
@@ -246,13 +251,14 @@ class Simulation:
         return least
 
     def _admitted(self) -> bool:
-        if self.design.coupled or self.design.batches_ahead is None:
+        if self.design.coupled:
             return True
         setting = self.setting
+        usable = usable_share(sum(self._decided), len(self._decided))
         room = capacity(
-            Backlog(ready=setting.group_size * len(self._ready), leased=0, running=self.scheduler.unfinished),
-            batch_size=setting.batch_groups * setting.group_size,
-            max_staleness=None,
+            Backlog(ready=len(self._ready), leased=self._leased, running=self.scheduler.open_groups, usable=usable),
+            batch_groups=setting.batch_groups,
+            max_staleness=setting.max_staleness if self.design.bounded else None,
             batches_ahead=self.design.batches_ahead,
         )
         return room is None or room > 0
@@ -268,6 +274,7 @@ class Simulation:
         group.oldest = min(group.oldest, oldest)
         if group.members == assignment.group_size:
             del self._groups[assignment.group_key]
+            self._decided.append(group.signal)
             if self.design.coupled:
                 self._ended.append(group)
             elif group.signal:
@@ -297,9 +304,12 @@ class Simulation:
             self.counts.waited_s += self.clock.now - waiting_since
             self._ready.sort(key=lambda group: group.order)
             taken, self._ready = self._ready[: self.setting.batch_groups], self._ready[self.setting.batch_groups :]
+            self._leased = len(taken)
             self._work.fire()
             yield from self._optimise(taken)
+            self._leased = 0
             self._published.fire()
+            self._work.fire()
 
     def _train_batches(self, batches: Batches) -> Process:
         """The coupled trainer: waits for the batch, trains, updates all engines, lets rollouts go on."""

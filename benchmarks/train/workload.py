@@ -90,6 +90,7 @@ class Setting:
         to_limit: share of the failures that end at the limit.
         success: parameters of the beta distribution of the tasks' success rates: mean 53 %, as in DART's data;
             a third of the groups are then without signal.
+        signal: share of groups with unlike rewards, whatever their size; None for what tasks and chance make of it.
         train_s_per_action: the trainer's time. Fitted.
         seed: of tasks and episodes.
     """
@@ -104,6 +105,7 @@ class Setting:
     length: tuple[float, float, float] = (9.0, 0.5, 0.35)
     to_limit: float = 0.6
     success: tuple[float, float] = (0.7, 0.62)
+    signal: float | None = None
     desktop: DesktopTimes = field(default_factory=DesktopTimes)
     model: ModelTimes = field(default_factory=ModelTimes)
     train_s_per_action: float = 0.85
@@ -145,6 +147,9 @@ def draw(setting: Setting, assignment: Assignment) -> Episode:
     success, median_steps = _task(setting.seed, assignment.task_id, setting.success, setting.length)
     rng = random.Random(f"{setting.seed}/{assignment.seed}/{assignment.n}/{assignment.attempt}")
     reward = float(rng.random() < success)
+    if setting.signal is not None:
+        unlike = random.Random(f"{setting.seed}/{assignment.group_key}").random() < setting.signal
+        reward = float(unlike and assignment.n == 0)
     steps = max(1, round(median_steps * math.exp(setting.length[2] * rng.gauss(0, 1))))
     limit = min(setting.max_steps, assignment.max_steps or setting.max_steps)
     if steps > limit or (not reward and rng.random() < setting.to_limit):

@@ -233,6 +233,7 @@ class RunConfig(Section):
         for target, source in DEFAULTS:
             if target.rpartition(".")[2] not in _get(self, target.rpartition(".")[0]).model_fields_set:
                 _set(self, target, _get(self, source))
+        self._derive()
         if "suites" not in self.cluster.model_fields_set:
             named = [*self.train_tasks, *(self.demonstrations.tasks or ()), *self.evaluation.beside]
             _set(self, "cluster.suites", tuple(dict.fromkeys(name.partition("/")[0] for name in named if ":" in name)))
@@ -243,7 +244,14 @@ class RunConfig(Section):
         copy = self.model_copy(update=values)
         for target, source, _ in SAME:
             _set(copy, target, _get(copy, source))
+        copy._derive()
         return copy
+
+    def _derive(self) -> None:
+        """Fill in what follows from several keys."""
+        trainer = self.trainer
+        steps = trainer.num_iterations * trainer.mini_batches  # on each lease
+        _set(self, "data.curation.leases_per_version", trainer.publish_steps / steps)
 
     @property
     def train_tasks(self) -> tuple[str, ...]:

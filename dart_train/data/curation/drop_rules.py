@@ -58,7 +58,7 @@ class Member:
     Attributes:
         rollout_id: number of its row; a later one has a greater number.
         reward: its score.
-        oldest_version: the oldest weights with which one of its steps was made; 0 for one of the experience pool.
+        oldest_version: the version that its staleness counts from; 0 for one of the experience pool.
         num_steps: number of its steps.
     """
 

@@ -127,7 +127,7 @@ def settle(connection: sa.Connection, run_id: str, group_id: int, config: Curati
         now: Unix time in seconds.
     """
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
-    columns = _meta.rollout_id, _meta.reward, _meta.oldest_version, _meta.num_steps, _meta.reason
+    columns = _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.num_steps, _meta.reason
     mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
     rows = connection.execute(sa.select(*columns).where(mine).order_by(_meta.rollout_id)).all()
     for row in rows:

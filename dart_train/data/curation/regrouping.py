@@ -96,14 +96,14 @@ def _leftovers(
     )
     stranded = (_meta.state == RolloutState.RECORDED.value) & (_meta.reason == "") & _meta.group_id.in_(dead)
     query = (
-        sa.select(_meta.task_id, _meta.rollout_id, _meta.reward, _meta.oldest_version, _meta.group_id)
+        sa.select(_meta.task_id, _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.group_id)
         .join(rollout_run, rollout_run.c.id == _meta.rollout_id)
         .where(_meta.run_id == run_id, rejected | stranded, rollout_run.c.split_dir.is_not(None))
         .order_by(_meta.rollout_id)
         .with_for_update()  # so that nobody else groups them
     )
     if oldest is not None:
-        query = query.where(_meta.oldest_version >= oldest)
+        query = query.where(_meta.staleness_version >= oldest)
     found: dict[str, list[Leftover]] = {}
     for task_id, rollout_id, reward, version, group_id in connection.execute(query):
         found.setdefault(task_id, []).append(Leftover(rollout_id, reward or 0.0, version, group_id))

@@ -9,56 +9,124 @@ so it is uncounted by itself, and a resumed run finds its rows as it left them. 
 batch, trained = version * batch, and both sides of the formula lose it: what remains is `capacity` below. Where batches
 were smaller, or versions were published otherwise, it goes by what was consumed, so that the bound keeps its meaning:
 before what starts now is trained, at most `max_staleness` other batches are.
+
+All of it is counted in groups, because groups are what a trainer leases, however large they are: with the rollouts of
+full groups instead, groups of 2 would be admitted four times as often as a trainer of groups of 8 can take them. And a
+group that is open counts as much as it will probably bring: where 40 % of the groups have any signal, five open ones
+are two batches' worth of groups that a trainer will see.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+PRIOR = 4.0
+"""Groups that are taken for usable before any was seen: at first nothing is known, and too little is admitted rather
+than too much."""
+DEVIATIONS = 1.0
+"""So many standard deviations more of the open groups than their mean are counted as usable, for the staleness window:
+what is usable beyond it expires."""
+LATEST_GROUPS = 64
+"""So many of the latest groups say how many of those that are open will be usable."""
+
+
+def usable_share(usable: int, decided: int) -> float:
+    """Return the share of groups that can be trained on, in (0, 1].
+
+    Args:
+        usable: of the groups that were decided lately, those that could.
+        decided: all of them; what expired unseen is in neither number.
+    """
+    return (usable + PRIOR) / (decided + PRIOR)
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What lies between rollouts and trainer, in trajectories.
+    """What lies between rollouts and trainer, in groups.
 
     Attributes:
-        ready: trajectories in groups that can be leased now.
-        leased: trajectories that a trainer has.
-        running: episodes that have begun.
+        ready: groups that can be leased now.
+        leased: groups that a trainer has.
+        running: groups that were begun and lack members.
+        usable: share of these that will be ready one day, as of `usable_share`.
     """
 
     ready: int
     leased: int
     running: int
+    usable: float = 1.0
 
 
 def capacity(
-    backlog: Backlog, *, batch_size: int, max_staleness: int | None, batches_ahead: float | None
+    backlog: Backlog, *, batch_groups: float, max_staleness: int | None, batches_ahead: float | None
 ) -> int | None:
-    """Return how many more rollouts may start; negative when there are too many already, None: any number.
+    """Return how many more groups may be begun; 0 or less when there are too many already, None: any number.
 
     Args:
         backlog: what waits, is leased, and runs.
-        batch_size: trajectories in a batch.
+        batch_groups: groups that a trainer takes between two versions.
         max_staleness: versions that a rollout may lie behind those that it is trained into; None: no limit.
         batches_ahead: batches that may wait or run, to save desktops rather than for freshness; None: no limit.
     """
+    usable, running = backlog.usable, backlog.running
     rooms = []
     if max_staleness is not None:
-        rooms.append((max_staleness + 1) * batch_size - (backlog.leased + backlog.ready + backlog.running))
+        wanted = (max_staleness + 1) * batch_groups - backlog.leased - backlog.ready
+        rooms.append(_begun_for(wanted, usable, DEVIATIONS) - running)
     if batches_ahead is not None:
-        rooms.append(int(batches_ahead * batch_size) - backlog.ready - backlog.running)
+        rooms.append(_begun_for(batches_ahead * batch_groups - backlog.ready, usable, 0.0) - running)
     return min(rooms, default=None)
 
 
-def crowded(ready: int, task_groups: int, *, batch_size: int, task_groups_ahead: int | None) -> bool:
+def _begun_for(wanted: float, usable: float, deviations: float) -> int:
+    """Groups that may be open so that about as many as wanted become usable: n with n u + z sqrt(n u (1 - u)) <= w.
+
+    At least 1 where one is wanted, or nothing would ever be begun for it.
+    """
+    if wanted < 1.0:
+        return math.floor(wanted / usable + 1e-9)
+    spread = deviations * math.sqrt(usable * (1.0 - usable))
+    root = (math.sqrt(spread * spread + 4.0 * usable * wanted) - spread) / (2.0 * usable)
+    return max(1, math.floor(root * root + 1e-9))
+
+
+def most_rollouts(
+    group_size: int,
+    *,
+    batch_groups: float,
+    max_staleness: int | None,
+    batches_ahead: float | None,
+    usable: float = 1.0,
+    lease_held: bool = False,
+) -> int | None:
+    """Return how many rollouts can be played at the same time at most, whatever the number of desktops; None: any.
+
+    Args:
+        group_size: rollouts of a group.
+        batch_groups: groups that a trainer takes between two versions.
+        max_staleness: as for `capacity`.
+        batches_ahead: as for `capacity`.
+        usable: share of groups that can be trained on.
+        lease_held: whether the trainer has a lease meanwhile, as it has where rollouts wait for it.
+    """
+    held = math.ceil(batch_groups) if lease_held else 0
+    room = capacity(
+        Backlog(ready=0, leased=held, running=0, usable=usable), batch_groups=batch_groups,
+        max_staleness=max_staleness, batches_ahead=batches_ahead,
+    )  # fmt: skip
+    return None if room is None else max(room, 0) * group_size
+
+
+def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahead: int | None) -> bool:
     """Whether so many groups of a task wait that others should go first.
 
     While less than a batch waits, no task is refused: all of them could be, and the trainer would wait for ever.
 
     Args:
-        ready: trajectories in groups that can be leased now.
-        task_groups: groups of the task that can be leased now.
-        batch_size: trajectories in a batch.
+        ready: groups that can be leased now.
+        task_groups: those of the task.
+        batch_groups: groups in a batch.
         task_groups_ahead: groups of one task that may wait; None: no limit.
     """
-    return task_groups_ahead is not None and ready >= batch_size and task_groups >= task_groups_ahead
+    return task_groups_ahead is not None and ready >= batch_groups and task_groups >= task_groups_ahead

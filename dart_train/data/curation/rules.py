@@ -44,6 +44,14 @@ class TaskSampling(StrEnum):
     CURRICULUM = "curriculum"
 
 
+class StalenessBy(StrEnum):
+    """Which step of a trajectory says how stale it is. Its tokens are corrected one by one in any case."""
+
+    OLDEST = "oldest"
+    LAST = "last"
+    NEWEST = "newest"
+
+
 class CurationConfig(Section):
     """The switches of curation."""
 
@@ -51,8 +59,20 @@ class CurationConfig(Section):
     max_staleness: int | None = Field(
         4,
         ge=0,
-        description="Versions that a trajectory's oldest step may lie behind the newest weights; null for no limit.",
+        description="Versions that a trajectory may lie behind the newest weights; null for no limit.",
     )
+    staleness_by: StalenessBy = Field(
+        StalenessBy.OLDEST,
+        description='Whose version counts for that: the "oldest" step\'s, the "last" step\'s (DART: the last response '
+        'labels a trajectory), or the "newest" of any step.',
+    )
+    partial_after_s: float | None = Field(
+        None,
+        gt=0.0,
+        description="Seconds after its first member from which a group is trained on with those that it has, so that "
+        "one slow rollout does not hold back the others; null waits for all.",
+    )
+    partial_members: int = Field(2, ge=2, description="Least members of such a group.")
     drop_no_signal: bool = Field(
         True, description="Leave out groups whose rewards are all equal: their advantages are zero."
     )
@@ -69,6 +89,12 @@ class CurationConfig(Section):
         description="Train on at most so many members of a group, successes and failures balanced; null for all.",
     )
     batch_groups: int = Field(12, ge=1, description="Groups in a batch, by which rollouts are held back.")
+    leases_per_version: float = Field(
+        1.0,
+        gt=0.0,
+        description="Batches that the trainer takes between two published versions; in a run that follows from "
+        "`trainer.publish_steps`, `mini_batches` and `num_iterations`.",
+    )
     batches_ahead: float | None = Field(
         2.0,
         ge=1.0,
@@ -79,7 +105,20 @@ class CurationConfig(Section):
         ge=1,
         description="Groups of one task that may wait for the trainer while a whole batch waits; null for no limit.",
     )
-    success_window: int = Field(32, ge=1, description="How many of a task's latest rollouts make its success rate.")
+    success_window: int | None = Field(
+        32,
+        ge=1,
+        description="How many of a task's latest rollouts make its success rate; null for as many as its latest group "
+        "has (DART).",
+    )
+    retire_above: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="Success rate from which a task counts as mastered and is not played any more (ScaleRL: 0.9); null "
+        "for none. The last task stays.",
+    )
+    retire_after: int = Field(16, ge=1, description="Rollouts that a task must have had for that.")
     dynamic_rollouts: bool = Field(False, description="Fewer rollouts for tasks that mostly succeed.")
     dynamic_rollouts_threshold: float = Field(
         0.6, gt=0.0, le=1.0, description="Success rate up to which a group keeps its full size."
@@ -170,6 +209,13 @@ class CurationConfig(Section):
     def sentences(self) -> dict[str, str]:
         """Return what a diagnosis says of trajectories, by where they stand or which rule dropped them."""
         return {**SENTENCES, **{rule.name: rule.sentence for rule in named_rules(self.rules)}}
+
+
+def staleness_version(trajectory: Trajectory, by: StalenessBy) -> int:
+    """Return the version from which a trajectory's staleness is counted; 0 without steps."""
+    if by is StalenessBy.OLDEST or not trajectory.steps:
+        return trajectory.oldest_version
+    return trajectory.newest_version if by is StalenessBy.NEWEST else trajectory.steps[-1].version[1]
 
 
 def untrainable(trajectory: Trajectory) -> str:

@@ -30,6 +30,29 @@ def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> 
     return dict.fromkeys(success, 1.0)
 
 
+def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float | None]], tasks: int) -> set[str]:
+    """Return the tasks that are mastered and not played any more (ScaleRL's "No-Positive-Resampling", 2510.13786).
+
+    A task that is retired is not measured again, so it stays retired. Where all tasks are mastered, the one that
+    succeeds least goes on: a run ends by its limits, and not by waiting for ever.
+
+    Args:
+        config: `retire_above` and `retire_after`.
+        tried: rollouts ever and success rate, by task id; tasks that were never tried are left out.
+        tasks: number of all tasks.
+    """
+    if config.retire_above is None:
+        return set()
+    mastered = {
+        task: rate
+        for task, (rollouts, rate) in tried.items()
+        if rate is not None and rollouts >= config.retire_after and rate >= config.retire_above
+    }
+    if len(mastered) == tasks and mastered:
+        del mastered[min(mastered, key=lambda task: (mastered[task], task))]
+    return set(mastered)
+
+
 def success_share(rate: float | None, floor: float = 0.1) -> float:
     """Return the share of a task by its success rate: `4 p (1 - p)`, the variance of its rewards, scaled to 1 at 1/2.
 

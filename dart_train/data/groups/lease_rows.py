@@ -124,10 +124,20 @@ def count_ready_by_task(connection: sa.Connection, run_id: str, oldest: int | No
 
 
 def count_leased(connection: sa.Connection, run_id: str) -> int:
-    """Return how many trajectories trainers have now."""
+    """Return how many groups trainers have now."""
     leased = (_group.run_id == run_id) & (_group.state == GroupState.LEASED.value)
-    query = sa.select(sa.func.coalesce(sa.func.sum(_group.members), 0)).where(leased)
-    return int(connection.execute(query).scalar_one())
+    return connection.execute(sa.select(sa.func.count()).where(leased)).scalar_one()
+
+
+def count_usable(connection: sa.Connection, run_id: str, latest: int) -> tuple[int, int]:
+    """Return how many of the latest decided groups could be trained on, and how many were decided."""
+    found: list[tuple[int, bool]] = []
+    for state in (GroupState.READY, GroupState.LEASED, GroupState.TRAINED, GroupState.REJECTED):
+        query = sa.select(_group.id).where(_group.run_id == run_id, _group.state == state.value)
+        ids = connection.execute(query.order_by(_group.id.desc()).limit(latest)).scalars()
+        found += [(number, state is not GroupState.REJECTED) for number in ids]
+    newest = sorted(found, reverse=True)[:latest]
+    return sum(usable for _, usable in newest), len(newest)
 
 
 def may_take(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import DuplicateTrajectoryError
 from dart_train.data.curation import experience_pool, grouping
-from dart_train.data.curation.rules import CurationConfig, judge_group, untrainable
+from dart_train.data.curation.rules import CurationConfig, judge_group, staleness_version, untrainable
 from dart_train.data.store.prepared_statements import Prepared
 from dart_train.data.store.schema import (
     INSTRUCTION_LENGTH,
@@ -195,7 +195,7 @@ def insert_trajectory(
     }
     rollout_id = _INSERT_RUN.run(connection, run_row).lastrowid
     place = _place(connection, trajectory, found, run_id, expected, config, moment)
-    _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, moment))
+    _INSERT_META.run(connection, _meta_row(trajectory, run_id, rollout_id, digest, place, expected, moment, config))
     if trajectory.steps:
         _INSERT_STEP.run_all(connection, _step_rows(trajectory, rollout_id))
     if trajectory.source != POLICY_SOURCE or Provenance.ROLLOUT in config.pool_sources:
@@ -240,7 +240,7 @@ def _place(
         return _Place(RolloutState.POOLED)
     if untrainable(trajectory):
         return _Place(RolloutState.REJECTED, Reason.UNTRAINABLE.value)
-    reward, version = trajectory.score or 0.0, trajectory.oldest_version
+    reward, version = trajectory.score or 0.0, staleness_version(trajectory, config.staleness_by)
     if group.group_id is None:
         members, low, high, oldest = 1, reward, reward, version
     elif group.group_state != GroupState.OPEN:
@@ -275,7 +275,14 @@ def _place(
 
 
 def _meta_row(
-    trajectory: Trajectory, run_id: str, rollout_id: int, digest: str, place: _Place, expected: int, moment: float
+    trajectory: Trajectory,
+    run_id: str,
+    rollout_id: int,
+    digest: str,
+    place: _Place,
+    expected: int,
+    moment: float,
+    config: CurationConfig,
 ) -> dict[str, Any]:
     ahead = trajectory.ended_at - moment
     skewed = ahead > CLOCK_TOLERANCE_S
@@ -298,6 +305,7 @@ def _meta_row(
         "num_actions": sum(len(step.actions) for step in trajectory.steps),
         "oldest_version": trajectory.oldest_version,
         "newest_version": trajectory.newest_version,
+        "staleness_version": staleness_version(trajectory, config.staleness_by),
         "env_seconds": sum(trajectory.timings.get(phase, 0.0) for phase in ENVIRONMENT_PHASES),
         "timings": json.dumps(trajectory.timings),
         "created_at": moment if skewed else trajectory.ended_at or moment,

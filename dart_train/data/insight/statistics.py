@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -76,15 +77,22 @@ def _scored(run_id: str) -> sa.ColumnElement[bool]:
     )
 
 
-def task_stats(connection: sa.Connection, run_id: str, window: int) -> dict[str, TaskStats]:
-    """Return every task's record from all rows, by task id; `window` latest rollouts make its success rate."""
-    newest_first = sa.func.row_number().over(partition_by=_meta.task_id, order_by=_meta.rollout_id.desc())
-    rows = (
-        sa.select(_meta.task_id, _meta.reward, _meta.num_steps, newest_first.label("place"))
-        .where(_scored(run_id))
-        .subquery()
+def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> dict[str, TaskStats]:
+    """Return every task's record from all rows, by task id.
+
+    Args:
+        connection: a connection in a transaction.
+        run_id: name of the run.
+        window: latest rollouts that make its success rate; None for as many as its latest group has.
+    """
+    latest: dict[str, Any] = {"partition_by": _meta.task_id, "order_by": _meta.rollout_id.desc()}
+    columns = (
+        sa.func.row_number().over(**latest).label("place"),
+        sa.func.first_value(_meta.expected).over(**latest).label("group_size"),
     )
-    recent = rows.c.place <= window
+    query = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, *columns)
+    rows = query.where(_scored(run_id)).subquery()
+    recent = rows.c.place <= (rows.c.group_size if window is None else window)
     query = sa.select(
         rows.c.task_id,
         sa.func.count(),
@@ -99,7 +107,7 @@ def task_stats(connection: sa.Connection, run_id: str, window: int) -> dict[str,
     }
 
 
-def refresh_task_stats(connection: sa.Connection, run_id: str, window: int) -> int:
+def refresh_task_stats(connection: sa.Connection, run_id: str, window: int | None) -> int:
     """Bring `task_state` up to date at a cost that does not grow with the run; return how many tasks had news."""
     upto = connection.execute(sa.select(sa.func.max(_task.last_rollout_id)).where(_task.run_id == run_id)).scalar() or 0
     new = (
@@ -132,10 +140,12 @@ def refresh_task_stats(connection: sa.Connection, run_id: str, window: int) -> i
     return len(news)
 
 
-def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int) -> dict[str, float]:
+def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int | None) -> dict[str, float]:
     """Return success rate and mean steps of a task's latest rollouts."""
-    newest_first = _meta.rollout_id.desc()
-    recent = sa.select(_meta.reward, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)
+    mine, newest_first = _scored(run_id) & (_meta.task_id == task_id), _meta.rollout_id.desc()
+    if window is None:
+        window = connection.execute(sa.select(_meta.expected).where(mine).order_by(newest_first).limit(1)).scalar_one()
+    recent = sa.select(_meta.reward, _meta.num_steps).where(mine)
     rows = list(connection.execute(recent.order_by(newest_first).limit(window)))
     rewards, steps = zip(*rows, strict=True)
     return {
@@ -166,8 +176,8 @@ def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, fl
 
 
 def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int]:
-    """Return how many trained trajectories were how many versions old, by version at commit - oldest version."""
-    staleness = _meta.trained_version - _meta.oldest_version
+    """Return how many trained trajectories were how many versions old: that at commit less `staleness_version`."""
+    staleness = _meta.trained_version - _meta.staleness_version
     trained = (_meta.run_id == run_id) & (_meta.state == RolloutState.TRAINED.value)
     query = sa.select(staleness, sa.func.count()).where(trained).group_by(staleness).order_by(staleness)
     return {int(age): count for age, count in connection.execute(query)}

@@ -73,6 +73,7 @@ class DataService:
         self._swept += sweep
         if sweep.returned_leases:
             _log.warning("%d leases ran out, their groups can be leased again", sweep.returned_leases)
+        self._data.close_partial()
         self._data.refresh_task_stats()
         if self._data.config.replay_leftovers:
             self._data.regroup()

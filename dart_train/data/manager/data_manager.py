@@ -16,7 +16,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from dart_train.data.curation import regrouping
-from dart_train.data.groups import lease_rows
+from dart_train.data.groups import lease_rows, partial_groups
 from dart_train.data.groups.lease_rows import Sweep
 from dart_train.data.insight import statistics
 from dart_train.data.manager.leasing import Leasing
@@ -40,6 +40,15 @@ class DataManager(Recording, Leasing):
             total += part
             if part.expired_groups < lease_rows.SWEEP_GROUPS:
                 return total
+
+    def close_partial(self) -> int:
+        """Have groups that wait too long for members settled with those that they have; return how many."""
+        config = self.config
+        if config.partial_after_s is None:
+            return 0
+        return self.store.write(
+            lambda c: partial_groups.close_late(c, self.run_id, config, oldest=self._oldest_allowed(c), moment=now(c))
+        )
 
     def refresh_task_stats(self) -> int:
         """Bring the saved records of tasks up to date; return how many tasks had news."""

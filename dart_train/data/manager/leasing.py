@@ -34,9 +34,11 @@ import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, LeaseError
+from dart_train.data.curation.rules import StalenessBy, staleness_version
 from dart_train.data.groups import checkpoint_rows, lease_rows, resuming
 from dart_train.data.groups.lease_rows import Taken, TakenGroup
 from dart_train.data.groups.resuming import Resumed
+from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.manager.run_data import RunData
 from dart_train.data.manager.run_insight import Insight
 from dart_train.data.store.schema import Reason
@@ -56,17 +58,25 @@ class Group:
         trajectories: its members in the order of their recording; those of the experience pool last.
         injected: ids of those that come from the pool. Where such a one has no behaviour log-probabilities, its
             importance weight is 1.
+        staleness_by: whose version the members' staleness counts from.
     """
 
     key: str
     task_id: str
     trajectories: tuple[Trajectory, ...]
     injected: frozenset[str] = frozenset()
+    staleness_by: StalenessBy = StalenessBy.OLDEST
 
     @property
     def rewards(self) -> tuple[float, ...]:
         """The score of each trajectory."""
         return tuple(trajectory.score or 0.0 for trajectory in self.trajectories)
+
+    def version(self, trajectory: Trajectory) -> int | None:
+        """The version that the staleness of a member counts from; None for one of the pool, which has no staleness."""
+        if trajectory.trajectory_id in self.injected or trajectory.source != POLICY_SOURCE:
+            return None
+        return staleness_version(trajectory, self.staleness_by)
 
 
 class LeasedGroups:
@@ -300,4 +310,4 @@ class Leasing(Insight):
             _log.error("group %s is left out: %s", row.key, error)
             self.store.write(lambda c: lease_rows.reject_group(c, row.group_id, Reason.CORRUPT))
             return None
-        return Group(row.key, row.task_id, trajectories, frozenset(row.injected))
+        return Group(row.key, row.task_id, trajectories, frozenset(row.injected), self.config.staleness_by)

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,10 +17,10 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
-from dart_train.data.curation.rollout_admission import Backlog, capacity, crowded
+from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, crowded, usable_share
 from dart_train.data.curation.rules import Plan, TaskSampling
-from dart_train.data.curation.task_sampling import task_shares
-from dart_train.data.groups import lease_rows, trajectory_rows
+from dart_train.data.curation.task_sampling import retired_tasks, task_shares
+from dart_train.data.groups import lease_rows, partial_groups, trajectory_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.manager.run_insight import Insight
@@ -80,25 +80,30 @@ class Recording(Insight):
         """Say that an engine replica serves a version from now on; None: that it serves none."""
         self.write(serving.serve, replica, version)
 
-    def admit(self, running: int) -> bool:
-        """Whether another group of episodes may start; False while the trainer is too far behind.
+    def room(self, open_groups: int) -> int | None:
+        """Return how many more groups may be begun, 0 while the trainer is too far behind; None for any number.
 
         Args:
-            running: rollouts of begun groups that are not recorded yet.
+            open_groups: begun groups of which not all members are recorded yet.
         """
 
         def work(connection: sa.Connection) -> Backlog:
-            ready = lease_rows.count_ready(connection, self.run_id, self._oldest_allowed(connection))[1]
-            return Backlog(ready, lease_rows.count_leased(connection, self.run_id), running)
+            ready = lease_rows.count_ready(connection, self.run_id, self._oldest_allowed(connection))[0]
+            usable = usable_share(*lease_rows.count_usable(connection, self.run_id, LATEST_GROUPS))
+            return Backlog(ready, lease_rows.count_leased(connection, self.run_id), open_groups, usable)
 
         backlog, config = self.store.read(work), self.config
         room = capacity(
             backlog,
-            batch_size=self._batch_size,
+            batch_groups=config.batch_groups * config.leases_per_version,
             max_staleness=config.max_staleness,
             batches_ahead=config.batches_ahead,
         )
-        return room is None or room > 0
+        return None if room is None else max(room, 0)
+
+    def closed_groups(self, keys: Sequence[str]) -> list[str]:
+        """Return those of some groups that take no more members: they expired, or were closed with those they have."""
+        return self.read(partial_groups.closed, keys)
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
         """Return how the next group of each task is to be rolled out, from the tasks' records.
@@ -108,11 +113,12 @@ class Recording(Insight):
         """
         config = self.config
         sampled = config.task_sampling is not TaskSampling.UNIFORM
-        needed = config.dynamic_rollouts or config.dynamic_length or sampled
+        needed = config.dynamic_rollouts or config.dynamic_length or sampled or config.retire_above is not None
         records = self.read(statistics.saved_task_stats) if needed else {}
         rates = {task: records[task].success_rate if task in records else None for task in step_limits}
         shares = task_shares(config, rates)
-        refused = self._crowded_tasks()
+        tried = {task: (records[task].rollouts, rates[task]) for task in step_limits if task in records}
+        refused = self._crowded_tasks() | retired_tasks(config, tried, len(step_limits))
         cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
         return {
             task_id: rules.plan(
@@ -127,21 +133,17 @@ class Recording(Insight):
             for task_id, limit in step_limits.items()
         }
 
-    @property
-    def _batch_size(self) -> int:
-        return self.config.batch_groups * self.config.group_size
-
     def _crowded_tasks(self) -> set[str]:
         """Return the tasks of which so much waits that another group of them is not admitted."""
         limit = self.config.task_groups_ahead
         if limit is None:
             return set()
         waiting = self.store.read(lambda c: lease_rows.count_ready_by_task(c, self.run_id, self._oldest_allowed(c)))
-        ready = sum(trajectories for _, trajectories in waiting.values())
+        ready = sum(groups for groups, _ in waiting.values())
         return {
             task_id
             for task_id, (groups, _) in waiting.items()
-            if crowded(ready, groups, batch_size=self._batch_size, task_groups_ahead=limit)
+            if crowded(ready, groups, batch_groups=self.config.batch_groups, task_groups_ahead=limit)
         }
 
     def _cut_off(self, records: Mapping[str, TaskStats], step_limits: Mapping[str, int | None]) -> dict[str, int]:

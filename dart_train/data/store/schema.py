@@ -185,7 +185,7 @@ rollout_group = sa.Table(
     sa.Column("members", sa.Integer(), nullable=False, comment="trainable members recorded so far"),
     sa.Column("reward_min", sa.Double(), nullable=False),
     sa.Column("reward_max", sa.Double(), nullable=False),
-    sa.Column("oldest_version", sa.Integer(), nullable=False),
+    sa.Column("oldest_version", sa.Integer(), nullable=False, comment="least staleness_version of its members"),
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("reason", sa.String(RULE_LENGTH), nullable=False, server_default=""),
     sa.Column("lease_id", sa.String(32)),
@@ -219,6 +219,7 @@ rollout_meta = sa.Table(
     sa.Column("num_actions", sa.Integer(), nullable=False),
     sa.Column("oldest_version", sa.Integer(), nullable=False),
     sa.Column("newest_version", sa.Integer(), nullable=False),
+    sa.Column("staleness_version", sa.Integer(), nullable=False, comment="of the step that its staleness counts from"),
     sa.Column("trained_version", sa.Integer(), comment="weights that were trained with it"),
     sa.Column("lease_id", sa.String(32)),
     sa.Column(

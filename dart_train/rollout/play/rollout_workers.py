@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -32,7 +33,7 @@ from dart_train.core.train_errors import TasksFailedError
 from dart_train.rollout.play.dependencies import Dependencies
 from dart_train.rollout.play.gauges import Gauges
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.play.rollouts import Limits, Rollout
+from dart_train.rollout.play.rollouts import GroupOver, Limits, Rollout
 from dart_train.rollout.schedule.circuit_breaker import CircuitBreakers
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
@@ -40,6 +41,7 @@ from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
 _log = logging.getLogger(__name__)
 FOR_A_PERSON = (ConfigurationError, MissingDependencyError, UnknownTaskError)
 STOPPED = "the service was told to stop"
+GROUP_OVER = "its group expired, or was closed without it"
 TASKS_FAULTS = ("environment", "evaluation")
 
 
@@ -56,7 +58,7 @@ class Workers:
         dependencies: told when the cluster, or every task, is unavailable.
 
     Attributes:
-        admitted: whether another group may be opened; the data manager's decision.
+        room: groups that may still be opened before the data manager is asked again; its decision.
         breakers: a circuit breaker for each task.
     """
 
@@ -71,7 +73,7 @@ class Workers:
         gauges: Gauges,
         dependencies: Dependencies,
     ) -> None:
-        self.admitted = True
+        self.room: float = math.inf
         self.breakers = CircuitBreakers(
             (entry.id for entry in config.tasks),
             losses=config.breaker_losses,
@@ -86,6 +88,11 @@ class Workers:
         self._work = asyncio.Event()  # something changed that may give an idle worker work
         self._connected: set[int] = set()
         self._tries: Counter[int] = Counter()  # of workers that lost their desktop while others have theirs
+
+    @property
+    def admitted(self) -> bool:
+        """Whether another group may be opened."""
+        return self.room > 0
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -161,11 +168,11 @@ class Workers:
         assignment: Assignment | None = first
         losses = 0
         while assignment is not None:
-            rollout = Rollout(assignment)
+            rollout = Rollout(assignment, over=self._scheduler.is_over)
             await self._play(worker, session, policy, rollout)
             losses = 0 if self._take(rollout) else losses + 1
             self._gauges.clock.enter(worker, "idle")
-            if losses:
+            if losses and rollout.trajectory.detail != GROUP_OVER:
                 await self._pause(backoff(losses, FIRST_PAUSE_S, LONGEST_PAUSE_S))
             if rollout.trajectory.lost_by == "cluster":
                 return
@@ -179,6 +186,8 @@ class Workers:
 
         try:
             await rollout.play(session, policy, enter, pacing=self._config.pacing, limits=self._limits)
+        except GroupOver:
+            rollout.cut_off(TerminalState.INTERRUPTED, GROUP_OVER, "stop")
         except asyncio.CancelledError:
             rollout.cut_off(TerminalState.INTERRUPTED, STOPPED, "stop")
             self._take(rollout)
@@ -236,6 +245,8 @@ class Workers:
             if not self._recorder.full:
                 assignment = self._scheduler.next(worker, admitted=self.admitted, held=self.breakers.held())
                 if assignment is not None:
+                    if assignment.n == 0 and assignment.attempt == 0:  # the first of a group that it opened
+                        self.room -= 1
                     self.breakers.dealt(assignment.task_id)
                     return assignment
                 if self._scheduler.exhausted:

@@ -40,6 +40,10 @@ class Limits:
     turn_s: float | None = None
 
 
+class GroupOver(Exception):
+    """Nobody waits for what is played: the rollout's group takes no more members."""
+
+
 @dataclass(slots=True)
 class Rollout:
     """One assignment and the trajectory that its playing leaves. It is the `EpisodeRecorder` of its own episode.
@@ -47,11 +51,13 @@ class Rollout:
     Attributes:
         assignment: what is played.
         source: of the trajectory, "rollout" or who demonstrates.
+        over: asked after each step with the group's key; True breaks the rollout off.
         trajectory: what is known of it so far; steps still have their pixels.
     """
 
     assignment: Assignment
     source: str = "rollout"
+    over: Callable[[str], bool] | None = None
     trajectory: Trajectory = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +84,7 @@ class Rollout:
         Raises:
             dart_gym.core.errors.ClusterError: the session is lost; the rollout is to be played again.
             dart_gym.core.errors.UnknownTaskError: there is no such task.
+            GroupOver: its group takes no more members.
         """
         try:
             self.trajectory = await play(
@@ -107,10 +114,13 @@ class Rollout:
 
     def step(self, step: Step) -> Step | None:
         """Keep a decision that an engine made, without the screen: what a model learns from are the prompt's images."""
-        if step.pixels is None or not step.generated:
-            return None
-        kept = replace(step, pixels=Pixels(prompt=step.pixels.prompt))
-        self.trajectory = replace(self.trajectory, steps=(*self.trajectory.steps, kept))
+        goes_on = step.pixels is None or step.pixels.after is None
+        kept = None
+        if step.pixels is not None and step.generated:
+            kept = replace(step, pixels=Pixels(prompt=step.pixels.prompt))
+            self.trajectory = replace(self.trajectory, steps=(*self.trajectory.steps, kept))
+        if goes_on and self.over is not None and self.over(self.assignment.group_key):
+            raise GroupOver(self.assignment.group_key)
         return kept
 
     def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> Trajectory:

@@ -18,6 +18,7 @@ Invariants:
       changes its task pays for a new page, so small groups must not make it change more often. Finishing what is open,
       when no new group is admitted or as many are dealt out as may be at once, is exempt.
     - Members of an open group go before a new group of the same task.
+    - Members of a group that is over (`end_groups`) are not dealt, nor dealt again.
     - completed + running + to deal never exceeds the budget: a group that does not fit is not opened.
     - Task-wise, a worker plays members of one group until that group has ended. Batch-wise, the groups that are open or
       ended and not yet trained on are at most those of a batch and its surplus (`batches.Batches`).
@@ -28,7 +29,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dart_train.rollout.schedule.group_batches import Batches
@@ -71,6 +72,7 @@ class _Group:
     max_steps: int | None
     to_deal: deque[tuple[int, int]]  # (member, attempt)
     unfinished: int
+    over: bool = False  # nobody waits for what is still played of it
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +141,7 @@ class Scheduler:
         self.lost = 0
         self.given_up = 0
         self.running = 0
+        self.opened = 0
         self._tasks = {
             entry.id: _Task(entry, order, size=group_size, max_steps=entry.max_steps or max_steps)
             for order, entry in enumerate(tasks)
@@ -210,12 +213,12 @@ class Scheduler:
         """The rollout broke off without a trajectory that may be trained on.
 
         Returns:
-            Whether it will be dealt again; False once it has been tried `max_attempts` times.
+            Whether it will be dealt again; False once it has been tried `max_attempts` times, or its group is over.
         """
         self.running -= 1
         self.lost += 1
         group = self._groups[assignment.group_key]
-        if assignment.attempt + 1 >= self._max_attempts:
+        if group.over or assignment.attempt + 1 >= self._max_attempts:
             self._give_up_member(group)
             return False
         if not group.to_deal:
@@ -226,16 +229,34 @@ class Scheduler:
 
     def drop(self, task_id: str) -> int:
         """Give up all members of a task that are to be dealt, so that nobody waits for them; return how many."""
-        task = self._tasks[task_id]
+        groups = list(self._tasks[task_id].groups)
+        return sum(self._give_up_undealt(group) for group in groups)
+
+    def end_groups(self, keys: Iterable[str]) -> int:
+        """Give up what is still to be played of groups that take no more members; return how many members.
+
+        Those that are being played are for the workers to break off: `is_over` says so.
+
+        Args:
+            keys: of groups; those that are not open are passed over.
+        """
         dropped = 0
-        while task.groups:
-            group = task.groups.popleft()
-            self._to_deal -= 1
-            while group.to_deal:
-                group.to_deal.popleft()
-                self._give_up_member(group)
-                dropped += 1
+        for key in keys:
+            group = self._groups.get(key)
+            if group is not None:
+                group.over = True
+                dropped += self._give_up_undealt(group)
         return dropped
+
+    def is_over(self, key: str) -> bool:
+        """Whether a group takes no more members."""
+        group = self._groups.get(key)
+        return group is None or group.over
+
+    @property
+    def open_keys(self) -> list[str]:
+        """Keys of the open groups."""
+        return list(self._groups)
 
     def rejoin(self, task_id: str) -> None:
         """A task was left out for a while: it goes on beside the others, and does not catch up what it missed."""
@@ -278,6 +299,7 @@ class Scheduler:
         members = deque((n, 0) for n in range(task.size))
         group = _Group(key, task, seed, task.size, task.max_steps, members, unfinished=task.size)
         task.opened += 1
+        self.opened += 1
         task.groups.append(group)
         self._to_deal += 1
         self._groups[key] = group
@@ -306,6 +328,17 @@ class Scheduler:
             max_steps=group.max_steps,
             group_size=group.size,
         )
+
+    def _give_up_undealt(self, group: _Group) -> int:
+        if not group.to_deal:
+            return 0
+        group.task.groups.remove(group)
+        self._to_deal -= 1
+        count = len(group.to_deal)
+        while group.to_deal:
+            group.to_deal.popleft()
+            self._give_up_member(group)
+        return count
 
     def _give_up_member(self, group: _Group) -> None:
         self.given_up += 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from dataclasses import asdict
 
 from dart_train.core.availability import Availability
@@ -13,6 +15,7 @@ from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
 SOURCE = "planner"
+_log = logging.getLogger(__name__)
 
 
 class Planner:
@@ -50,7 +53,7 @@ class Planner:
                 await self._ask()
                 self._availability.succeeded(SOURCE)
             except DataError as error:
-                self._workers.admitted = False
+                self._workers.room = 0
                 pause = max(pause, self._availability.failed(error, SOURCE))
                 if self._availability.timed_out:
                     raise
@@ -59,8 +62,13 @@ class Planner:
             await asyncio.sleep(pause)
 
     async def _ask(self) -> None:
-        admitted = await asyncio.to_thread(self._data.admit, self._scheduler.unfinished)
+        closed = await asyncio.to_thread(self._data.closed_groups, self._scheduler.open_keys)
+        if given_up := self._scheduler.end_groups(closed):
+            _log.info("%d rollouts of groups that expired or were closed are not begun", given_up)
+        before = self._scheduler.opened
+        room = await asyncio.to_thread(self._data.room, self._scheduler.open_groups)
         plans = await asyncio.to_thread(self._data.plans, self._limits)
         for task_id, plan in plans.items():
             self._scheduler.plan(task_id, **asdict(plan))
-        self._workers.admitted = admitted
+        opened = self._scheduler.opened - before  # meanwhile
+        self._workers.room = math.inf if room is None else room - opened

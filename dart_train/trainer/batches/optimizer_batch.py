@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -42,6 +42,13 @@ class GroupLike(Protocol):
     def trajectories(self) -> tuple[Trajectory, ...]:
         """The rollouts that are compared with one another."""
 
+    @property
+    def injected(self) -> frozenset[str]:
+        """Ids of those that come from the experience pool."""
+
+    def version(self, trajectory: Trajectory) -> int | None:
+        """The version that the staleness of a member counts from; None for one of the pool."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
@@ -52,6 +59,8 @@ class BatchSettings:
         balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
         shuffle_rewards: control: permute rewards within each lease.
         max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
+        pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
+            "one" for all of them.
         mini_batches: optimizer steps that a lease is cut into.
         max_samples: most steps of a lease that are trained on; None for all.
     """
@@ -60,6 +69,7 @@ class BatchSettings:
     balance_trajectories: bool = False
     shuffle_rewards: bool = False
     max_completion_length: int = 500
+    pool_weights: Literal["recorded", "one"] = "recorded"
     mini_batches: int = 1
     max_samples: int | None = None
 
@@ -136,9 +146,13 @@ class OptimizerBatch:
 
 @dataclass(slots=True)
 class _Member:
-    """A trajectory, its reward in this batch, and the steps that can be trained on, each with its sample."""
+    """A trajectory, its version, its reward in this batch, and the steps that can be trained on, each with its sample.
+
+    The version is that from which its staleness counts; None for what came from the experience pool.
+    """
 
     trajectory: Trajectory
+    version: int | None
     reward: float
     steps: tuple[Step, ...]
     samples: tuple[Sample, ...]
@@ -176,7 +190,7 @@ def build_batch(
         TrainingError: no step to train on.
     """
     problems: list[Problem] = []
-    members = [[_member(item, collator, problems) for item in group.trajectories] for group in groups]
+    members = [[_member(item, group, collator, settings, problems) for item in group.trajectories] for group in groups]
     members = [[member for member in group if member.samples] for group in members]
     flat = [member for group in members for member in group]
     if not flat:
@@ -292,17 +306,20 @@ def _of_all(values: Tensor, ranks: Ranks) -> tuple[Tensor, slice]:
     return torch.cat(found).to(values.device), slice(start, start + len(values))
 
 
-def _member(trajectory: Trajectory, collator: Collator, problems: list[Problem]) -> _Member:
+def _member(
+    trajectory: Trajectory, group: GroupLike, collator: Collator, settings: BatchSettings, problems: list[Problem]
+) -> _Member:
     """What of a trajectory can be trained on; the problems of its other steps are appended."""
+    whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
     usable: list[tuple[Step, Sample]] = []
     for step in trajectory.steps:
-        sample = Sample.from_step(step)
+        sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
         if problem := collator.problem(sample):
             problems.append(problem)
         else:
             usable.append((step, sample))
     steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
-    return _Member(trajectory, _reward(trajectory), steps, samples)
+    return _Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples)
 
 
 def _samples(members: Sequence[Sequence[_Member]], settings: BatchSettings, version: int) -> list[Sample]:
@@ -319,11 +336,10 @@ def _samples(members: Sequence[Sequence[_Member]], settings: BatchSettings, vers
         )
         for member, advantage in zip(group, settings.advantage(rewards), strict=True):
             weight = float(next(weights)) if settings.balance_trajectories else 1.0
-            stale = member.trajectory.source == "rollout"
             found += [
                 replace(
                     sample, advantage=float(own), group=place, trajectory=number, weight=weight,
-                    stale=stale and sample.version < version,
+                    stale=member.version is not None and sample.version < version,
                 )
                 for sample, own in zip(member.samples, np.broadcast_to(advantage, len(member.samples)), strict=True)
             ]  # fmt: skip
@@ -336,7 +352,7 @@ def _metrics(members: Sequence[Sequence[_Member]], samples: Sequence[Sample], ve
     flat = [member for group in members for member in group]
     rewards = [[member.reward for member in group] for group in members]
     spreads = [float(np.std(own, ddof=1)) if len(own) > 1 else 0.0 for own in rewards]
-    ages = [version - item.trajectory.oldest_version for item in flat if item.trajectory.source == "rollout"] or [0]
+    ages = [version - item.version for item in flat if item.version is not None] or [0]
     lengths = [len(sample.response_ids) for sample in samples]
     return {
         "reward": float(np.mean([member.reward for member in flat])),

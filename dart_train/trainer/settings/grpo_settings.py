@@ -119,6 +119,12 @@ class GRPOSettings:
     advantage_options: dict[str, Any] | None = setting(
         None, "What the advantage takes beside the settings of this section."
     )
+    pool_weights: Literal["recorded", "one"] = setting(
+        "recorded",
+        "Importance weight of a success from the experience pool: 'recorded' (truncated as any other's where its "
+        "log-probabilities are on record, else 1; DART's formula), 'one' (1 for all, so that the run's own successes "
+        "count as much as an oracle's).",
+    )
     balance_trajectories: bool = setting(
         False, "Weigh steps so that every trajectory counts the same, however long it is."
     )

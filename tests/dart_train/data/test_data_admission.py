@@ -5,7 +5,7 @@ from data_builders import SMALL, record_group
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.data.curation.rollout_admission import Backlog, capacity, crowded
+from dart_train.data.curation.rollout_admission import Backlog, capacity, crowded, most_rollouts
 
 SIZES = st.integers(0, 1000)
 
@@ -36,7 +36,7 @@ def test_counting_rows_is_areals_formula(version, ready, leased, running, batch,
         max_staleness=staleness,
     )
     rows = Backlog(ready=ready, leased=leased, running=running)
-    assert capacity(rows, batch_size=batch, max_staleness=staleness, batches_ahead=None) == areal
+    assert capacity(rows, batch_groups=batch, max_staleness=staleness, batches_ahead=None) == areal
 
 
 @given(st.integers(1, 50), st.integers(0, 4), st.lists(st.sampled_from(["play", "learn"]), max_size=300))
@@ -45,7 +45,7 @@ def test_what_is_admitted_is_never_too_old_when_it_is_trained(batch, staleness, 
     version, waiting = 0, []
     for event in events:
         backlog = Backlog(ready=len(waiting), leased=0, running=0)
-        room = capacity(backlog, batch_size=batch, max_staleness=staleness, batches_ahead=None)
+        room = capacity(backlog, batch_groups=batch, max_staleness=staleness, batches_ahead=None)
         if event == "play" and room > 0:
             waiting.append(version)
         elif event == "learn" and len(waiting) >= batch:
@@ -54,22 +54,42 @@ def test_what_is_admitted_is_never_too_old_when_it_is_trained(batch, staleness, 
             version += 1
 
 
-@given(SIZES, st.integers(0, 9), st.integers(1, 100), st.integers(0, 4), st.floats(1, 4))
-def test_a_refusal_never_starves_the_trainer(ready, of_task, batch, staleness, ahead):
-    room = capacity(Backlog(ready, 0, 0), batch_size=batch, max_staleness=staleness, batches_ahead=ahead)
-    if room <= 0 or crowded(ready, of_task, batch_size=batch, task_groups_ahead=2):
+@given(SIZES, st.integers(0, 9), st.integers(1, 100), st.integers(0, 4), st.floats(1, 4), st.floats(0.05, 1))
+def test_a_refusal_never_starves_the_trainer(ready, of_task, batch, staleness, ahead, usable):
+    rows = Backlog(ready, 0, 0, usable)
+    room = capacity(rows, batch_groups=batch, max_staleness=staleness, batches_ahead=ahead)
+    if room <= 0 or crowded(ready, of_task, batch_groups=batch, task_groups_ahead=2):
         assert ready >= batch
 
 
+@given(st.integers(0, 40), st.integers(0, 8), st.integers(0, 40), st.integers(1, 16), st.floats(0.05, 1))
+def test_what_is_begun_brings_no_more_than_the_window_takes(ready, leased, running, batch, usable):
+    """On average and one deviation more."""
+    rows = Backlog(ready, leased, running, usable)
+    room = capacity(rows, batch_groups=batch, max_staleness=1, batches_ahead=None)
+    if room > 1:
+        begun = running + room
+        expected = begun * usable + (begun * usable * (1 - usable)) ** 0.5
+        assert ready + leased + expected <= 2 * batch + 1e-6
+
+
+def test_rollouts_that_can_be_played_at_once_are_those_of_the_groups_that_may_be_open():
+    sizes = {"batch_groups": 8, "max_staleness": 1, "batches_ahead": None}
+    assert most_rollouts(8, **sizes) == 2 * 8 * 8 and most_rollouts(2, **sizes) == 2 * 8 * 2
+    assert most_rollouts(8, **sizes, lease_held=True) == 8 * 8
+    assert most_rollouts(8, **sizes, usable=0.4) >= 180  # DART's desktops, where 40 % of the groups have signal
+    assert most_rollouts(8, batch_groups=8, max_staleness=None, batches_ahead=None) is None
+
+
 def test_without_limits_any_number_may_start():
-    assert capacity(Backlog(10**6, 10**6, 10**6), batch_size=8, max_staleness=None, batches_ahead=None) is None
+    assert capacity(Backlog(10**6, 10**6, 10**6), batch_groups=8, max_staleness=None, batches_ahead=None) is None
 
 
 def test_the_tighter_of_two_limits_counts():
     late = Backlog(ready=20, leased=8, running=4)
-    assert capacity(late, batch_size=8, max_staleness=2, batches_ahead=2.0) == -8
-    assert crowded(8, 3, batch_size=8, task_groups_ahead=2)
-    assert not crowded(8, 3, batch_size=8, task_groups_ahead=4)
+    assert capacity(late, batch_groups=8, max_staleness=2, batches_ahead=2.0) == -8
+    assert crowded(8, 3, batch_groups=8, task_groups_ahead=2)
+    assert not crowded(8, 3, batch_groups=8, task_groups_ahead=4)
 
 
 def test_a_task_of_which_enough_waits_is_refused_until_the_trainer_took_some(database, data):
@@ -79,7 +99,7 @@ def test_a_task_of_which_enough_waits_is_refused_until_the_trainer_took_some(dat
     record_group(data, "g0")
     assert all(plan.admitted for plan in data.plans(limits).values())  # less than a batch waits: else the trainer could
     record_group(data, "g1")
-    assert data.admit(0)
+    assert data.room(0)
     assert {task: plan.admitted for task, plan in data.plans(limits).items()} == {"fake/button": False, "another": True}
     data.lease(1, "me")
     assert all(plan.admitted for plan in data.plans(limits).values())

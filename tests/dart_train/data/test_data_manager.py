@@ -400,20 +400,28 @@ def test_a_run_goes_on_where_it_was(tmp_path):
 
 
 def test_admission_stops_when_the_trainer_is_behind(data):
-    """Two batches of two groups of two: eight trajectories may wait or run."""
-    assert data.admit(7)
-    assert not data.admit(8)
+    """Two batches of two groups: four may wait or run, however many rollouts they are."""
+    assert (data.room(3), data.room(4), data.room(5)) == (1, 0, 0)
     for index in range(3):
         record_group(data, f"g{index}")
-    assert data.admit(1)
-    assert not data.admit(2)
+    assert (data.room(0), data.room(1)) == (1, 0)
     data.record(make_trajectory("unfinished", "u"))
-    assert data.admit(1)
+    assert data.room(0) == 1  # what is open is counted by who plays it
     leased = data.lease(2, "me")
-    assert data.admit(5)
+    assert data.room(2) == 1
     leased.release()
     publish(data, 9)
-    assert data.admit(7)
+    assert data.room(3) == 1
+
+
+def test_groups_without_signal_make_room_for_more(data):
+    """Four groups may wait or run that can be trained on, and an open one counts as much as the latest ones brought."""
+    for index in range(6):
+        record_group(data, f"dry{index}", rewards=(0.0, 0.0))
+    assert data.room(4) == 4 / 0.4 - 4  # (0 + 4) / (6 + 4): four are taken for usable before any was seen
+    for index in range(2):
+        record_group(data, f"g{index}")
+    assert data.room(0) == 2 / 0.5  # two of the four are there; (2 + 4) / (8 + 4)
 
 
 def test_why_accounts_for_every_trajectory(data):

@@ -124,7 +124,7 @@ def wrong_versions(data: DataManager, max_staleness: int) -> tuple[list[str], di
             wrong.append(f"{row.trajectory_id}: version {row.oldest_version} to {row.newest_version} never was")
         elif published[row.newest_version] > row.created_at + CLOCK_S:
             wrong.append(f"{row.trajectory_id}: ended before its version {row.newest_version} was published")
-        if row.trained_version is not None and row.trained_version - row.oldest_version > max_staleness:
+        if row.trained_version is not None and row.trained_version - row.staleness_version > max_staleness:
             wrong.append(f"{row.trajectory_id}: of version {row.oldest_version}, trained on at {row.trained_version}")
     spans = {row.rollout_id: (row.oldest_version, row.newest_version) for row in rows}
     steps = [row for row in all_rows(data, sa.select(rollout_step)) if row.rollout_id in spans]

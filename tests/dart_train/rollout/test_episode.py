@@ -16,6 +16,7 @@ from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.sessions.session import Session
 from dart_train.rollout.play.rollouts import (
     PHASES,
+    GroupOver,
     Limits,
     Rollout,
     new_trajectory_id,
@@ -57,6 +58,17 @@ async def played(policy: Scripted, assignment: Assignment = ASSIGNMENT) -> tuple
     phases: list[str] = []
     async with Session() as session:
         return await Rollout(assignment).play(session, policy, phases.append), phases
+
+
+async def test_a_rollout_whose_group_is_over_is_broken_off_after_its_step():
+    rollout = Rollout(ASSIGNMENT, over=lambda key: key == ASSIGNMENT.group_key)
+    async with Session() as session:
+        with pytest.raises(GroupOver):
+            await rollout.play(session, Scripted(says(Wait(0.0)), says(Done())))
+        assert len(rollout.trajectory.steps) == 1
+        again = Rollout(ASSIGNMENT, over=lambda key: True)  # the desktop can be played on at once
+        done = await again.play(session, Scripted(says(Done())))
+    assert done.terminal is TerminalState.DONE  # what has ended is not broken off
 
 
 async def test_a_rollout_becomes_a_trajectory_with_shared_images_and_exact_ids():

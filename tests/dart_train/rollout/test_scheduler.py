@@ -210,3 +210,18 @@ def test_a_budget_too_small_for_a_full_group_is_spent_on_smaller_ones():
         dealt.append(assignment.task_id)
     assert Counter(dealt) == {"fake/t0": 4, "fake/t1": 3}
     assert scheduler.exhausted and scheduler.completed == 7
+
+
+def test_a_group_that_is_over_is_neither_dealt_nor_dealt_again():
+    scheduler = Scheduler(entries([1.0]), group_size=4, groups_at_once=1)
+    running = [scheduler.next(worker) for worker in range(2)]
+    (key,) = scheduler.open_keys
+    assert not scheduler.is_over(key)
+    assert scheduler.end_groups([key, "unknown"]) == 2 and scheduler.is_over(key)
+    assert scheduler.given_up == 2 and scheduler.unfinished == 2
+    following = scheduler.next(2)
+    assert following is not None and following.group_key != key
+    assert not scheduler.lose(running[0])  # broken off: not again
+    scheduler.complete(running[1])
+    assert scheduler.open_keys == [following.group_key] and scheduler.opened == 2
+    assert scheduler.end_groups([key]) == 0

@@ -222,6 +222,23 @@ async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, m
     await run
 
 
+async def test_members_of_a_group_that_expired_are_not_played(cluster_url, echo_url, data, make_policy, tmp_path):
+    """200 members of one group: the first are recorded, then newer weights leave the group behind."""
+    fresh = data.config.model_copy(update={"max_staleness": 0, "group_size": 200, "batches_ahead": None})
+    manager = DataManager(data.store, data.files, data.run_id, fresh)
+    config = config_of(echo_url, group_size=200, workers=2, tasks=("fake/click-button",), budget_rollouts=200)
+    service = RolloutService(config, manager, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
+    run = asyncio.create_task(service.run())
+    await until(lambda: manager.counts()["recorded"] >= 2)
+    (tmp_path / "v5").mkdir()
+    manager.publish(5, tmp_path / "v5")
+    manager.sweep()
+    await until(lambda: service.scheduler.given_up > 100)
+    service.stop()
+    await run
+    assert manager.counts()["expired"] >= 2 and len(groups_of(manager)) == 1
+
+
 def served(data: DataManager) -> dict[str, int]:
     """Which version each replica serves, as the data manager knows it."""
     return data.read(serving.serving_now)

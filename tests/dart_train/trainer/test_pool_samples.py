@@ -61,3 +61,18 @@ def test_an_injected_success_has_weight_one_and_the_advantage_of_its_reward(coll
     assert weights[:3].flatten().tolist() == pytest.approx([0.367879] * 3 * len(response), abs=1e-5)
     assert advantages.tolist() == pytest.approx([-0.5, -0.5, -0.5, 1.5], abs=1e-3)
     assert batch.metrics["staleness/max"] == 5.0  # of the rollouts: the pool's has no version
+
+
+@pytest.mark.parametrize(("weights", "known"), [("recorded", 4), ("one", 3)])
+def test_a_success_of_the_runs_own_from_the_pool(collator, make_prompt, tokens, screens, weights, known):
+    """It is as old as it likes, and its weight is by what was recorded, or 1 as that of an oracle."""
+    image = next(iter(screens))
+    response = tuple(tokens.response("Action: wait()"))
+    step = Step(make_prompt("Click", image), (image,), response, (-9.0,) * len(response), version=(9, 9))
+    fresh = Trajectory("t", 0, "Click", "0", "f", "run", "g", terminal=TerminalState.DONE, score=0.0, steps=(step,))
+    own = replace(fresh, trajectory_id="s", score=1.0, steps=(replace(step, version=(2, 2)),))
+    group = Group("g", "t", (fresh, fresh, fresh, own), frozenset({"s"}))
+    settings = BatchSettings(pool_weights=weights)
+    batch = build_batch([group], collator, settings, version=10, rng=random.Random(0), max_tokens=4096)
+    assert batch.metrics["staleness/max"] == 1.0  # not 8: the window is not for the pool
+    assert sum(int(micro.behaviour_known.any(-1).sum()) for micro in batch.micro_batches) == known

@@ -146,6 +146,7 @@ CREATE TABLE rollout_meta (
 	num_actions INTEGER NOT NULL,
 	oldest_version INTEGER NOT NULL,
 	newest_version INTEGER NOT NULL,
+	staleness_version INTEGER NOT NULL,
 	trained_version INTEGER,
 	lease_id VARCHAR(32),
 	env_seconds DOUBLE NOT NULL,
