@@ -23,7 +23,7 @@ from dart_gym.core.errors import ClusterError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.fake_desktop import FakeDesktop
-from dart_gym.desktops.sandbox.sandbox import runtime_dir
+from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 from dart_gym.utils.processes import follow_parent
 
 

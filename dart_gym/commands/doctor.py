@@ -21,7 +21,7 @@ from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.applications import debian_applications
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.sandbox.osworld_profile import desktop_python
-from dart_gym.desktops.sandbox.sandbox import check_sandbox
+from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.tasks.evaluation import evaluator_environment
 
 PROGRAMS = {

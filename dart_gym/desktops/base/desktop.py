@@ -40,6 +40,10 @@ class DesktopSpec:
         url: address of OSWorld's server, for kind "osworld"; given by the operator, never by a task.
         margin: rows of pixels below the screen, on which programs draw and which no screenshot shows; for the signs
             of a scenario (see `Desktop.read_margin`). Kind "xvfb" only.
+        memory_mb: what all programs of a desktop in a sandbox may use, files included, which are in memory too.
+        processes: how many processes and threads they may be.
+        cpus: how many processors they may use at once, where control groups can be made.
+        storage_mb: size of the files in each of home, `/tmp` and `/dev/shm`.
     """
 
     kind: str = "xvfb"
@@ -51,6 +55,10 @@ class DesktopSpec:
     env: tuple[tuple[str, str], ...] = ()
     url: str = ""
     margin: int = 0
+    memory_mb: int = 4096
+    processes: int = 1024
+    cpus: float = 4.0
+    storage_mb: int = 1024
 
     @property
     def drawn_height(self) -> int:

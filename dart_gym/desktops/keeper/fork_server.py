@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from dart_gym.desktops.keeper import keeper_process
 from dart_gym.desktops.keeper.fork_client import MAX_MESSAGE
 from dart_gym.desktops.sandbox.runtime_directory import clean_leftovers
+from dart_gym.desktops.sandbox.sandbox_check import prepare
 from dart_gym.utils.processes import follow_parent
 
 _LOOK_MS = 1000
@@ -170,6 +171,7 @@ def main(arguments: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its server, not before
     server = ForkServer(socket.socket(fileno=int(arguments[0])), int(arguments[1]))
+    prepare()
     gc.collect()
     gc.freeze()  # so that the children's collections do not copy what they share
     server.serve()

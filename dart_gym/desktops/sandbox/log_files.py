@@ -58,3 +58,15 @@ def read_tail(directory: int, *names: str, most: int) -> str:
         return os.pread(fd, most, max(0, size - most)).decode(errors="replace").strip()
     finally:
         os.close(fd)
+
+
+def tail_of(directory: Path, *names: str, most: int) -> str:
+    """`read_tail` below a directory at a path whose last component no program of a desktop can replace."""
+    try:
+        opened = open_directory(directory)
+    except OSError:
+        return ""
+    try:
+        return read_tail(opened, *names, most=most)
+    finally:
+        os.close(opened)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
 from dart_gym.desktops.applications.browser import browser_program
+from dart_gym.desktops.confinement.bubblewrap import everybody_passes
 
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
@@ -141,13 +142,14 @@ def desktop_python() -> Path:
     return Path(named) if named else Path(base) / "dart-gym" / "desktop-python"
 
 
-def osworld_machine(directory: Path, home: Path, *, isolated: bool) -> Machine:
+def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) -> Machine:
     """Lay out the files of the profile.
 
     Args:
         directory: a directory of the desktop's own on this side, to be made here.
         home: the user's home directory, seen from this side.
-        isolated: whether programs see it as `/usr/local` in a sandbox, or where it is.
+        isolated: whether programs see it as `/usr/local` in a sandbox.
+        seen: where they see it otherwise.
 
     Raises:
         MissingDependencyError: a part without which no task of OSWorld works is missing.
@@ -159,7 +161,7 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool) -> Machine:
             f"(or set {PYTHON_VARIABLE} to where it is)"
         )
     _make_home(home)
-    place = _LOCAL if isolated else str(directory)
+    place = _LOCAL if isolated else str(seen)
     _make_programs(directory / "bin")
     _make_settings(directory / "etc", f"{place}/etc")
     _write(directory / "share/applications/google-chrome.desktop", _CHROME_ENTRY)
@@ -173,6 +175,9 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool) -> Machine:
         if chrome is not None:
             (directory / "lib/chrome/chrome").symlink_to(chrome)
         env["PATH"] = f"{place}/bin:/usr/local/bin:/usr/bin:/bin:/usr/games"
+        if os.geteuid() == 0 and not everybody_passes(packages):  # the programs run as another user
+            shutil.copytree(packages, directory / "lib/python")
+            packages = seen / "lib/python"
         env["PYTHONPATH"] = str(packages)
         return Machine(env=env, terminal_key=True)
     return Machine(_mounts(directory, packages, chrome), env, terminal_key=True)

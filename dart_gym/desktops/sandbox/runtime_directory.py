@@ -16,7 +16,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import tempfile
@@ -26,11 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import DesktopError
+from dart_gym.desktops.confinement.file_removal import remove_tree
+from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, recorded_groups, remove_groups
 from dart_gym.desktops.sandbox.log_files import open_directory, read_tail
 from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 
 DISPLAY_FILE = "display"
-_OWNER = "owner"
+OWNER_FILE = "owner"
 _NEW = "new"
 _X_SOCKETS = Path("/tmp/.X11-unix")
 _END_S = 5.0
@@ -61,10 +62,10 @@ def own_directory(prefix: str = "") -> Path:
     path = base / f"{prefix}{pid}-{number}"
     making.mkdir(mode=0o700)
     try:
-        (making / _OWNER).write_text(json.dumps(owner))
+        (making / OWNER_FILE).write_text(json.dumps(owner))
         making.rename(path)
     except OSError:
-        shutil.rmtree(making, ignore_errors=True)
+        remove_tree(making, last=OWNER_FILE)
         raise
     return path
 
@@ -75,8 +76,9 @@ def clean_leftovers() -> list[Path]:
     if dead:
         end_processes(processes_of(dead))
     for path in dead:
+        remove_groups(recorded_groups(path / GROUPS_FILE))
         _remove_display(path)
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path, last=OWNER_FILE)
     return [path for path in dead if not path.exists()]
 
 
@@ -86,10 +88,15 @@ def _owner_is_dead(path: Path) -> bool:
         owner = {"pid_namespace": f"pid:[{made[1]}]", "pid": int(made[2]), "start_time": int(made[3])}
     else:
         try:
-            owner = json.loads((path / _OWNER).read_text())
+            owner = json.loads((path / OWNER_FILE).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return False  # nobody says whose it is
     return has_ended(owner["pid"], owner["start_time"], owner["pid_namespace"])
+
+
+def mark(directory: Path) -> dict[str, str]:
+    """An environment variable by which `processes_of` knows the programs of a desktop without a sandbox."""
+    return {"DART_GYM_DIRECTORY": str(directory)}
 
 
 def processes_of(directories: Iterable[Path]) -> list[int]:
@@ -98,9 +105,9 @@ def processes_of(directories: Iterable[Path]) -> list[int]:
     The kernel ends them with their owner. This finds those that it could not: a sandbox whose owner died before it
     had tied itself to it, and programs outside of a sandbox whose own supervisor was killed too.
     """
-    homes = [path / "home" for path in directories]
-    variables = {b"HOME=" + os.fsencode(home) for home in homes}
-    mounts = [f"/{home.parent.parent.name}/{home.parent.name}/home /home/user " for home in homes]
+    directories = list(directories)
+    variables = {os.fsencode("=".join(pair)) for path in directories for pair in mark(path).items()}
+    mounts = [f"/{path.parent.name}/{path.name}/machine-id /etc/machine-id " for path in directories]
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:

@@ -16,124 +16,51 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import secrets
-import select
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dart_gym.core.errors import DesktopError, MissingDependencyError
-from dart_gym.desktops.sandbox.guest import kill_descendants
-from dart_gym.desktops.sandbox.log_files import open_directory, read_tail
+from dart_gym.desktops.confinement import first_process
+from dart_gym.desktops.confinement.bubblewrap import (
+    GUEST_PYTHON,
+    Stage,
+    desktop_skeleton,
+    launcher,
+    memory_directory,
+    missing_parts,
+)
+from dart_gym.desktops.confinement.file_removal import remove_tree
+from dart_gym.desktops.confinement.machine_settings import settings_copy
+from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, ControlGroups, DesktopLimits, make_groups
+from dart_gym.desktops.confinement.system_calls import system_call_filter
+from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
+from dart_gym.desktops.sandbox import guest
+from dart_gym.desktops.sandbox.desktop_plan import Places, account_files, cookie_file, guest_environment, guest_plan
+from dart_gym.desktops.sandbox.log_files import tail_of
 from dart_gym.desktops.sandbox.openbox_config import openbox_config
 from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
-from dart_gym.desktops.sandbox.runtime_directory import (
-    clean_leftovers,
-    end_processes,
-    own_directory,
-    processes_of,
-    runtime_dir,
-)
+from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
+from dart_gym.desktops.sandbox.sandbox_check import missing_programs
+from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, refused_calls
+from dart_gym.utils.processes import own_pid_namespace
 
-GUEST_PYTHON = "/usr/bin/python3"
-_GUEST = Path(__file__).with_name("guest.py")
-_INSIDE = "/run/desktop"
-_PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
+_PROGRAMS = (Path(first_process.__file__), Path(guest.__file__))
+_SKELETON = "/run/skeleton"
 _MAX_SOCKET_PATH = 107
 _LOG_TAIL = 2000
 LOG_MARK = "\n--- end of "
-_LONGEST_END_S = 5.0
 _FULL_BYTES = 1 << 20
+_LOG_BYTES = 64 * MIB
+_PIXEL_BYTES, _HEADER_BYTES = 4, 1 * MIB
+_PASSABLE = 0o711  # whoever knows a name in it gets there, and nobody sees the names
+_SHARED, _LOGS, _X11 = range(3)  # what the first process hands over
 _cleaned = False
-
-# Secrets of the host that its own root user could otherwise read inside.
-_MASKED_FILES = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/krb5.keytab")
-_MASKED_DIRS = ("/etc/ssl/private", "/etc/ssh", "/etc/sudoers.d", "/etc/letsencrypt", "/etc/NetworkManager")
-
-
-def check_sandbox() -> str | None:
-    """Why sandboxes do not work on this machine, with the next step; None when they do."""
-    if shutil.which("bwrap") is None:
-        return "bubblewrap is not installed; next step: apt-get install bubblewrap (or choose sandbox: none)"
-    command = [str(shutil.which("bwrap")), *_namespaces(), *_file_system(), GUEST_PYTHON, "-I", "-S", "-c", ""]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    except subprocess.TimeoutExpired:
-        return "bwrap did not start a program within 20 s; next step: run it by hand, the machine may be overloaded"
-    return None if result.returncode == 0 else _explain(result.stderr.strip())
-
-
-def _explain(message: str) -> str:
-    """Find out which setting of the machine forbids sandboxes."""
-    text = f"bwrap cannot make a sandbox: {message or 'no message'}; next step: "
-    for setting, allowed in (
-        ("kernel.unprivileged_userns_clone", "1"),
-        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
-    ):
-        file = Path("/proc/sys") / setting.replace(".", "/")
-        if os.getuid() != 0 and file.exists() and file.read_text().strip() != allowed:
-            return text + f"sudo sysctl -w {setting}={allowed} (or choose sandbox: none)"
-    limit = Path("/proc/sys/user/max_user_namespaces")
-    if limit.exists() and limit.read_text().strip() == "0":
-        return text + "sudo sysctl -w user.max_user_namespaces=10000 (or choose sandbox: none)"
-    if GUEST_PYTHON in message:
-        return text + "apt-get install python3 (the desktop's helper runs on the system's Python)"
-    return text + (
-        "in a container, start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-        "--security-opt systempaths=unconfined; or choose sandbox: none"
-    )
-
-
-def missing_programs() -> dict[str, str]:
-    """The programs that a bare desktop needs and this machine lacks, with the Debian package of each."""
-    return {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
-
-
-def _namespaces() -> list[str]:
-    return [
-        "--unshare-all",
-        "--uid",
-        "1000",
-        "--gid",
-        "1000",
-        "--hostname",
-        "desktop",
-        "--die-with-parent",
-        "--cap-drop",
-        "ALL",
-    ]
-
-
-def system_directories() -> list[str]:
-    """Arguments of bubblewrap that show the machine's programs and libraries, read-only."""
-    args = ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        path = Path("/", name)
-        if path.is_symlink():
-            args += ["--symlink", os.readlink(path), str(path)]
-        elif path.exists():
-            args += ["--ro-bind", str(path), str(path)]
-    return args
-
-
-def _file_system() -> list[str]:
-    args = [*system_directories(), "--ro-bind", "/etc", "/etc"]
-    args += ["--ro-bind-try", "/opt", "/opt", "--proc", "/proc", "--dev", "/dev"]
-    args += ["--tmpfs", "/tmp", "--tmpfs", "/run", "--tmpfs", "/var/tmp"]
-    args += ["--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"]
-    args += ["--perms", "0700", "--dir", "/run/user/1000"]
-    for file in _MASKED_FILES:
-        args += ["--ro-bind", "/dev/null", file] if os.path.exists(file) else []
-    for directory in _MASKED_DIRS:
-        args += ["--tmpfs", directory] if os.path.isdir(directory) else []
-    return args
 
 
 class Sandbox:
@@ -146,6 +73,7 @@ class Sandbox:
         screen: width and height in pixels.
         env: extra environment variables of the programs inside.
         profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
+        limits: what its programs may use.
         prefix: what the name of its directory begins with.
 
     Raises:
@@ -158,23 +86,34 @@ class Sandbox:
     """
 
     def __init__(
-        self, kind: str, screen: tuple[int, int], env: dict[str, str], profile: str = "bare", prefix: str = ""
+        self,
+        kind: str,
+        screen: tuple[int, int],
+        env: dict[str, str],
+        profile: str = "bare",
+        limits: DesktopLimits | None = None,
+        prefix: str = "",
     ) -> None:
-        self.kind = kind
         self.isolated = kind == "bwrap"
+        self.limits = limits or DesktopLimits()
         self._check_programs()
         self.directory = make_directory(prefix)
-        try:
-            self._lay_out(profile)
-            self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
-        except OSError as error:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise _cannot_write(self.directory, error) from error
-        except BaseException:
-            shutil.rmtree(self.directory, ignore_errors=True)
-            raise
-        args = (os.getpid(), self._process, self._info_fd, self.directory, self._log_fd)
-        self._finalizer = weakref.finalize(self, _destroy, *args)
+        with contextlib.ExitStack() as undo:
+            undo.callback(remove_tree, self.directory, last=OWNER_FILE)
+            try:
+                self._user = take_user_id()
+                if self._user is not None:
+                    undo.callback(self._user.release)
+                self._stage = Stage(self._user)
+                self._groups = self._make_groups()
+                undo.callback(self._groups.remove)
+                self._lay_out(profile)
+                self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
+            except OSError as error:
+                raise _cannot_write(self.directory, error) from error
+            undo.pop_all()
+        self._rest = Remains(self._process, self._info_fd, self._handover, self.directory, self._user, self._groups)
+        self._finalizer = weakref.finalize(self, destroy, os.getpid(), self._rest)
 
     def _check_programs(self) -> None:
         if missing := missing_programs():
@@ -182,29 +121,58 @@ class Sandbox:
             raise MissingDependencyError(f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}")
         if not os.path.exists(GUEST_PYTHON):
             raise MissingDependencyError(f"a desktop needs {GUEST_PYTHON}; next step: apt-get install python3")
-        if self.isolated and shutil.which("bwrap") is None:
-            raise MissingDependencyError(str(check_sandbox()))
+        if self.isolated and (reason := missing_parts()) is not None:
+            raise MissingDependencyError(reason)
+
+    def _make_groups(self) -> ControlGroups:
+        name = f"dart-gym.{own_pid_namespace().strip('pid:[]')}.{self.directory.name}"
+        return make_groups(name, self.limits, self.directory / GROUPS_FILE)
 
     def _lay_out(self, profile: str) -> None:
-        self.shared = self.directory / "shared"
-        self.log_dir = self.shared / "log"
-        self.home = self.directory / "home"
-        self.x11 = self.directory / "x11"
+        if self._user is not None:  # who is another than we are, and must pass
+            self.directory.parent.chmod(_PASSABLE)
+            self.directory.chmod(_PASSABLE)
+        self.home = self.directory / "home"  # in a sandbox: what its home directory begins with
         self.guest_socket = self.directory / "guest.sock"
-        self.inside = _INSIDE if self.isolated else str(self.shared)
-        for path in (self.log_dir, self.home, self.x11, self.directory / "tmp"):
+        self._settings = self.directory / "guest"
+        shared = self.directory / "shared"
+        self.places = Places(isolated=True)
+        if not self.isolated:
+            seen = self._stage.place(self.directory)
+            names = (str(seen / name) for name in ("home", "shared", "guest", "tmp", "home"))
+            self.places = Places(False, *names)
+        for path in (self.home, self._settings, *([] if self.isolated else [shared / "log", self.directory / "tmp"])):
             path.mkdir(parents=True)
-        self._log_fd = open_directory(self.log_dir)  # while it is what was made here
-        self.x11.chmod(0o1777)
         self._machine = Machine()
         if profile == "osworld":
-            self._machine = osworld_machine(self.directory / "machine", self.home, isolated=self.isolated)
-        (self.shared / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
-        (self.directory / "passwd").write_text(
-            "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n"
-        )
-        (self.directory / "group").write_text("root:x:0:\nuser:x:1000:\n")
+            self._machine = osworld_machine(
+                self.directory / "machine",
+                self.home,
+                isolated=self.isolated,
+                seen=self._stage.place(self.directory / "machine"),
+            )
+        self.cookie = b"" if self.isolated else secrets.token_bytes(16)
+        (self._settings / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
+        for program in _PROGRAMS:
+            (self._settings / program.name).write_bytes(program.read_bytes())
+        if self._user is not None and not self.isolated:
+            for name, text in account_files(self._user.number, self.places.home).items():
+                (self.directory / name).write_text(text)
         (self.directory / "machine-id").write_text(secrets.token_hex(16) + "\n")
+        if self.isolated:
+            (self._settings / "filter").write_bytes(system_call_filter(notify=True).program)
+        else:
+            (self._settings / "cookie").write_bytes(cookie_file(self.cookie))
+            (self._settings / "cookie").chmod(0o600)
+        if self._user is not None and not self.isolated:
+            self._give_to(self._user)
+
+    def _give_to(self, user: UserId) -> None:
+        """Let the user of this desktop, who is another than we are, own what its programs write to."""
+        for place in (self.home, self.directory / "shared", self.directory / "tmp", self._settings):
+            for directory, folders, files in os.walk(place):
+                for name in (".", *folders, *files):
+                    os.chown(os.path.join(directory, name), user.number, user.number, follow_symlinks=False)
 
     def _spawn(self, screen: tuple[int, int], env: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
         with contextlib.ExitStack() as stack:
@@ -213,19 +181,25 @@ class Sandbox:
             listener.listen(128)  # from here on the host can connect: there is nothing to wait for
             info_read, info_write = os.pipe()
             stack.callback(os.close, info_write)
-            log = stack.enter_context(open(self.log_dir / "guest.log", "ab"))
+            self._handover, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(theirs)
+            log = stack.enter_context(open(self.directory / "guest.log", "ab", opener=_private))
+            record = stack.enter_context(open(self.directory / REFUSED_FILE, "ab", opener=_private))
             fds = [listener.fileno()]
-            plan = self._plan(screen, listener.fileno())
-            guest = "/run/guest.py" if self.isolated else str(_GUEST)
-            command = [GUEST_PYTHON, "-I", "-S", guest, json.dumps(plan)]
+            plan = json.dumps(guest_plan(self.places, screen, listener.fileno()))
             if self.isolated:
-                arguments = stack.enter_context(tempfile.TemporaryFile())
-                arguments.write(b"\0".join(os.fsencode(word) for word in self._bwrap_arguments(info_write)))
-                arguments.seek(0)
-                fds += [info_write, arguments.fileno()]
-                # through a file: `ps` inside shows the command line of its first process, and `grep` would find in it
-                # the names of programs that do not run
-                command = [str(shutil.which("bwrap")), "--args", str(arguments.fileno()), "--", *command]
+                settings = self._first_settings(record.fileno(), theirs.fileno(), plan)
+                (self._settings / "settings.json").write_text(settings)
+                inner = [GUEST_PYTHON, "-I", "-S", f"{self.places.settings}/first_process.py"]
+                arguments = self._stage.arguments(self._bwrap_arguments(screen, info_write))
+                file = stack.enter_context(tempfile.TemporaryFile())
+                file.write(b"\0".join(os.fsencode(word) for word in arguments))
+                file.seek(0)
+                fds += [info_write, file.fileno(), record.fileno(), theirs.fileno()]
+                prefix = launcher(self._user, self._groups.directories, self._stage.mounts)
+                command = [*prefix, str(shutil.which("bwrap")), "--args", str(file.fileno()), "--", *inner]
+            else:
+                command = [*self._plain_launcher(), GUEST_PYTHON, "-I", "-S", f"{self.places.settings}/guest.py", plan]
             try:
                 process = subprocess.Popen(
                     command,
@@ -233,66 +207,50 @@ class Sandbox:
                     stdout=log,
                     stderr=log,
                     cwd="/",
-                    env=self._environment(env),
+                    env={**guest_environment(self.places, env), **({} if self.isolated else mark(self.directory))},
                     pass_fds=fds,
                     start_new_session=True,
                 )
             except BaseException:
                 os.close(info_read)
+                self._handover.close()
                 raise
         return process, info_read
 
-    def _bwrap_arguments(self, info_fd: int) -> list[str]:
-        machine_id = "/etc/machine-id" if os.path.exists("/etc/machine-id") else "/var/lib/dbus/machine-id"
+    def _plain_launcher(self) -> list[str]:
+        """What starts a guest without a sandbox: as a user of its own, whom its programs can look up."""
+        accounts = {str(self.directory / name): f"/etc/{name}" for name in ("passwd", "group")}
+        mounts = {**self._stage.mounts, **accounts} if self._user is not None else {}
+        return launcher(self._user, self._groups.directories, mounts)
+
+    def _first_settings(self, record: int, handover: int, plan: str) -> str:
+        """What `first_process.py` is to do."""
+        grouped = bool(self._groups.directories)
+        return json.dumps(
+            {
+                "plan": plan,
+                "filter": f"{self.places.settings}/filter",
+                "refused": system_call_filter(notify=True).refused,
+                "record": record,
+                "handover": handover,
+                "directories": [self.places.shared, f"{self.places.shared}/log", "/tmp/.X11-unix"],
+                "skeleton": _SKELETON,
+                "rlimits": self.limits.rlimits(grouped=grouped),
+                "memory": 0 if grouped else self.limits.memory,
+                "storage": ["/home/user", "/tmp", "/dev/shm", "/var/tmp", "/run"],
+            }
+        )
+
+    def _bwrap_arguments(self, screen: tuple[int, int], info_fd: int) -> list[str]:
+        screen_bytes = screen[0] * screen[1] * _PIXEL_BYTES + _HEADER_BYTES
         return [
-            *(*_namespaces(), "--info-fd", str(info_fd), *_file_system()),
-            *("--ro-bind", str(self.directory / "passwd"), "/etc/passwd"),
-            *("--ro-bind", str(self.directory / "group"), "/etc/group"),
-            *("--ro-bind", str(self.directory / "machine-id"), machine_id),
-            *("--bind", str(self.home), "/home/user", "--bind", str(self.shared), _INSIDE),
-            *("--bind", str(self.x11), "/tmp/.X11-unix", "--ro-bind", str(_GUEST), "/run/guest.py"),
-            *self._machine.mounts,
+            *(*desktop_skeleton(settings_copy(), self.limits.storage), "--info-fd", str(info_fd)),
+            *("--ro-bind", str(self.directory / "machine-id"), "/etc/machine-id"),
+            *memory_directory(self.places.shared, screen_bytes),
+            *memory_directory(f"{self.places.shared}/log", _LOG_BYTES),
+            *("--ro-bind", str(self._settings), self.places.settings, "--ro-bind", str(self.home), _SKELETON),
+            *(*self._machine.mounts, "--remount-ro", "/"),
         ]
-
-    def _plan(self, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
-        """What `guest.py` is to start."""
-        width, height = screen
-        display = [":0"] if self.isolated else []
-        bus = "/run/user/1000/bus" if self.isolated else f"{self.inside}/bus"
-        return {
-            "listen_fd": listen_fd,
-            "isolated": self.isolated,
-            "log_dir": f"{self.inside}/log",
-            "display_server": [
-                *("Xvfb", *display, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-fbdir", self.inside),
-                *("-nolisten", "tcp", "-extension", "GLX", "-noreset", "-s", "0", "-maxclients", "2048", "-displayfd"),
-            ],
-            "message_bus": [
-                *("dbus-daemon", "--session", f"--address=unix:path={bus}"),
-                *("--nofork", "--nopidfile", "--nosyslog", "--print-address"),
-            ],
-            "window_manager": ["openbox", "--sm-disable", "--config-file", f"{self.inside}/openbox.xml"],
-        }
-
-    def _environment(self, extra: dict[str, str]) -> dict[str, str]:
-        """Environment of everything inside: nothing of the host's (which may hold secrets) but the search path."""
-        home = "/home/user" if self.isolated else str(self.home)
-        return {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/games",
-            "HOME": home,
-            "USER": "user",
-            "LOGNAME": "user",
-            "SHELL": "/bin/bash",
-            "LANG": "C.UTF-8",
-            "TMPDIR": "/tmp" if self.isolated else str(self.directory / "tmp"),
-            "XDG_RUNTIME_DIR": "/run/user/1000" if self.isolated else home,
-            "XDG_SESSION_TYPE": "x11",
-            "XDG_CURRENT_DESKTOP": "GNOME",
-            "GSK_RENDERER": "cairo",  # else GTK 4 draws by OpenGL in software: seconds instead of milliseconds a frame
-            "NO_AT_BRIDGE": "1",  # the accessibility bus costs each program a start; a profile can switch it on
-            **({"DISPLAY": ":0"} if self.isolated else {}),
-            **extra,
-        }
 
     @property
     def alive(self) -> bool:
@@ -313,9 +271,33 @@ class Sandbox:
             loop.remove_reader(fd)
             os.close(fd)
 
+    @property
+    def uid(self) -> int:
+        """Which user of this machine its programs are."""
+        return self._user.number if self._user is not None else os.getuid()
+
+    @property
+    def shared(self) -> Path:
+        """The directory of the screen, seen from this process."""
+        return self._directory(_SHARED) if self.isolated else self.directory / "shared"
+
     def display_socket(self, number: int) -> Path:
-        """Where the X server listens, seen from the host."""
-        return (self.x11 if self.isolated else Path("/tmp/.X11-unix")) / f"X{number}"
+        """Where the X server listens, seen from this process."""
+        return (self._directory(_X11) if self.isolated else Path("/tmp/.X11-unix")) / f"X{number}"
+
+    def _directory(self, which: int) -> Path:
+        """One of the directories that the first process handed over, before any program could replace it.
+
+        Raises:
+            DesktopError: it has not got so far.
+        """
+        self._handover.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            if not self._rest.directories:
+                self._rest.directories = socket.recv_fds(self._handover, 1, 3)[1]
+        if len(self._rest.directories) <= which:
+            raise DesktopError("the desktop has not started its first process")
+        return Path(f"/proc/self/fd/{self._rest.directories[which]}")
 
     @contextlib.contextmanager
     def listener(self, name: str) -> Iterator[tuple[Path, socket.socket]]:
@@ -330,10 +312,24 @@ class Sandbox:
         """The last lines of logs, for an error message; "" when they are empty."""
         parts = []
         for name in names:
-            text = read_tail(self._log_fd, f"{name}.log", most=_LOG_TAIL) if self._finalizer.alive else ""
+            text = self._log_tail(f"{name}.log") if self._finalizer.alive else ""
             if text:
                 parts.append(f"{LOG_MARK}{name}.log:\n{text}")
         return "".join(parts)
+
+    def _log_tail(self, name: str) -> str:
+        if name == "guest.log":  # which no program inside can write to
+            return tail_of(self.directory, name, most=_LOG_TAIL)
+        if not self.isolated:
+            return tail_of(self.directory, "shared", "log", name, most=_LOG_TAIL)
+        try:
+            return tail_of(self._directory(_LOGS), name, most=_LOG_TAIL)
+        except DesktopError:
+            return ""
+
+    def refused_calls(self) -> list[str]:
+        """Which programs asked for which system calls and were refused: "program: call"."""
+        return refused_calls(self.directory / REFUSED_FILE)
 
     def disk_note(self) -> str:
         """The cause of what else may be wrong, when it is a full disk; else ""."""
@@ -348,6 +344,10 @@ class Sandbox:
         self._finalizer()
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def make_directory(prefix: str = "") -> Path:
     """A directory of this process's own for one desktop, private to the user; the caller removes it."""
     global _cleaned
@@ -359,7 +359,7 @@ def make_directory(prefix: str = "") -> Path:
     except OSError as error:
         raise _cannot_write(runtime_dir(), error) from error
     if len(str(path / "port-65535.sock")) > _MAX_SOCKET_PATH:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path, last=OWNER_FILE)
         raise DesktopError(f"the path {path} is too long for sockets; set XDG_RUNTIME_DIR to a shorter one")
     return path
 
@@ -369,40 +369,3 @@ def _cannot_write(path: Path, error: OSError) -> DesktopError:
         f"cannot lay out a desktop in {path}: {error.strerror or error}; next step: free some space there, or set "
         "XDG_RUNTIME_DIR to a directory on another disk"
     )
-
-
-def _destroy(owner: int, process: subprocess.Popen[bytes], info_fd: int, directory: Path, log_fd: int) -> None:
-    """Kill a sandbox and remove its directory.
-
-    The init process inside is killed rather than bwrap outside: the kernel ends it only after all others of its pid
-    namespace are gone, and bwrap ends after it, so that nothing writes to the directory any more.
-    """
-    if os.getpid() != owner:
-        return  # a forked child that runs its parent's finalizers
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            if (inner := _inner_pid(info_fd)) is not None:
-                os.kill(inner, signal.SIGKILL)
-            else:
-                process.terminate()  # no sandbox: the guest kills what it started
-        try:
-            process.wait(_LONGEST_END_S)
-        except subprocess.TimeoutExpired:  # a guest that hangs, or a machine under heavy load
-            kill_descendants(process.pid)
-            process.kill()
-            process.wait()
-    else:  # it was killed, perhaps before it could end what it had started
-        end_processes(processes_of([directory]))
-    os.close(info_fd)
-    os.close(log_fd)
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-def _inner_pid(info_fd: int) -> int | None:
-    """Pid of the init process inside, from `bwrap --info-fd`; None without a sandbox, or when it did not get so far."""
-    data = b""
-    while select.select([info_fd], [], [], _LONGEST_END_S)[0] and (chunk := os.read(info_fd, 4096)):
-        data += chunk
-        if match := re.search(rb'"child-pid": (\d+)', data):
-            return int(match[1])
-    return None

@@ -29,12 +29,14 @@ _MAX_SILENCES = 2
 _SILENCE_S = 1.0
 _ALIVE_PERIOD_S = 0.03
 _POLL_S = 0.002
+_SERVER_INTERPRETED = 5  # family of addresses
 
 
 class _SocketName(str):
-    """A display name that carries the path of its socket."""
+    """A display name that carries the path of its socket, and the cookie that its server wants."""
 
     path: Path
+    cookie: bytes
 
 
 _get_socket, _get_auth = connect.get_socket, connect.get_auth
@@ -53,7 +55,9 @@ def _socket_of(name: str, protocol: str | None, host: str, number: int) -> socke
 
 
 def _auth_of(sock: socket.socket, name: str, protocol: str | None, host: str, number: int) -> tuple[bytes, bytes]:
-    return (b"", b"") if isinstance(name, _SocketName) else _get_auth(sock, name, protocol, host, number)
+    if not isinstance(name, _SocketName):
+        return _get_auth(sock, name, protocol, host, number)
+    return (b"MIT-MAGIC-COOKIE-1", name.cookie) if name.cookie else (b"", b"")
 
 
 # python-xlib connects to /tmp/.X11-unix only and offers no other hook; names of other types keep their old way.
@@ -97,15 +101,16 @@ class XConnection:
 
     Args:
         path: Unix socket of the X server.
+        cookie: its MIT-MAGIC-COOKIE-1; b"" where it wants none.
 
     Attributes:
         display: python-xlib's display, for requests that have no method here.
         root: python-xlib's root window.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cookie: bytes = b"") -> None:
         name = _SocketName("unix:0")
-        name.path = path
+        name.path, name.cookie = path, cookie
         with translated_errors():
             self.display: Any = xdisplay.Display(name)
             self.root: Any = self.display.screen().root
@@ -114,6 +119,12 @@ class XConnection:
         self._silences: Counter[int] = Counter()
         self._xtest = self.display.display.get_extension_major(xtest.extname)
         self._xfixes = self.display.display.get_extension_major(xfixes.extname)
+
+    def let_in(self, uid: int) -> None:
+        """Let the programs of a user connect without the cookie, which not every library finds."""
+        with translated_errors():
+            self.display.change_hosts(X.HostInsert, _SERVER_INTERPRETED, list(b"localuser\0#%d" % uid))
+            self.display.sync()
 
     def fake_input(self, kind: int, detail: int = 0, x: int = 0, y: int = 0) -> None:
         """Queue an event of pointer or keyboard: X.KeyPress and its kin with a keycode or button, or X.MotionNotify."""

@@ -32,8 +32,10 @@ from dart_gym.desktops.applications import accessibility, browser, debian_applic
 from dart_gym.desktops.base import settling
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
 from dart_gym.desktops.base.framebuffer import Framebuffer
+from dart_gym.desktops.confinement.resource_limits import MIB, DesktopLimits
 from dart_gym.desktops.sandbox.guest_client import GuestClient
-from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox, check_sandbox
+from dart_gym.desktops.sandbox.sandbox import LOG_MARK, Sandbox
+from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
@@ -77,8 +79,14 @@ class XvfbDesktop:
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
-        size = spec.width, spec.drawn_height
-        sandbox = self._sandbox = Sandbox(spec.sandbox, size, dict(spec.env), spec.profile, prefix)
+        sandbox = self._sandbox = Sandbox(
+            spec.sandbox,
+            (spec.width, spec.drawn_height),
+            dict(spec.env),
+            spec.profile,
+            DesktopLimits(spec.memory_mb * MIB, spec.processes, spec.cpus, spec.storage_mb * MIB),
+            prefix,
+        )
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
@@ -100,7 +108,9 @@ class XvfbDesktop:
             if sandbox.isolated and not stopped and (reason := await asyncio.to_thread(check_sandbox)):
                 raise MissingDependencyError(reason) from error
             raise
-        connection = self._connection = XConnection(sandbox.display_socket(number))
+        connection = self._connection = XConnection(sandbox.display_socket(number), sandbox.cookie)
+        if not sandbox.isolated:
+            connection.let_in(sandbox.uid)
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
         self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(BACKGROUND)
@@ -111,7 +121,7 @@ class XvfbDesktop:
 
     async def _start_browser(self, sandbox: Sandbox, connection: XConnection) -> None:
         """Start Chromium; without a network of its own it takes any free port, which `open_port` knows of."""
-        data_dir = "/tmp/chromium" if sandbox.isolated else str(sandbox.home / ".chromium")
+        data_dir = "/tmp/chromium" if sandbox.isolated else f"{sandbox.places.home}/.chromium"
         port = browser.DEVTOOLS_PORT if sandbox.isolated else 0
         await self._guest.launch(browser.LOG, browser.browser_command(self.spec, port, data_dir), {}, essential=True)
         await self._until(connection.has_active_window)

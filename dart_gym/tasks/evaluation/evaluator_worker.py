@@ -25,8 +25,9 @@ from typing import Any
 
 from dart_gym.core.errors import EvaluationFailure, MissingDependencyError
 from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.confinement.bubblewrap import system_directories
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
-from dart_gym.desktops.sandbox.sandbox import check_sandbox, system_directories
+from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
 

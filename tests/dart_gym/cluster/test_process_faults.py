@@ -216,7 +216,7 @@ PROGRAMS = ("Xvfb", "openbox", "dbus-daemon", "xkbcomp", "bwrap")
 @pytest.mark.desktop
 @pytest.mark.parametrize(
     ("missing", "message"),
-    [("Xvfb", "apt-get install xvfb"), ("bwrap", "apt-get install bubblewrap .or choose sandbox: none.")],
+    [("Xvfb", "apt-get install xvfb"), ("bwrap", "apt-get install bubblewrap .or choose --isolation none.")],
 )
 async def test_a_server_without_a_program_says_so_and_serves_others(place, missing, message):
     programs = place.path / "programs"

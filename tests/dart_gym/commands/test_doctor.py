@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,11 +28,13 @@ def program(folder: Path, name: str, text: str = "#!/bin/sh\nexit 0\n") -> Path:
 
 
 @pytest.fixture
-def bare_path(tmp_path, monkeypatch) -> Path:
-    """A PATH with nothing on it."""
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("DART_GYM_CHROMIUM", raising=False)
-    return tmp_path / "bin"
+def bare_path(monkeypatch) -> Iterator[Path]:
+    """A PATH with nothing on it, which everybody can reach."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        Path(directory).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{directory}/bin")
+        monkeypatch.delenv("DART_GYM_CHROMIUM", raising=False)
+        yield Path(directory, "bin")
 
 
 def examined() -> tuple[int, str]:
@@ -90,10 +94,12 @@ def test_a_browser_can_be_named(bare_path, tmp_path, monkeypatch):
 
 
 def test_refused_namespaces_are_explained(bare_path):
+    for name in ("setpriv", "unshare"):
+        program(bare_path, name, f'#!/bin/sh\nexec /usr/bin/{name} "$@"\n')
     program(bare_path, "bwrap", "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     finding = doctor.check_sandbox_works()
     assert not finding.ok and "No permissions to create new namespace" in finding.detail
-    assert "sandbox: none" in finding.remedy
+    assert "--isolation none" in finding.remedy
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ async def main():
     filler.truncate(0)
     while os.statvfs("/small").f_bavail * 4096 > free:
         filler.write(bytes(4096)); filler.flush()
-    desktop = make_desktop(DesktopSpec(width=400, height=300))
+    desktop = make_desktop(DesktopSpec(width=400, height=300, storage_mb=16))
     try:
         await desktop.start(timeout=20)
         await desktop.write_file("/home/user/large", bytes(20 << 20))

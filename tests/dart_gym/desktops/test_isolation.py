@@ -84,8 +84,8 @@ ATTACK = r"""
 import ctypes, os, signal, subprocess, sys
 libc = ctypes.CDLL(None, use_errno=True)
 names = {int(pid): open(f"/proc/{pid}/comm").read().strip() for pid in os.listdir("/proc") if pid.isdigit()}
-guests = [pid for pid, name in names.items() if name == "desktop-guest"]
-assert guests, names
+guests = [pid for pid, name in names.items() if name in ("desktop-guest", "desktop-init")]
+assert len(guests) == 2 and 1 in guests, names
 for pid in guests:
     for name in ("mem", "environ", "maps", "fd/0"):
         try:
@@ -101,8 +101,8 @@ for pid in guests:
             print("took descriptor", number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(pid, number)
-held = subprocess.run(["ls", "-l", "/proc/1/fd"], capture_output=True, text=True).stdout
-assert "socket" not in held and "eventfd" in held, held  # the first process is bubblewrap, which has let go of them
+for number in (signal.SIGKILL, signal.SIGSTOP):
+    os.kill(1, number)  # from inside, the kernel does not let them through
 found = subprocess.run(["find", "/", "-xdev", "-name", "guest.sock"], capture_output=True, text=True).stdout
 found += subprocess.run(["find", "/run", "/tmp", "/home", "-type", "s"], capture_output=True, text=True).stdout
 print("sockets", *sorted(found.split()))
@@ -170,7 +170,7 @@ async def make_and_stop(number: int) -> None:
     await desktop.start()
     try:
         await desktop.launch(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
-        await desktop.write_file("/tmp/file", b"x")
+        await desktop.write_file("/tmp/file" if desktop.spec.sandbox == "bwrap" else "file", b"x")
         await desktop.screenshot()
     finally:
         await desktop.stop()

@@ -1,0 +1,90 @@
+"""Whether this machine can make sandboxes as they are meant to be, and what to do where it cannot.
+
+Nothing is left out quietly: where a part of the protection is missing there is no sandbox, unless the operator chose
+to have none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
+from dart_gym.desktops.confinement.bubblewrap import (
+    GUEST_PYTHON,
+    Stage,
+    desktop_skeleton,
+    launcher,
+    missing_parts,
+)
+from dart_gym.desktops.confinement.machine_settings import settings_copy
+from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_places
+from dart_gym.desktops.confinement.system_calls import system_call_filter
+from dart_gym.desktops.confinement.user_ids import take_user_id
+
+_PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
+
+
+def check_sandbox() -> str | None:
+    """Why sandboxes do not work on this machine, with the next step; None when they do."""
+    if (missing := missing_parts()) is not None:
+        return missing
+    try:
+        user = take_user_id()
+        try:
+            stage = Stage(user)
+            arguments = stage.arguments(desktop_skeleton(settings_copy(), DesktopLimits().storage))
+            program = ["--", GUEST_PYTHON, "-I", "-S", "-c", ""]
+            command = [*launcher(user, (), stage.mounts), str(shutil.which("bwrap")), *arguments, *program]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        finally:
+            if user is not None:
+                user.release()
+        system_call_filter(notify=True)
+    except (MissingDependencyError, ConfigurationError, DesktopError) as error:
+        return str(error)
+    except OSError as error:
+        return f"a sandbox cannot be laid out: {error}; next step: free some space there"
+    except subprocess.TimeoutExpired:
+        return "bwrap did not start a program within 20 s; next step: run it by hand, the machine may be overloaded"
+    return None if result.returncode == 0 else _explain(result.stderr.strip())
+
+
+def _explain(message: str) -> str:
+    """Find out which setting of the machine forbids sandboxes."""
+    text = f"bwrap cannot make a sandbox: {message or 'no message'}; next step: "
+    for setting, allowed in (
+        ("kernel.unprivileged_userns_clone", "1"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "0"),
+    ):
+        file = Path("/proc/sys") / setting.replace(".", "/")
+        if file.exists() and file.read_text().strip() != allowed:
+            return text + f"sudo sysctl -w {setting}={allowed} (or choose --isolation none)"
+    limit = Path("/proc/sys/user/max_user_namespaces")
+    if limit.exists() and limit.read_text().strip() == "0":
+        return text + "sudo sysctl -w user.max_user_namespaces=10000 (or choose --isolation none)"
+    if GUEST_PYTHON in message:
+        return text + "apt-get install python3 (the desktop's helper runs on the system's Python)"
+    return text + (
+        "in a container, start it with --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+        "--security-opt systempaths=unconfined; or choose --isolation none"
+    )
+
+
+def prepare() -> None:
+    """Find out ahead of time what all sandboxes of this process and its children need, and what is the same for all.
+
+    What is missing is not said here, but by the first sandbox.
+    """
+    with contextlib.suppress(MissingDependencyError, DesktopError, OSError):
+        system_call_filter(notify=True)
+        missing_parts()
+        settings_copy()
+        group_places()
+
+
+def missing_programs() -> dict[str, str]:
+    """The programs that a bare desktop needs and this machine lacks, with the Debian package of each."""
+    return {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}

@@ -1,0 +1,129 @@
+"""The end of a sandbox: its processes, files, control groups and user, in this order.
+
+Invariants:
+    - What is given back is given back once nothing uses it: files after the last process, the user after the files.
+    - What its programs were refused is kept for `dart-gym doctor`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dart_gym.desktops.confinement.file_removal import remove_tree
+from dart_gym.desktops.confinement.machine_settings import kept_directory
+from dart_gym.desktops.confinement.resource_limits import ControlGroups
+from dart_gym.desktops.confinement.user_ids import UserId
+from dart_gym.desktops.sandbox.guest import kill_descendants
+from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, end_processes, processes_of
+
+REFUSED_FILE = "refused"
+_MOST_REFUSED = 1000
+_LONGEST_END_S = 5.0
+
+
+@dataclass(slots=True)
+class Remains:
+    """What is to go at the end of a sandbox.
+
+    Attributes:
+        process: bubblewrap, or the guest where there is no sandbox.
+        info_fd: descriptor on which bubblewrap names its first process inside.
+        handover: connection to that.
+        directory: of this desktop.
+        user: its own, where it has one.
+        groups: its control groups.
+        directories: descriptors of directories inside that were handed over.
+    """
+
+    process: subprocess.Popen[bytes]
+    info_fd: int
+    handover: socket.socket
+    directory: Path
+    user: UserId | None
+    groups: ControlGroups
+    directories: list[int] = field(default_factory=list)
+
+
+def destroy(owner: int, remains: Remains) -> None:
+    """Kill a sandbox and remove what belonged to it.
+
+    The init process inside is killed rather than bwrap outside: the kernel ends it only after all others of its pid
+    namespace are gone, and bwrap ends after it, so that nothing writes to the directory any more.
+
+    Args:
+        owner: pid of the process that made it.
+        remains: what is to go.
+    """
+    if os.getpid() != owner:
+        return  # a forked child that runs its parent's finalizers
+    process, directory = remains.process, remains.directory
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            if (inner := _inner_pid(remains.info_fd)) is not None:
+                os.kill(inner, signal.SIGKILL)
+            else:
+                process.terminate()  # no sandbox: the guest kills what it started
+        try:
+            process.wait(_LONGEST_END_S)
+        except subprocess.TimeoutExpired:  # a guest that hangs, or a machine under heavy load
+            kill_descendants(process.pid)
+            process.kill()
+            process.wait()
+    else:  # it was killed, perhaps before it could end what it had started
+        end_processes(processes_of([directory]))
+    for fd in (remains.info_fd, *remains.directories):
+        os.close(fd)
+    remains.handover.close()
+    keep_refused(refused_calls(directory / REFUSED_FILE))
+    remains.groups.remove()
+    remove_tree(directory, last=OWNER_FILE)
+    if remains.user is not None:
+        remains.user.release()
+
+
+def _inner_pid(info_fd: int) -> int | None:
+    """Pid of the init process inside, from `bwrap --info-fd`; None without a sandbox, or when it did not get so far."""
+    data = b""
+    while select.select([info_fd], [], [], _LONGEST_END_S)[0] and (chunk := os.read(info_fd, 4096)):
+        data += chunk
+        if match := re.search(rb'"child-pid": (\d+)', data):
+            return int(match[1])
+    return None
+
+
+def refused_calls(path: Path) -> list[str]:
+    """What a file of refused calls says, as "program: call"."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            values = json.loads(line)
+            found.append(f"{values['program']}: {values['call']}")
+    return found
+
+
+def keep_refused(calls: list[str]) -> None:
+    """Remember refused calls for `kept_refused`."""
+    path = kept_directory() / REFUSED_FILE
+    if new := [call for call in calls if call not in (known := kept_refused())]:
+        with contextlib.suppress(OSError):
+            path.write_text(
+                "".join(f"{json.dumps(call)}\n" for call in [*known, *new][-_MOST_REFUSED:]), encoding="utf-8"
+            )
+
+
+def kept_refused() -> list[str]:
+    """Which programs were refused which calls on desktops of this user so far."""
+    try:
+        lines = (kept_directory() / REFUSED_FILE).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines]
