@@ -28,10 +28,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy, PolicyFactory
-from dart_gym.cluster.server.http_routes import HEADERS, content_policy, names_this_machine
+from dart_gym.cluster.server.http_routes import HEADERS, content_policy
 from dart_gym.core.actions import Action, action_from_dict
 from dart_gym.core.errors import AddressError
 from dart_gym.core.outcomes import Observation
+from dart_gym.utils.page_guard import refusal
 
 POLL_S = 20.0
 MAX_ACTIONS = 64
@@ -148,11 +149,12 @@ class HumanDesk:
         self, handler: Callable[[web.Request, HumanPolicy], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def guarded(request: web.Request) -> web.Response:
+            origins, hosts = request.headers.getall("Origin", []), request.headers.getall("Host", [])
+            if reason := refusal(origins, hosts, loopback=True, own_page=True):
+                return _text(403, reason)
             given = request.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
                 return _text(401, "open the address that the command printed")
-            if not names_this_machine(request.host):
-                return _text(403, "this page belongs to this machine")
             policy = self._find(request)
             return _text(404, "no such player") if policy is None else await handler(request, policy)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 200
+"""Characters of a name for which others are near: comparing takes time with its length."""
+
 
 def suggest(name: str, known: Iterable[str], *, count: int = 1, otherwise: str | None = None) -> str:
     """The end of a message about an unknown name: "did you mean 'xvfb'?", or "known: docker, url, xvfb".
@@ -16,7 +19,7 @@ def suggest(name: str, known: Iterable[str], *, count: int = 1, otherwise: str |
         otherwise: said instead of the known names where none is near, for names that are too many to list.
     """
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=count)
+    near = difflib.get_close_matches(name, names, n=count) if len(name) <= _LONGEST else []
     if near:
         return f"did you mean {' or '.join(map(repr, near))}?"
     return otherwise or f"known: {', '.join(names) or 'none'}"

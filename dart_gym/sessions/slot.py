@@ -3,8 +3,9 @@
 Invariants:
     - A slot has at most one desktop; what it gives up is stopped in the background, so that the next one boots
       without waiting for it. `close` waits for all of them.
-    - A living desktop with an equal spec is kept if it is reusable, or if no episode has used it yet; anything else is
-      thrown away.
+    - A living desktop with an equal spec is kept if it is reusable and of the same owner, or if no episode has used it
+      yet; anything else is thrown away.
+    - Who has held a desktop reaches it no more: its OSWorld API gets another address and token for each lease.
     - Scenarios and the OSWorld API belong to the desktop: they are closed before it is.
 """
 
@@ -69,6 +70,8 @@ class Slot:
         self._desktop: Desktop | None = None
         self._api: _API | None = None
         self._fresh = False
+        self._user = ""  # the owner whose episodes the desktop has had
+        self._ending_api: asyncio.Task[None] | None = None
         self._scenarios: dict[str, Scenario] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -101,9 +104,10 @@ class Slot:
         """Whether it has a living desktop."""
         return self._desktop is not None and self._desktop.alive
 
-    def fits(self, spec: DesktopSpec) -> bool:
-        """Whether its desktop can be kept for an episode with this spec."""
-        return self.alive and (spec.reusable or self._fresh) and self.spec == spec
+    def fits(self, spec: DesktopSpec, owner: str | None = None) -> bool:
+        """Whether its desktop can be kept for an episode with this spec, of its holder or of another owner."""
+        known = spec.reusable and self._user == (self.owner if owner is None else owner)
+        return self.alive and (known or self._fresh) and self.spec == spec
 
     @property
     def memory_bytes(self) -> Callable[[], int] | None:
@@ -119,7 +123,11 @@ class Slot:
         if not self.fits(spec):
             await self.boot(spec)
         assert self._desktop is not None  # for the type checker: it fits, or was booted
-        self._fresh = False
+        self._fresh, self._user = False, self.owner
+        if self._ending_api is not None:
+            await asyncio.wait({self._ending_api})
+        if self._api is None:
+            await self._open_api(self._desktop)
         return self._desktop
 
     async def boot(self, spec: DesktopSpec) -> None:
@@ -133,14 +141,25 @@ class Slot:
         self._desktop = desktop
         try:
             await desktop.start()
-            if self._api_policy is not None:
-                from dart_gym.desktops.osworld_api.api_server import open_api  # takes 0.1 s, and most need none
-
-                self._api = await open_api(desktop, self._api_policy)
+            await self._open_api(desktop)
         except BaseException:
             self.discard()
             raise
         self._fresh = True
+
+    async def _open_api(self, desktop: Desktop) -> None:
+        if self._api_policy is not None:
+            from dart_gym.desktops.osworld_api.api_server import open_api  # takes 0.1 s, and most need none
+
+            self._api = await open_api(desktop, self._api_policy)
+
+    def end_lease(self) -> None:
+        """Nobody holds it any more: address and token of its desktop's OSWorld API lead nowhere from now on."""
+        api, self._api = self._api, None
+        if api is not None:
+            self._ending_api = asyncio.create_task(api.close(), name=f"api-{self.name}")
+            self._stopping.add(self._ending_api)
+            self._ending_api.add_done_callback(self._stopped)
 
     def scenario(self, suite: str) -> Scenario:
         """The scenario of a suite on this desktop; made when first asked for."""
@@ -154,6 +173,8 @@ class Slot:
         self._scenarios, other._scenarios = other._scenarios, self._scenarios
         self._api, other._api = other._api, self._api
         self._fresh, other._fresh = other._fresh, self._fresh
+        self._user, other._user = other._user, self._user
+        self._ending_api, other._ending_api = other._ending_api, self._ending_api
 
     def discard(self) -> None:
         """Give the desktop up; it is stopped in the background."""

@@ -3,7 +3,8 @@
 Invariants:
     - The socket exists only once the model is loaded: who can connect can generate.
     - A client that goes away takes its waiting requests with it; SIGTERM and SIGINT end the process cleanly.
-    - Without a token in the environment it listens on Unix sockets and loopback only.
+    - Without a token in the environment it listens on Unix sockets and loopback only; on loopback one is made, which
+      this user's clients find (`local_tokens`). No page of the web can use it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from websockets.http11 import Request, Response
 from dart_agent.engines.base.engine import EngineError, ModelEngine
 from dart_agent.engines.remote import engine_frames
 from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.cluster.wire.local_tokens import LocalToken
 from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.utils.page_guard import refusal
 from dart_gym.utils.processes import follow_parent
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ class EngineServer:
     def __init__(self, engine: ModelEngine, token: str = "") -> None:
         """Serve `engine`; where `token` is not empty, clients must present it as a bearer token."""
         self._engine, self._token = engine, token
+        self._unnamed = False  # on loopback, with a token that nobody chose
 
     @contextlib.asynccontextmanager
     async def listening(self, url: str) -> AsyncIterator[str]:
@@ -54,10 +58,14 @@ class EngineServer:
                 f"{url} can be reached from other machines: set {engine_frames.TOKEN_ENV} to a secret, or listen on a "
                 "Unix socket or 127.0.0.1"
             )
+        local = None if address.is_unix or self._token else LocalToken()
+        if local is not None:
+            self._token, self._unnamed = local.text, True
         options: dict[str, Any] = {
             "compression": None,
             "max_size": engine_frames.MAX_FRAME,
-            "process_request": self._check_token,
+            "process_request": self._check,
+            "origins": [None],
             "close_timeout": 1.0,
         }
         if address.is_unix:
@@ -70,9 +78,18 @@ class EngineServer:
         else:
             async with serve(self._connection, address.host, address.port, **options) as server:
                 port = next(iter(server.sockets)).getsockname()[1]
-                yield f"ws://{address.host}:{port}"
+                if local is not None:
+                    local.publish(port)
+                try:
+                    yield f"ws://{address.host}:{port}"
+                finally:
+                    if local is not None:
+                        local.withdraw()
 
-    def _check_token(self, connection: ServerConnection, request: Request) -> Response | None:
+    def _check(self, connection: ServerConnection, request: Request) -> Response | None:
+        headers = request.headers
+        if reason := refusal(headers.get_all("Origin"), headers.get_all("Host"), loopback=self._unnamed):
+            return connection.respond(HTTPStatus.FORBIDDEN, f"{reason}\n")
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if self._token and not hmac.compare_digest(given.encode(), self._token.encode()):
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong\n")

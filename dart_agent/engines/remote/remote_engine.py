@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from dart_agent.engines.base.engine import EngineError, EngineInfo, Generation, Prompt, Sampling
 from dart_agent.engines.remote import engine_frames
 from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.cluster.wire.local_tokens import find_local_token
 
 
 class RemoteEngine:
@@ -93,11 +94,12 @@ class RemoteEngine:
             return self._connection
 
     async def _connect(self) -> ClientConnection:
+        token = self._token or find_local_token(self._address)
         options: dict[str, Any] = {
             "compression": None,
             "max_size": engine_frames.MAX_FRAME,
             "open_timeout": self._timeout,
-            "additional_headers": {"Authorization": f"Bearer {self._token}"} if self._token else {},
+            "additional_headers": {"Authorization": f"Bearer {token}"} if token else {},
         }
         try:
             if self._address.is_unix:

@@ -24,6 +24,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.cluster_address import Address, parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
+from dart_gym.cluster.wire.local_tokens import find_local_token
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.utils.backoff import backoff
 
@@ -238,6 +239,7 @@ class ClusterServers:
             ProtocolError: not a cluster, or another version.
         """
         address = server.address
+        token = self._token or find_local_token(address)
         options: dict[str, Any] = {
             "compression": None,
             "max_size": frames.MAX_REPLY_BYTES,
@@ -245,7 +247,7 @@ class ClusterServers:
             "ping_timeout": 3 * self.settings.heartbeat_s if self.settings.heartbeat_s else None,
             "close_timeout": 2.0,
             "open_timeout": 10.0,
-            "additional_headers": {"Authorization": f"Bearer {self._token}"} if self._token else None,
+            "additional_headers": {"Authorization": f"Bearer {token}"} if token else None,
         }
         if address.is_local:
             options["proxy"] = None
@@ -255,7 +257,7 @@ class ClusterServers:
             else:
                 connection = await connect(address.url, **options)
         except websockets.InvalidStatus as error:
-            raise self._refusal(address.url, error) from error
+            raise _refusal(address, token, error) from error
         codecs = self.settings.codecs or (("raw", "png") if address.is_local else ("png",))
         try:
             name = self.settings.name or f"pid {os.getpid()}"
@@ -267,9 +269,12 @@ class ClusterServers:
             await connection.close()
             raise
 
-    def _refusal(self, url: str, error: websockets.InvalidStatus) -> ClusterError:
-        status = error.response.status_code
-        if status == 401:
-            given = "the token is wrong" if self._token else "no token was given"
-            return ClusterError(f"{url} refused the connection: {given}", ErrorCode.AUTH)
-        return ClusterError(f"{url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)
+
+def _refusal(address: Address, token: str | None, error: websockets.InvalidStatus) -> ClusterError:
+    status = error.response.status_code
+    if status == 401:
+        given = "the token is wrong" if token else "no token was given"
+        whose = " (a server on loopback without --token-env is for the clients of its own user)"
+        local = whose if address.is_local and not token else ""
+        return ClusterError(f"{address.url} refused the connection: {given}{local}", ErrorCode.AUTH)
+    return ClusterError(f"{address.url} refused the connection with HTTP status {status}", ErrorCode.UNREACHABLE)

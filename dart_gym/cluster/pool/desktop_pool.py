@@ -6,8 +6,8 @@ Invariants:
       is used up waits without holding up anybody else; of the others, the one that was served longest ago comes next,
       so that it waits for each other owner once at most.
     - A slot lies idle only while nobody who may have it waits.
-    - A free slot keeps a living desktop that a later episode may use. Whoever needs another one takes an empty slot
-      first, then the one whose desktop lay idle longest.
+    - A free slot keeps a living desktop that a later episode of the same owner may use. Whoever needs another one takes
+      an empty slot first, then the one whose desktop lay idle longest.
     - A desktop boots only when the machine has room for it (`admission`); warm and idle desktops make way.
     - Everything happens in one event loop, so there are no locks.
 """
@@ -152,7 +152,7 @@ class Pool:
             if claim is None:
                 return
             waiter = self._waiters.pop(claim)
-            slot = self._best(waiter.spec)
+            slot = self._best(waiter.spec, claim.owner)
             self._free.remove(slot)
             self._lent[claim.owner] += 1
             self._served[claim.owner] = next(self._numbers)
@@ -166,9 +166,9 @@ class Pool:
             return f"the quota of {self.quota(owner)} desktops is used up: end other sessions, or ask for a larger one"
         return f"all {len(self.slots)} desktops stayed lent: use fewer sessions, more --desktops, or a longer deadline"
 
-    def _best(self, spec: DesktopSpec | None) -> Slot:
+    def _best(self, spec: DesktopSpec | None, owner: str) -> Slot:
         def rank(slot: Slot) -> tuple[int, float]:
-            if spec is not None and slot.fits(spec):
+            if spec is not None and slot.fits(spec, owner):
                 return 0, 0.0
             return 1 if not slot.alive else 2, slot.released_at
 
@@ -179,6 +179,7 @@ class Pool:
         spec = slot.spec
         if spec is not None and not slot.fits(spec):
             slot.discard()
+        slot.end_lease()
         slot.enter("idle")
         slot.released_at = time.monotonic()
         self._lent[slot.owner] -= 1
@@ -213,7 +214,7 @@ class Pool:
         if slot.fits(spec):
             return
         for other in self._free:
-            if other.fits(spec):
+            if other.fits(spec, slot.owner):
                 slot.exchange(other)
                 return
 

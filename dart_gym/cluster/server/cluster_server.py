@@ -7,7 +7,8 @@ Invariants:
       token of the same name, may go on with it. A connection that is alive is not replaced, unless asked to.
     - A session that the server ends (idle, expired, revoked) is told why, now or when it comes back.
     - Bytes that are not the protocol end that connection with an error frame, and nothing else.
-    - Without a token only this machine can connect, and browsers' pages (an Origin header) never can.
+    - Over TCP a token is asked for, on loopback one that is made for this user (`local_tokens`), unless a person wants
+      none. Browsers' pages (an Origin header, or a name that is not this machine's) never can connect.
     - `drain` lends no more desktops and lets episodes end; `stop` leaves no desktop, socket or task behind.
 """
 
@@ -32,8 +33,8 @@ from websockets.http11 import Response
 from dart_gym.cluster.pool.boot_admission import Admission
 from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.cluster.server import openenv
-from dart_gym.cluster.server.access_tokens import Headers, Principal, TokenBook, TokenFile
-from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade, names_this_machine
+from dart_gym.cluster.server.access_tokens import ANYBODY, Headers, Principal, TokenBook, TokenFile
+from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade
 from dart_gym.cluster.server.listener import listen, load_certificate, tls_context
 from dart_gym.cluster.server.live_view import LiveViews
 from dart_gym.cluster.server.operations import ClientGoneError, Operations, describe
@@ -43,9 +44,11 @@ from dart_gym.cluster.server.session_registry import Lifetimes, ServedSession, S
 from dart_gym.cluster.wire import frames, image_codecs
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
+from dart_gym.cluster.wire.local_tokens import LocalToken
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.utils.page_guard import refusal
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +78,12 @@ class ClusterServer:
     ) -> None:
         self.settings = settings
         self._token_file = TokenFile(settings.tokens) if settings.tokens else None
-        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(settings.single_token)
+        self._address = parse_address(settings.listen)
+        given = settings.single_token
+        unasked = self._token_file or given or settings.open or self._address.is_unix
+        self._local_token = None if unasked else LocalToken()
+        own = self._local_token.text if self._local_token else given
+        self._tokens = self._token_file.book if self._token_file else TokenBook.of_one(own)
         self._tls = tls_context(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
         self.pool = Pool(
             settings.desktops,
@@ -86,7 +94,6 @@ class ClusterServer:
             quota=lambda name: self._tokens.quota(name),
         )
         self._desktop_factory = desktop_factory
-        self._address = parse_address(settings.listen)
         self._handlers: set[asyncio.Task[Any]] = set()
         self._server: Server | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -126,7 +133,12 @@ class ClusterServer:
         if self._address.is_unix or self._server is None:
             return self.settings.listen
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host
-        return f"{'wss' if self._tls else 'ws'}://{host}:{next(iter(self._server.sockets)).getsockname()[1]}"
+        return f"{'wss' if self._tls else 'ws'}://{host}:{self._port}"
+
+    @property
+    def _port(self) -> int:
+        assert self._server is not None  # it listens
+        return int(next(iter(self._server.sockets)).getsockname()[1])
 
     @property
     def draining(self) -> bool:
@@ -149,6 +161,13 @@ class ClusterServer:
             "close_timeout": 2.0,
         }
         self._server = await listen(self._address, self._serve, self._tls, options)
+        if self._local_token is not None:
+            try:
+                self._local_token.publish(self._port)
+            except ConfigurationError:
+                self._server.close()
+                self._server = None
+                raise
         if not self._address.is_local and self._tls is None:
             log.warning("tokens and screens cross the network in clear text: give --tls-cert, or use a tunnel")
         self._upkeep = asyncio.create_task(self._maintain(), name="upkeep")
@@ -210,6 +229,8 @@ class ClusterServer:
         await self._sessions.clear()
         self.live_views.close()
         await self.pool.close()
+        if self._local_token is not None:
+            self._local_token.withdraw()
         if self._address.is_unix:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._address.path)
@@ -241,15 +262,20 @@ class ClusterServer:
         """None lets a websocket begin; anything else is the answer."""
         if not is_upgrade(request.headers):
             return await self._http.answer(request)
+        if reason := self.refuses(request.headers):
+            return connection.respond(HTTPStatus.FORBIDDEN, f"{reason}\n")
         if self.authenticate(request.headers) is not None:
             return None
         return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
 
-    def trusts_host(self, headers: Headers) -> bool:
-        """Whether a request names this server as its own clients do; where a token is needed, that is enough."""
-        if not self._tokens.open or self._address.is_unix:
-            return True
-        return names_this_machine("".join(headers.get_all("Host")))
+    def refuses(self, headers: Headers) -> str:
+        """Why a request is not meant for this server; "" where it is.
+
+        Behind a proxy, which needs a token that a person has chosen, it may be asked for by any name.
+        """
+        unnamed = self._tokens.open or self._local_token is not None
+        loopback = unnamed and not self._address.is_unix
+        return refusal(headers.get_all("Origin"), headers.get_all("Host"), loopback=loopback)
 
     async def _serve(self, connection: ServerConnection) -> None:
         task = asyncio.current_task()
@@ -334,17 +360,17 @@ class ClusterServer:
             raise ProtocolError(f"request {request.id} comes after request {served.last_id}")
         self._counters["requests"] += 1
         if request.op == "status":
-            reply = Reply(request.id, self.status())
+            reply = Reply(request.id, self.status(served.principal))
         else:
             reply = await self._operations.execute(request, served, connection.wait_closed)
         encoded = await _encode(reply, served.codec)
         served.last_id, served.last_reply = request.id, encoded
         return encoded
 
-    def status(self) -> dict[str, Any]:
-        """What every desktop does, and how much was done: plain values."""
+    def status(self, principal: Principal = ANYBODY) -> dict[str, Any]:
+        """What every desktop does, and how much was done, as far as somebody may know: plain values."""
         return {
-            **describe(self.pool),
+            **describe(self.pool, principal),
             "counters": dict(self._counters),
             "draining": self.draining,
             "sessions": len(self._sessions),

@@ -10,8 +10,7 @@ Invariants:
     - Nothing here changes anything, and nothing here captures a screen or blocks the event loop.
     - The token is taken from the Authorization header only: never from a URL, which logs and histories keep.
     - With several tokens each sees its own desktops, or all with `watch: all`.
-    - Without a token only names of this machine are answered, so that no page of the web can reach a server by a
-      name of its own that leads here.
+    - No page of the web is answered, nor one that asks by a name of its own that leads here (`page_guard`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import ipaddress
 import json
 import re
 from collections.abc import Callable
@@ -27,7 +25,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
@@ -59,14 +57,14 @@ class Served(Protocol):
     def draining(self) -> bool:
         """Whether it takes no new sessions."""
 
-    def status(self) -> dict[str, Any]:
-        """Plain values about every desktop."""
+    def status(self, principal: Principal) -> dict[str, Any]:
+        """Plain values about every desktop, as far as somebody may know."""
 
     def authenticate(self, headers: Headers) -> Principal | None:
         """Who a request comes from; None: nobody who may use this server."""
 
-    def trusts_host(self, headers: Headers) -> bool:
-        """Whether a request was meant for this server."""
+    def refuses(self, headers: Headers) -> str:
+        """Why a request is not meant for this server; "" where it is."""
 
 
 class HttpRoutes:
@@ -93,8 +91,8 @@ class HttpRoutes:
         path, _, query = request.path.partition("?")
         if path == "/healthz":
             return self._health()
-        if not self._server.trusts_host(request.headers):
-            return _plain(HTTPStatus.FORBIDDEN, "this server has no token: ask for it by a name of its machine\n")
+        if reason := self._server.refuses(request.headers):
+            return _plain(HTTPStatus.FORBIDDEN, f"{reason}\n")
         if path == "/watch":
             html, policy = page()
             return response(HTTPStatus.OK, html, "text/html; charset=utf-8", **{"Content-Security-Policy": policy})
@@ -123,11 +121,11 @@ class HttpRoutes:
         return _plain(HTTPStatus.OK, "ok\n")
 
     def _metrics(self, principal: Principal) -> Response:
-        body = self._server.metrics.text(self._server.status())
+        body = self._server.metrics.text(self._server.status(principal))
         return response(HTTPStatus.OK, body, "text/plain; version=0.0.4; charset=utf-8")
 
     def _state(self, principal: Principal) -> Response:
-        status, views, hidden = self._server.status(), self._server.live_views, self._hidden(principal)
+        status, views, hidden = self._server.status(principal), self._server.live_views, self._hidden(principal)
         for desktop in status["desktops"]:
             desktop["private"] = desktop["slot"] in hidden
             desktop.update(views.describe("" if desktop["private"] else desktop["slot"]))
@@ -150,15 +148,6 @@ class HttpRoutes:
 def is_upgrade(headers: Headers) -> bool:
     """Whether a request asks for a websocket. Pure."""
     return any(value.strip().lower() == "websocket" for value in headers.get_all("Upgrade"))
-
-
-def names_this_machine(host: str) -> bool:
-    """Whether the Host of a request is a loopback name or address. Pure."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def response(status: HTTPStatus, body: bytes, content_type: str, **headers: str) -> Response:

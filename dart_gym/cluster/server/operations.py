@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from dart_gym.cluster.pool.desktop_pool import Pool
+from dart_gym.cluster.server.access_tokens import ANYBODY, Principal
 from dart_gym.cluster.server.live_view import LiveViews
 from dart_gym.cluster.server.server_metrics import Metrics
 from dart_gym.cluster.server.session_registry import ServedSession
@@ -42,6 +43,7 @@ from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.task import Task
 
 log = logging.getLogger(__name__)
+_MAX_WORDS = 4000
 
 T = TypeVar("T")
 
@@ -110,12 +112,12 @@ class Operations:
         except (ProtocolError, ClientGoneError):
             raise
         except (DartGymError, TimeoutError) as error:
-            return Reply(request.id, code=frames.code_of(error), message=str(error) or "the deadline has passed")
+            return Reply(request.id, code=frames.code_of(error), message=_words(error) or "the deadline has passed")
         except Exception as error:
             # The boundary of the process: a defect of one task must not end the other sessions.
             log.exception("%s of %s failed", request.op, served.slot.task if served.slot else "a new session")
             self._counters["internal_errors"] += 1
-            return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {error}")
+            return Reply(request.id, code=ErrorCode.INTERNAL, message=f"{type(error).__name__}: {_words(error)}")
 
     def end(self, served: ServedSession) -> None:
         """Take the slot back; whatever episode ran has no score."""
@@ -288,6 +290,12 @@ class Operations:
         return frames.step_reply(request.id, result)
 
 
+def _words(error: BaseException) -> str:
+    """What an error says; it may repeat what a client sent, of any length."""
+    text = str(error)
+    return text if len(text) <= _MAX_WORDS else f"{text[: _MAX_WORDS // 2]} ... {text[-_MAX_WORDS // 2 :]}"
+
+
 def _why_not_booted(pool: Pool) -> str:
     reason = pool.admission.reason or "others boot first, or the warm desktop did not boot in time"
     return f"{reason}; next step: use fewer desktops or smaller screens, or wait until others have ended"
@@ -299,11 +307,12 @@ def _episode_of(served: ServedSession) -> tuple[Session, Slot]:
     return served.session, served.slot
 
 
-def describe(pool: Pool) -> dict[str, Any]:
-    """What every desktop of a pool does: plain values, for the status."""
+def describe(pool: Pool, principal: Principal = ANYBODY) -> dict[str, Any]:
+    """What every desktop of a pool does: plain values, for the status. Of others' desktops the tasks are not told."""
     now = time.monotonic()
+    hidden = {} if principal.watches_all else {"task": ""}
     return {
-        "desktops": [_describe(slot, now) for slot in pool.slots],
+        "desktops": [_describe(slot, now) | (hidden if slot.owner != principal.name else {}) for slot in pool.slots],
         "warm": [
             {"spec": _spec_text(one.spec), "ready": one.booting.done() and one.slot.alive}
             for one in pool.warm_pool.desktops
@@ -313,7 +322,7 @@ def describe(pool: Pool) -> dict[str, Any]:
         "waiting": pool.waiting,
         "waiting_to_boot": pool.admission.waiting,
         "waiting_because": pool.admission.reason,
-        "pid": os.getpid(),
+        **({"pid": os.getpid()} if principal.watches_all else {}),
     }
 
 

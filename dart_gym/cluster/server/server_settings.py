@@ -81,6 +81,11 @@ class ServerSettings(DesktopSettings):
     tokens: Path | None = Field(
         None, description="File of several tokens with names and quotas. It is read again when it changes."
     )
+    open: bool = Field(
+        False,
+        description="On loopback, ask for no token: every user of this machine may then use the desktops. By default "
+        "a token is made, and found by the same user's clients.",
+    )
     tls_cert: Path | None = Field(None, description="Certificate (PEM) for --listen wss://host:port.")
     tls_key: Path | None = Field(None, description="Key (PEM) of the certificate.")
 
@@ -99,6 +104,8 @@ class ServerSettings(DesktopSettings):
         if single and self.tokens:
             raise ConfigurationError("choose one of --token-env (a single token) and --tokens (a file of tokens)")
         address = parse_address(self.listen)
+        if self.open and (single or self.tokens or not address.is_local):
+            raise ConfigurationError("--open is for a server on loopback without --token-env and --tokens: drop one")
         if not single and not self.tokens and not address.is_local:
             raise ConfigurationError(
                 f"{self.listen} can be reached from other machines, which needs a token: put a long random one into "

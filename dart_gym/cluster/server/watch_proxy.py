@@ -18,11 +18,14 @@ from collections.abc import Callable
 
 import aiohttp
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from dart_gym.cluster.server.http_routes import HEADERS
 from dart_gym.cluster.wire.cluster_address import Address, parse_address
 from dart_gym.cluster.wire.frames import ErrorCode
+from dart_gym.cluster.wire.local_tokens import find_local_token
 from dart_gym.core.errors import AddressError, ClusterError
+from dart_gym.utils.page_guard import refusal
 
 TIMEOUT_S = 30.0
 _PASSED = ("Content-Type", "Content-Security-Policy", "ETag", "Cache-Control", *HEADERS)
@@ -38,7 +41,8 @@ class WatchProxy:
     """
 
     def __init__(self, url: str, token: str | None = None, port: int = 0) -> None:
-        self._cluster, self._token, self._port = parse_address(url), token, port
+        self._cluster, self._port = parse_address(url), port
+        self._token = token or find_local_token(self._cluster)
         self._key = secrets.token_urlsafe(24)
         self._client: aiohttp.ClientSession | None = None
         self._runner: web.AppRunner | None = None
@@ -59,7 +63,7 @@ class WatchProxy:
         )
         try:
             await self._check()
-            application = web.Application()
+            application = web.Application(middlewares=[_guard])
             application.router.add_get("/watch", self._page)
             application.router.add_get("/watch/state", self._guarded)
             application.router.add_get("/watch/frame/{slot}", self._guarded)
@@ -123,6 +127,14 @@ class WatchProxy:
         return await self._page(request)
 
 
+@web.middleware
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    headers = request.headers
+    if reason := refusal(headers.getall("Origin", []), headers.getall("Host", []), loopback=True):
+        return web.Response(status=403, text=f"{reason}\n", headers=HEADERS)
+    return await handler(request)
+
+
 def http_url(address: Address) -> str:
     """Where a cluster answers plain HTTP. Pure."""
     if address.is_unix:
@@ -132,8 +144,8 @@ def http_url(address: Address) -> str:
 
 
 def needs_proxy(address: Address, token: str | None) -> bool:
-    """Whether a browser cannot simply open the cluster's own page. Pure."""
-    return address.is_unix or token is not None
+    """Whether a browser cannot simply open the cluster's own page."""
+    return address.is_unix or token is not None or find_local_token(address) is not None
 
 
 async def serve_page(

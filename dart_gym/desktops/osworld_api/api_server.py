@@ -7,7 +7,7 @@ Invariants:
     - It listens on a Unix socket that only this user can open, on loopback with a token, or, where a person asked for
       that, openly on loopback. Never on another address.
     - Commands and files are those of the desktop, as its user: nothing is run or read on this side.
-    - A web page cannot use it: requests with an `Origin` are refused.
+    - A web page cannot use it, nor one that asks by a name of its own that leads here (`page_guard`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT, A
 from dart_gym.desktops.osworld_api.api_commands import BadRequest
 from dart_gym.desktops.osworld_api.api_routes import APIRoutes
 from dart_gym.desktops.osworld_api.port_forwarder import PortForwarder
+from dart_gym.utils.page_guard import refusal
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +104,9 @@ class OSWorldAPI:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if "Origin" in request.headers:
-            return web.json_response({"status": "error", "message": "web pages may not use a desktop"}, status=403)
+        origins, hosts = request.headers.getall("Origin", []), request.headers.getall("Host", [])
+        if reason := refusal(origins, hosts, loopback=self._path is None):
+            return web.json_response({"status": "error", "message": reason}, status=403)
         if self._token and not hmac.compare_digest(_shown_token(request).encode(), self._token.encode()):
             message = "this desktop asks for its token: Authorization: Bearer TOKEN, or any user with it as password"
             headers = {"WWW-Authenticate": 'Basic realm="desktop"'}

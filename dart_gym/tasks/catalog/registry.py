@@ -26,6 +26,7 @@ from dart_gym.utils.plugins import Registry, has
 OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
 _DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile"})
 _MAX_SCREEN = 7680
+_LONGEST_NAME = 500
 
 
 class Suite(Protocol):
@@ -142,8 +143,8 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     if not isinstance(raw, dict):
         raise TaskError(f"a task must be a JSON object, got {type(raw).__name__}")
     name, instruction = raw.get("id"), raw.get("instruction")
-    if not isinstance(name, str) or not name:
-        raise TaskError("a task needs a non-empty string 'id'")
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+        raise TaskError(f"a task needs a string 'id' of 1 to {_LONGEST_NAME} characters")
     if not isinstance(instruction, str):
         raise TaskError(f"task {name!r} needs a string 'instruction'")
     config, evaluator, extra = raw.get("config") or [], raw.get("evaluator") or {}, raw.get("dart") or {}

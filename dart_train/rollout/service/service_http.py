@@ -1,7 +1,8 @@
 """What the rollout service answers to plain HTTP: `/metrics` for Prometheus, `/healthz`, `/status` as JSON. Read-only.
 
 Invariants:
-    - It listens on a Unix socket or on loopback unless another address is given; nothing here has a key.
+    - It listens on a Unix socket or on loopback unless another address is given; nothing here has a key, so no page of
+      the web is answered (`page_guard`).
     - A service that has lost something answers `/healthz` with 503 and names it; it goes on all the same.
 """
 
@@ -14,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import AddressError, ConfigurationError
+from dart_gym.utils.page_guard import refusal
 from dart_train.rollout.service.exposition import prometheus_text
 
 _log = logging.getLogger(__name__)
@@ -62,7 +66,8 @@ async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> 
     if address is None:
         yield ""
         return
-    app = web.Application()
+    loopback = not isinstance(address, Path) and parse_address(f"ws://{_written(address[0])}:1").is_local
+    app = web.Application(middlewares=[_guard(loopback)])
     for route, handler in (("/metrics", _metrics), ("/healthz", _health), ("/status", _status)):
         app.router.add_get(route, _with(figures, handler))
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
@@ -86,6 +91,21 @@ async def _listen(runner: web.AppRunner, address: tuple[str, int] | Path) -> str
         raise AddressError(f"rollout.metrics_listen: cannot listen on {address} ({error}); {FORMS}") from error
     host, port = runner.addresses[0][:2]
     return f"{host}:{port}"
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _guard(loopback: bool) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origins, hosts = request.headers.getall("Origin", []), request.headers.getall("Host", [])
+        if reason := refusal(origins, hosts, loopback=loopback):
+            return web.Response(status=403, text=f"{reason}\n")
+        return await handler(request)
+
+    return guard
 
 
 def _with(figures: Callable[[], dict[str, Any] | None], answer: Callable[[dict[str, Any]], web.Response]) -> Any:

@@ -48,7 +48,7 @@ async def server(start_server):
 
 @pytest.fixture
 async def tcp_server(start_server):
-    return await start_server(listen="ws://127.0.0.1:0")
+    return await start_server(listen="ws://127.0.0.1:0", open=True)
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.cluster.server.http_routes import content_policy, names_this_machine, page
+from dart_gym.cluster.server.http_routes import content_policy, page
 from dart_gym.cluster.server.live_view import SHOWN_TEXT, encode
 from dart_gym.cluster.server.server_metrics import BUCKETS_S, Histogram
 from dart_gym.core.actions import Click, Drag, Move, Type
 from dart_gym.core.errors import EpisodeStateError
 from dart_gym.desktops.fake_desktop import FakeDesktop
+from dart_gym.utils.page_guard import names_this_machine
 
 TWO_STEPS = "fake/two-steps"
 TOKEN = "a long random token"
@@ -212,7 +213,7 @@ async def test_a_token_guards_what_the_desktops_do(start_server):
 
 
 async def test_without_a_token_only_names_of_this_machine_are_answered(start_server):
-    server = await start_server(listen="ws://127.0.0.1:0")
+    server = await start_server(listen="ws://127.0.0.1:0", open=True)
     async with http(server) as plain:
         for host, status in (("localhost", 200), ("[::1]:80", 200), ("rebound.example", 403), ("", 403)):
             assert (await plain.get("/watch/state", headers={"Host": host})).status_code == status

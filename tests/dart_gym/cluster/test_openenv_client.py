@@ -69,7 +69,7 @@ def server_thread(tmp_path):
     from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
     from dart_gym.envs.cluster_link import background_loop
 
-    server = ClusterServer(ServerSettings(listen="ws://127.0.0.1:0", desktops=1), FakeDesktop)
+    server = ClusterServer(ServerSettings(listen="ws://127.0.0.1:0", desktops=1, open=True), FakeDesktop)
     background_loop().run(server.start)
     yield server
     background_loop().run(server.stop)
@@ -93,7 +93,7 @@ async def test_a_fault_of_the_desktop_has_no_reward(tcp_server, desktops):
 
 
 async def test_a_full_cluster_says_so(start_server):
-    server = await start_server(listen="ws://127.0.0.1:0", desktops=1)
+    server = await start_server(listen="ws://127.0.0.1:0", desktops=1, open=True)
     async with openenv_client(server.url) as env, openenv_client(server.url) as other:
         await env.reset(task_id=TASK)
         with pytest.raises(RuntimeError, match="CAPACITY_REACHED"):

@@ -39,7 +39,7 @@ def texts(selector: str) -> str:
 
 
 async def test_the_grid_and_one_desktop_big(page):
-    settings = ServerSettings(listen="ws://127.0.0.1:0", desktops=3)
+    settings = ServerSettings(listen="ws://127.0.0.1:0", desktops=3, open=True)
     async with ClusterServer(settings) as server:
         client = ClusterClient(server.url)
         async with client.session() as drawn, client.session() as real:

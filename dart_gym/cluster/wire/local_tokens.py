@@ -1,0 +1,73 @@
+"""The token of a server on loopback to which nobody gave one: a file that this user's clients find without being told.
+
+A port of loopback is open to every user of the machine, a file in one's runtime directory is not.
+
+Invariants:
+    - Each start makes a token anew, so that none is known to whoever had the port before.
+    - The file is there, whole, before the server says that it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+from dart_gym.cluster.wire.cluster_address import Address
+from dart_gym.core.errors import ConfigurationError, DesktopError
+from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
+from dart_gym.utils.durable_files import make_directories, write_file
+
+
+class LocalToken:
+    """A token for a server that is about to listen on loopback.
+
+    Attributes:
+        text: the token.
+    """
+
+    def __init__(self) -> None:
+        self.text = secrets.token_urlsafe(32)
+        self._file: Path | None = None
+
+    def publish(self, port: int) -> None:
+        """Leave it where this user's clients look.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        try:
+            path = _file(port)
+            make_directories(path.parent)
+            write_file(path, self.text, mode=0o600)
+        except (OSError, DesktopError) as error:
+            raise ConfigurationError(
+                f"cannot leave this server's token where its clients find it ({error}); next step: set XDG_RUNTIME_DIR "
+                "to a directory of yours, or name a token of your own with --token-env"
+            ) from error
+        self._file = path
+
+    def withdraw(self) -> None:
+        """Remove the file, unless another server has its own there by now. Idempotent."""
+        path, self._file = self._file, None
+        if path is not None:
+            with contextlib.suppress(OSError):
+                if path.read_text() == self.text:
+                    path.unlink()
+
+
+def find_local_token(address: Address) -> str | None:
+    """The token that this user's server left for a loopback address; None where there is none."""
+    if address.is_unix or not address.is_local:
+        return None
+    try:
+        path = _file(address.port)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="ascii") as file:
+            return file.read(200)
+    except (OSError, ValueError, DesktopError):
+        return None
+
+
+def _file(port: int) -> Path:
+    return runtime_dir() / "tokens" / str(port)
