@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 
-from dart_agent.formats import ActionFormat, ParsedResponse, Screen, get
+from dart_agent.formats import ActionFormat, ParsedResponse, Screen, get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Action, Wait
 from dart_gym.core.errors import ConfigurationError
@@ -42,7 +42,7 @@ class TextActions(gymnasium.ActionWrapper[dict[str, Any], str, Any], RecordConst
     ) -> None:
         RecordConstructorArgs.__init__(self, format=format, image=image)
         super().__init__(env)
-        self.format = get(format) if isinstance(format, str) else format
+        self.format = get_format(format) if isinstance(format, str) else format
         self.action_space = UnicodeText(MAX_TEXT)
         size = (getattr(env.action_space, "width", None), getattr(env.action_space, "height", None))
         if not isinstance(size[0], int) or not isinstance(size[1], int):

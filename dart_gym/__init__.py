@@ -9,8 +9,7 @@ Importing it registers `DartGym/Desktop-v0` and `DartGym/OSWorld-v0`; nothing st
 Who writes coroutines uses the sessions themselves: see `connect`.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gymnasium.envs.registration import register, registry
 
@@ -34,6 +33,7 @@ from dart_gym.core.actions import (
     action_to_dict,
 )
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
+from dart_gym.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
@@ -55,19 +55,14 @@ if "DartGym/OSWorld-v0" not in registry:
         nondeterministic=True,
     )
 
-_LATER = {  # imported when first used: they need more than who only registers environments
-    "ClientSession": "dart_gym.cluster.client.cluster_client",
-    "ClusterClient": "dart_gym.cluster.client.cluster_client",
-    "connect": "dart_gym.envs.cluster_link",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """What is imported when it is first used."""
-    if name not in _LATER:
-        raise AttributeError(f"module 'dart_gym' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LATER[name]), name)
-
+__getattr__ = lazy_names(  # they need more than who only registers environments
+    __name__,
+    {
+        "ClientSession": "dart_gym.cluster.client.cluster_client",
+        "ClusterClient": "dart_gym.cluster.client.cluster_client",
+        "connect": "dart_gym.envs.cluster_link",
+    },
+)
 
 __all__ = [
     "Action",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.agent.responses import SCREEN, responses
 from benchmarks.reporting.report import Aim, Report
-from dart_agent.formats import formats, get
+from dart_agent.formats import formats, get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Click
 from dart_gym.core.errors import MissingDependencyError
@@ -30,7 +30,7 @@ def measure(count: int = 2000, rounds: int = 5, published: bool = True) -> Repor
         MissingDependencyError: `ui-tars` is asked for and not installed.
     """
     texts = responses(count)
-    ours, screen = get("ui_tars"), CoordinateSpace.for_image(SCREEN)
+    ours, screen = get_format("ui_tars"), CoordinateSpace.for_image(SCREEN)
     readers: dict[str, Callable[[str], object]] = {"parses_per_s": lambda text: ours.parse(text, screen)}
     if published:
         readers["ui_tars_parses_per_s"] = published_parser()
@@ -81,7 +81,7 @@ def _clicks(rounds: int) -> dict[str, float]:
     """Responses a second of every other format that has a spelling for a click."""
     found: dict[str, float] = {}
     for name in formats():
-        chosen = get(name)
+        chosen = get_format(name)
         if name not in ("ui_tars", "agent_s"):  # the one is measured above, the other has descriptions for places
             text = chosen.format(Click(412, 88), SCREEN, "I open the File menu.")
             found[name] = max(_rate(lambda text: chosen.parse(text, SCREEN), [text] * 500) for _ in range(rounds))  # noqa: B023

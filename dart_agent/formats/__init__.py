@@ -1,8 +1,8 @@
-"""Action formats: how models of each family write actions. `get(name)` finds one."""
+"""Action formats: how models of each family write actions. `get_format(name)` finds one."""
 
 from __future__ import annotations
 
-from dart_agent.formats.format_registry import formats, get, variants
+from dart_agent.formats.format_registry import formats, get_format, variants
 from dart_agent.formats.grammar.action_format import (
     ActionFormat,
     InexpressibleError,
@@ -13,9 +13,6 @@ from dart_agent.formats.grammar.action_format import (
     ToolFormat,
 )
 
-get_format = get
-"""The same under its first name."""
-
 __all__ = [
     "ActionFormat",
     "InexpressibleError",
@@ -25,7 +22,6 @@ __all__ = [
     "Screen",
     "ToolFormat",
     "formats",
-    "get",
     "get_format",
     "variants",
 ]

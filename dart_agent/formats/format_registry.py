@@ -1,7 +1,7 @@
 """Formats by name. A new one is one file in this folder, named as the format, with its class as `FORMAT`.
 
-A name may carry a variant: `get("ui_tars:doubao")` is `get("ui_tars", dialect="doubao")`, so that a configuration
-file can name either. Formats of installed packages and `module:Class` are named in the same way.
+A name may carry a variant: `get_format("ui_tars:doubao")` is `get_format("ui_tars", dialect="doubao")`, so that a
+configuration file can name either. Formats of installed packages and `module:Class` are named in the same way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def variants(name: str) -> list[str]:
     return sorted(getattr(FORMATS.get(name), "variants", ()))
 
 
-def get(name: str, **options: Any) -> ActionFormat:
+def get_format(name: str, **options: Any) -> ActionFormat:
     """The format of a name, or of "name:variant".
 
     Args:

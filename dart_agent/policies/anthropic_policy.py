@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.policies.hosted_models import ANTHROPIC, connect, decide, drop_images, fit_image
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.outcomes import Observation
@@ -54,7 +54,7 @@ class AnthropicPolicy:
         self._sdk = ANTHROPIC.sdk()
         self._client = client or connect(ANTHROPIC, base_url)
         self._model, self._screenshots, self._max_tokens = model, screenshots, max_tokens
-        self._format: Any = get("anthropic", version=version)
+        self._format: Any = get_format("anthropic", version=version)
         self._beta = _BETAS[version]
         self._instruction = ""
         self._messages: list[dict[str, Any]] = []

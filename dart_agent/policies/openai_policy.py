@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.policies.hosted_models import OPENAI, connect, decide, fit_image
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.outcomes import Observation, TerminalState
@@ -51,7 +51,7 @@ class OpenAIPolicy:
         self._sdk = OPENAI.sdk()
         self._client = client or connect(OPENAI, base_url)
         self._model, self._max_tokens, self._acknowledge = model, max_tokens, acknowledge_checks
-        self._format: Any = get("openai", tool=tool)
+        self._format: Any = get_format("openai", tool=tool)
         self._instruction = ""
         self._previous: dict[str, Any] = {}
 

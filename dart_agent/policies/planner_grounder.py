@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import EngineError
-from dart_agent.formats import ActionFormat, ParsedResponse, get
+from dart_agent.formats import ActionFormat, ParsedResponse, get_format
 from dart_agent.formats.grammar.element_actions import ground, targets
 from dart_agent.policies.grounder import Grounder
 from dart_agent.policies.hosted_models import OPENAI, connect, fit_image
@@ -72,7 +72,7 @@ class PlannerGrounderPolicy:
             patience: so many steps in a row may name elements that are not there.
         """
         self._planner, self._grounder, self._patience = planner, grounder, patience
-        self._format: ActionFormat = get(action_format)
+        self._format: ActionFormat = get_format(action_format)
         self._instruction = ""
         self._history: list[PlannedStep] = []
         self._misses = 0

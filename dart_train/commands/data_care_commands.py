@@ -18,12 +18,12 @@ from rich.text import Text
 
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.commands.options import on_run
+from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import DataError
 from dart_train.data.insight.status import Held, Status
 from dart_train.data.maintenance.integrity_check import HARMLESS, CheckReport, check_run, unopened
 from dart_train.data.maintenance.pool_import import fill_pool, import_successes, read_successes
 from dart_train.data.maintenance.retention import Collection, collect
-from dart_train.data.store.schema import Provenance
 
 if TYPE_CHECKING:
     from dart_train.modules.module_context import ModuleContext

@@ -23,7 +23,7 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section, mistakes
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
-from dart_train.data.maintenance.retention import RetentionConfig
+from dart_train.data.maintenance.retention_plan import RetentionConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.trainer.settings.supervised_config import WarmupConfig
 from dart_train.trainer.settings.trainer_section import TrainerConfig

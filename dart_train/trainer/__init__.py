@@ -5,21 +5,19 @@ Importing this package is cheap; the names below load torch and transformers whe
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dart_gym.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dart_train.trainer.grpo_trainer import DartGRPOTrainer as DartGRPOTrainer
     from dart_train.trainer.settings.grpo_config import DartGRPOConfig as DartGRPOConfig
 
-_LAZY = {
-    "DartGRPOConfig": "dart_train.trainer.settings.grpo_config",
-    "DartGRPOTrainer": "dart_train.trainer.grpo_trainer",
-}
 __all__ = ["DartGRPOConfig", "DartGRPOTrainer"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "DartGRPOConfig": "dart_train.trainer.settings.grpo_config",
+        "DartGRPOTrainer": "dart_train.trainer.grpo_trainer",
+    },
+)

@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 
 import dart_agent
 import dart_gym
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.text_actions import TextActions
 from dart_gym.core.errors import ConfigurationError
 
@@ -30,7 +30,7 @@ def make():
 
 
 def oracle_text(env: TextActions, name: str = "ui_tars") -> str:
-    return get(name).format(env.unwrapped.oracle(), env.screen, "I know.")
+    return get_format(name).format(env.unwrapped.oracle(), env.screen, "I know.")
 
 
 def test_a_task_is_solved_in_words(make):

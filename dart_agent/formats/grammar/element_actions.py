@@ -3,7 +3,7 @@
 A planner says "click the Save button" and a grounder says where that is. `parse` of such a format gives `Ungrounded`
 actions, which no desktop takes; `ground` asks for every description once and returns the response with plain actions.
 
-    parsed = formats.get("agent_s").parse(text, screen)
+    parsed = formats.get_format("agent_s").parse(text, screen)
     parsed = await ground(parsed, grounder, screenshot)     # what is not found becomes an error
 """
 

@@ -32,7 +32,7 @@ from typing import Any
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.errors import PluginError
 from dart_gym.utils.plugins import Registry, called_with
-from dart_train.data.store.schema import RULE_LENGTH, Reason
+from dart_train.core.data_states import RULE_LENGTH, Reason
 
 SENTENCES = {
     "stale": "older than the staleness window",

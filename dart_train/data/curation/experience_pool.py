@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_train.core.data_states import Provenance
 from dart_train.data.curation.rules import PoolSampling
-from dart_train.data.store.schema import Provenance, experience_pool, rollout_meta, rollout_run
+from dart_train.data.store.schema import experience_pool, rollout_meta, rollout_run
 
 _pool, _meta = experience_pool.c, rollout_meta.c
 

@@ -18,19 +18,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, Reason, RolloutState
 from dart_train.data.curation import experience_pool
 from dart_train.data.curation.drop_rules import Member
 from dart_train.data.curation.experience_pool import Success
 from dart_train.data.curation.rules import CurationConfig
-from dart_train.data.store.schema import (
-    GroupState,
-    Reason,
-    RolloutState,
-    curation_decision,
-    group_injection,
-    rollout_group,
-    rollout_meta,
-)
+from dart_train.data.store.schema import curation_decision, group_injection, rollout_group, rollout_meta
 
 _meta, _group = rollout_meta.c, rollout_group.c
 

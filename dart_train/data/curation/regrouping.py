@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, Reason, RolloutState
 from dart_train.data.curation.grouping import balanced, decide
-from dart_train.data.store.schema import GroupState, Reason, RolloutState, rollout_group, rollout_meta, rollout_run
+from dart_train.data.store.schema import rollout_group, rollout_meta, rollout_run
 
 _meta, _group = rollout_meta.c, rollout_group.c
 _LEFT = (Reason.SURPLUS.value, Reason.UNSELECTED.value)

@@ -24,8 +24,8 @@ from pydantic import Field, field_validator
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.core.section import Section
+from dart_train.core.data_states import GroupState, Provenance, Reason
 from dart_train.data.curation.drop_rules import SENTENCES, CurationRule, NoSignal, TooEasy, named_rules
-from dart_train.data.store.schema import GroupState, Provenance, Reason
 
 
 class PoolSampling(StrEnum):

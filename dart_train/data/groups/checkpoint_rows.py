@@ -13,8 +13,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import CheckpointStatus, LeaseState
 from dart_train.core.train_errors import CheckpointError
-from dart_train.data.store.schema import PATH_LENGTH, CheckpointStatus, LeaseState, checkpoint, checkpoint_meta, lease
+from dart_train.data.store.schema import PATH_LENGTH, checkpoint, checkpoint_meta, lease
 from dart_train.data.store.sql_store import now
 
 _meta = checkpoint_meta.c

@@ -15,21 +15,11 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, LeaseState, Reason, RolloutState
 from dart_train.core.train_errors import LeaseError
 from dart_train.data.curation.grouping import injected_into
 from dart_train.data.groups import checkpoint_rows
-from dart_train.data.store.schema import (
-    GroupState,
-    LeaseState,
-    Reason,
-    RolloutState,
-    group_injection,
-    lease,
-    lease_item,
-    rollout_group,
-    rollout_meta,
-    rollout_run,
-)
+from dart_train.data.store.schema import group_injection, lease, lease_item, rollout_group, rollout_meta, rollout_run
 from dart_train.data.store.sql_store import now
 
 _group, _meta, _lease = rollout_group.c, rollout_meta.c, lease.c

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, LeaseState, RolloutState
 from dart_train.data.groups import checkpoint_rows, lease_rows
-from dart_train.data.store.schema import GroupState, LeaseState, RolloutState, lease, rollout_group
+from dart_train.data.store.schema import lease, rollout_group
 
 _group, _lease = rollout_group.c, lease.c
 

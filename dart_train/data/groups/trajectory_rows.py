@@ -17,21 +17,12 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_train.core.data_states import GroupState, Provenance, Reason, RolloutState
 from dart_train.core.train_errors import DuplicateTrajectoryError
 from dart_train.data.curation import experience_pool, grouping
 from dart_train.data.curation.rules import CurationConfig, judge_group, staleness_version, untrainable
 from dart_train.data.store.prepared_statements import Prepared
-from dart_train.data.store.schema import (
-    INSTRUCTION_LENGTH,
-    GroupState,
-    Provenance,
-    Reason,
-    RolloutState,
-    rollout_group,
-    rollout_meta,
-    rollout_run,
-    rollout_step,
-)
+from dart_train.data.store.schema import INSTRUCTION_LENGTH, rollout_group, rollout_meta, rollout_run, rollout_step
 from dart_train.data.store.sql_store import now, unix_now
 
 ENVIRONMENT_PHASES = ("reset", "step", "evaluate", "wire")  # from the request to its reply, as the panel counts it

@@ -9,17 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.data_states import GroupState, Reason, RolloutState
 from dart_train.data.curation.rules import Census
 from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
-from dart_train.data.store.schema import (
-    GroupState,
-    Reason,
-    RolloutState,
-    group_injection,
-    rollout_group,
-    rollout_meta,
-    task_state,
-)
+from dart_train.data.store.schema import group_injection, rollout_group, rollout_meta, task_state
 from dart_train.data.store.sql_store import now
 
 _meta, _group, _task = rollout_meta.c, rollout_group.c, task_state.c

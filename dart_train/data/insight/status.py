@@ -13,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import CheckpointStatus, GroupState, LeaseState, Reason, RolloutState
 from dart_train.data.curation import experience_pool as pool
 from dart_train.data.curation.experience_pool import PoolCount
 from dart_train.data.curation.rules import Census, CurationConfig, oldest_allowed
@@ -21,17 +22,7 @@ from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.diagnosis import Evidence, explain
 from dart_train.data.insight.serving import VersionLife
 from dart_train.data.insight.statistics import TaskStats
-from dart_train.data.store.schema import (
-    CheckpointStatus,
-    GroupState,
-    LeaseState,
-    Reason,
-    RolloutState,
-    curation_decision,
-    lease,
-    rollout_group,
-    rollout_meta,
-)
+from dart_train.data.store.schema import curation_decision, lease, rollout_group, rollout_meta
 from dart_train.data.store.sql_store import now
 
 _meta, _group, _decision = rollout_meta.c, rollout_group.c, curation_decision.c

@@ -25,7 +25,8 @@ from dart_train.data.groups import lease_rows
 from dart_train.data.groups.lease_rows import Sweep
 from dart_train.data.insight import statistics
 from dart_train.data.maintenance.pool_import import fill_pool
-from dart_train.data.maintenance.retention import RetentionConfig, collect
+from dart_train.data.maintenance.retention import collect
+from dart_train.data.maintenance.retention_plan import RetentionConfig
 from dart_train.data.manager.data_manager import DataManager
 
 _log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_train.core.data_states import GroupState, LeaseState, Reason, RolloutState
 from dart_train.core.train_errors import (
     CorruptDataError,
     DatabaseBusyError,
@@ -36,10 +37,6 @@ from dart_train.data.groups import trajectory_rows
 from dart_train.data.maintenance import retention
 from dart_train.data.maintenance.retention import ORPHAN_GRACE_S
 from dart_train.data.store.schema import (
-    GroupState,
-    LeaseState,
-    Reason,
-    RolloutState,
     experience_pool,
     group_injection,
     lease,

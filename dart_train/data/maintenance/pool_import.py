@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
 from dart_train.data.curation import experience_pool
 from dart_train.data.files.trajectory_files import TrajectoryFiles
-from dart_train.data.store.schema import Provenance
 
 if TYPE_CHECKING:
     from dart_train.data.manager.data_manager import DataManager

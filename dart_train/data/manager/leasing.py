@@ -33,6 +33,7 @@ from typing import Self
 import sqlalchemy as sa
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_train.core.data_states import Reason
 from dart_train.core.train_errors import CorruptDataError, DataError, LeaseError
 from dart_train.data.curation.rules import StalenessBy, staleness_version
 from dart_train.data.groups import checkpoint_rows, lease_rows, resuming
@@ -41,7 +42,6 @@ from dart_train.data.groups.resuming import Resumed
 from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.manager.run_data import RunData
 from dart_train.data.manager.run_insight import Insight
-from dart_train.data.store.schema import Reason
 
 _log = logging.getLogger(__name__)
 

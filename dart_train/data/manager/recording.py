@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_train.core.data_states import RolloutState
 from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
 from dart_train.data.curation.rollout_admission import LATEST_GROUPS, Backlog, capacity, crowded, usable_share
@@ -24,7 +25,7 @@ from dart_train.data.groups import lease_rows, partial_groups, trajectory_rows
 from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.manager.run_insight import Insight
-from dart_train.data.store.schema import NAME_LENGTH, RolloutState
+from dart_train.data.store.schema import NAME_LENGTH
 
 
 class Recording(Insight):

@@ -9,83 +9,18 @@ Invariants:
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from dart_train.core.data_states import RULE_LENGTH, CheckpointStatus
+
 REVISION = "0.2.0"  # of the newest migration: the version of the package that brought it
 NAME_LENGTH = 191  # what InnoDB can index in utf8mb4; the published schema's length of ids
 INSTRUCTION_LENGTH = 1024
 PATH_LENGTH = 255
-RULE_LENGTH = 64  # of the name of a rule of curation
-
-
-class RolloutState(StrEnum):
-    """Where a trajectory stands."""
-
-    RECORDED = "recorded"
-    LEASED = "leased"
-    TRAINED = "trained"
-    EXPIRED = "expired"
-    POOLED = "pooled"  # not made by the policy being trained: demonstrations, the experience pool
-    REJECTED = "rejected"
-
-
-class GroupState(StrEnum):
-    """Where a group of trajectories stands."""
-
-    OPEN = "open"
-    READY = "ready"
-    LEASED = "leased"
-    TRAINED = "trained"
-    EXPIRED = "expired"
-    REJECTED = "rejected"
-
-
-class Reason(StrEnum):
-    """The built-in reasons for which a trajectory or group is rejected or expired; a rule's name is another one."""
-
-    STALE = "stale"
-    NO_SIGNAL = "no_signal"
-    UNTRAINABLE = "untrainable"  # environment, engine or evaluation error
-    SURPLUS = "surplus"  # came when its group was complete already
-    CORRUPT = "corrupt"
-    TOO_EASY = "too_easy"  # its group's mean reward reached `drop_above`
-    REPLACED = "replaced"  # a failure whose place a success of the pool took
-    UNSELECTED = "unselected"  # a balanced selection of its group left it out
-    INCOMPLETE = "incomplete"  # a group that never filled, whose members joined another one
-
-
-class LeaseState(StrEnum):
-    """Where a lease stands."""
-
-    HELD = "held"
-    COMMITTED = "committed"
-    RELEASED = "released"
-    EXPIRED = "expired"
-    UNDONE = "undone"  # committed, but its holder went on from older weights: its groups can be leased again
-
-
-class Provenance(StrEnum):
-    """Where a success of the experience pool comes from."""
-
-    ROLLOUT = "rollout"  # of the policy itself, earlier in the run
-    ORACLE = "oracle"
-    HUMAN = "human"
-    HINTED = "hinted"  # the policy was told how; the hint is stripped from what is stored
-
-
-class CheckpointStatus(StrEnum):
-    """The published values of `checkpoint.status`."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    DEPRECATED = "DEPRECATED"
 
 
 class _TouchedNow(FunctionElement[Any]):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from dart_gym.core.errors import ConfigurationError
 from dart_train.core.availability import Availability
+from dart_train.core.data_states import RolloutState
 from dart_train.core.train_errors import DataError
 from dart_train.data.manager.recording import Recording
-from dart_train.data.store.schema import RolloutState
 from dart_train.rollout.schedule.group_batches import Batches, trained_and_served
 from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.formats.grammar.element_actions import ClickOn, DragOn, ScrollOn, TypeInto, ground, targets
 from dart_gym.core import actions as a
 from dart_gym.core.actions import as_action
 from tests.dart_agent.formats.action_strategies import BUTTON, TEXT
 
 SIZE = (800, 600)
-AGENT_S = get("agent_s")
+AGENT_S = get_format("agent_s")
 
 
 def parse(code):

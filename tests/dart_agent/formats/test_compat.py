@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 
-from dart_agent.formats import ParsedResponse, get
+from dart_agent.formats import ParsedResponse, get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
 SCREEN = CoordinateSpace.for_image((1920, 1080))
-DEFAULT, DART, OSWORLD = get("ui_tars"), get("ui_tars:dart"), get("ui_tars:osworld-uitars15-v1")
+DEFAULT, DART, OSWORLD = get_format("ui_tars"), get_format("ui_tars:dart"), get_format("ui_tars:osworld-uitars15-v1")
 
 
 class Error(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get, variants
+from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get_format, variants
 from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
@@ -27,7 +27,7 @@ LIMIT_S = 0.05
 
 def timed(name: str, response: object) -> tuple[ParsedResponse, float]:
     """A response, parsed, and the processor time that it took: the best of up to four tries, for busy machines."""
-    chosen, best = get(name), float("inf")
+    chosen, best = get_format(name), float("inf")
     for _ in range(4):
         started = time.thread_time()
         found = chosen.parse(response, SIZE)
@@ -53,7 +53,7 @@ def test_all_formats_are_known():
     assert formats() == ["agent_s", "anthropic", "computer_13", "openai", "opencua", "pyautogui", "qwen", "ui_tars"]
     assert variants("ui_tars") == ["1.0", "1.5", "dart", "doubao", "osworld-uitars15-v1"]
     for name in NAMES:
-        chosen = get(name)
+        chosen = get_format(name)
         assert chosen.name == name.partition(":")[0]
         assert len(chosen.describe()) > 60
 
@@ -69,19 +69,19 @@ def test_all_formats_are_known():
 )
 def test_unknown_names_suggest(name, says):
     with pytest.raises(ConfigurationError, match=says):
-        get(name)
+        get_format(name)
 
 
 def test_unknown_options_say_what_is_known():
     with pytest.raises(ConfigurationError, match="known: 1.0, 1.5, doubao"):
-        get("ui_tars", dialect="2.0")
+        get_format("ui_tars", dialect="2.0")
     with pytest.raises(ConfigurationError, match="known: dart, osworld"):
-        get("ui_tars", compat="arnold")
+        get_format("ui_tars", compat="arnold")
     with pytest.raises(ConfigurationError, match="takes no arguments"):
-        get("pyautogui", dialect="1.0")
+        get_format("pyautogui", dialect="1.0")
     for name, option in (("openai", "tool"), ("anthropic", "version"), ("qwen", "version"), ("opencua", "coordinates")):
         with pytest.raises(ConfigurationError, match="known: "):
-            get(name, **{option: "none"})
+            get_format(name, **{option: "none"})
 
 
 class Mine:
@@ -90,7 +90,7 @@ class Mine:
     variants = {"slow": {"wait_s": 9.0}}
 
     def __init__(self, wait_s: float = 1.0) -> None:
-        self.other = get("ui_tars", wait_s=wait_s)
+        self.other = get_format("ui_tars", wait_s=wait_s)
 
     def space(self, screen):
         return self.other.space(screen)
@@ -115,14 +115,14 @@ def test_a_format_of_ones_own_is_named_as_the_others_are(tmp_path, monkeypatch):
     install(tmp_path, "my-formats", {"dart_gui.formats": {"mine": f"{__name__}:Mine", "few": f"{__name__}:TooFew"}})
     assert "mine" in formats() and variants("mine") == ["slow"]
     for name in ("mine", f"{__name__}:Mine"):
-        assert get(name).parse("Action: wait()", SIZE).actions == (a.Wait(1.0),)
-        assert get(f"{name}:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
+        assert get_format(name).parse("Action: wait()", SIZE).actions == (a.Wait(1.0),)
+        assert get_format(f"{name}:slow").parse("Action: wait()", SIZE).actions == (a.Wait(9.0),)
         with pytest.raises(ConfigurationError, match="did you mean 'slow'"):
-            get(f"{name}:slwo")
+            get_format(f"{name}:slwo")
     with pytest.raises(PluginError, match="package 'my-formats' .* has a parse that is called with .self, response"):
-        get("few")
+        get_format("few")
     with pytest.raises(PluginError, match="cannot be imported.*did you mean 'ui_tars'"):
-        get("uitars:doubao")
+        get_format("uitars:doubao")
 
 
 # Round trips
@@ -163,7 +163,7 @@ def missing(name: str) -> set[str]:
 @given(case=CASES)
 def test_round_trip(name, case):
     screen, action = case
-    chosen = get(name)
+    chosen = get_format(name)
     try:
         text = chosen.format(action, screen)
     except InexpressibleError as error:
@@ -189,7 +189,7 @@ def test_every_other_kind_has_a_spelling(name):
     said = set()
     for action in PLAIN:
         try:
-            found = get(name).parse(get(name).format(action, SIZE, "I think."), SIZE)
+            found = get_format(name).parse(get_format(name).format(action, SIZE, "I think."), SIZE)
         except InexpressibleError:
             continue
         assert found.actions == (action,)
@@ -204,9 +204,9 @@ def test_several_actions(name):
         several: tuple[a.Action, ...] = (a.Type("x"), a.Press(("enter",)), a.Wait(2.0))
     else:
         several = (a.Click(5, 6), a.Type("x"), a.Press(("enter",)))
-    assert get(name).parse(get(name).format(several, SIZE), SIZE).actions == several
+    assert get_format(name).parse(get_format(name).format(several, SIZE), SIZE).actions == several
     with pytest.raises(InexpressibleError, match="at least one action"):
-        get(name).format((), SIZE)
+        get_format(name).format((), SIZE)
 
 
 def test_tool_schemas_are_json():
@@ -218,7 +218,7 @@ def test_tool_schemas_are_json():
         "qwen:2.5",
         "qwen:3",
     ):
-        schema = get(name).tool_schema(SIZE)
+        schema = get_format(name).tool_schema(SIZE)
         assert json.loads(json.dumps(schema)) == schema
         assert schema["type"]
 
@@ -342,12 +342,12 @@ def test_any_text_is_understood_or_said(name, response):
 @pytest.mark.parametrize("name", ["openai", "anthropic", "computer_13"])
 @given(response=JSON_VALUES)
 def test_any_object_is_understood_or_said(name, response):
-    understood_or_said(get(name).parse(response, SIZE))
+    understood_or_said(get_format(name).parse(response, SIZE))
 
 
 @given(inputs=st.lists(INPUTS, max_size=3))
 def test_any_tool_call_is_understood_or_said(inputs):
     call = {"type": "computer_call", "actions": inputs}
-    understood_or_said(get("openai").parse({"output": [call]}, SIZE))
+    understood_or_said(get_format("openai").parse({"output": [call]}, SIZE))
     uses = [{"type": "tool_use", "name": "computer", "input": given} for given in inputs]
-    understood_or_said(get("anthropic").parse({"content": uses}, SIZE))
+    understood_or_said(get_format("anthropic").parse({"content": uses}, SIZE))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import dart_agent.formats
-from dart_agent.formats import formats, get, variants
+from dart_agent.formats import formats, get_format, variants
 from dart_agent.formats.grammar.element_actions import Ungrounded
 from dart_gym.core import actions as a
 
 SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
-CHOSEN = {name: get(name) for name in NAMES}  # made before anything is watched: plug-ins are looked for then
+CHOSEN = {name: get_format(name) for name in NAMES}  # made before anything is watched: plug-ins are looked for then
 MARK = "formats_were_here"
 PAYLOADS = [
     f"__import__('os').system('touch {MARK}')",
@@ -110,11 +110,11 @@ def test_no_module_can_run_a_model_s_text():
 def test_a_segfault_would_be_seen():
     """Depth that overflows the parser's stack would kill the process: a process of its own reads it."""
     code = (
-        "from dart_agent.formats import formats, get\n"
+        "from dart_agent.formats import formats, get_format\n"
         "for text in ('(' * 5000, '-' * 5900 + '1', 'a' + '.a' * 2900 + '()', 'f(' * 1900 + ')' * 1900, '[' * 5900,\n"
         "             'lambda:' * 800 + '1', 'not ' * 1400 + '1', '1' + '**1' * 1900, 'x if x else ' * 400 + '1'):\n"
         "    for name in formats():\n"
-        "        assert get(name).parse('```python\\n' + text + '\\n```', (100, 100)).errors\n"
+        "        assert get_format(name).parse('```python\\n' + text + '\\n```', (100, 100)).errors\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-500:]

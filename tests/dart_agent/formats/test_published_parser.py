@@ -11,7 +11,7 @@ from ui_tars.action_parser import parse_action_to_structure_output, parsing_resp
 from ui_tars.action_parser import smart_resize as published_smart_resize
 
 from benchmarks.agent.responses import SCREEN, responses
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import InexpressibleError
 from dart_agent.models.coordinates import CoordinateSpace, smart_resize
 from dart_gym.core import actions as a
@@ -27,7 +27,7 @@ def published(text: str) -> tuple[a.Action, ...]:
     code = parsing_response_to_pyautogui_code(found, SCREEN[1], SCREEN[0], input_swap=False, scale_factor=1)
     if code == "DONE":
         return (a.Done(),)
-    parsed = get("pyautogui").parse(DOCSTRING.sub("", code), SCREEN)
+    parsed = get_format("pyautogui").parse(DOCSTRING.sub("", code), SCREEN)
     if parsed.errors and parsed.problem == "there is no call in the code":
         return ()
     assert not parsed.errors, parsed.problem
@@ -60,7 +60,7 @@ def expected(action: a.Action, text: str) -> tuple[str, tuple[a.Action, ...]]:
 def test_same_actions_as_the_published_package():
     seen: Counter[str] = Counter()
     for text in responses(COUNT, seed=20):
-        ours = get("ui_tars").parse(text, SCREEN)
+        ours = get_format("ui_tars").parse(text, SCREEN)
         assert not ours.errors, text
         cases = [expected(action, text) for action in ours.actions]
         want = tuple(action for _, actions in cases for action in actions)
@@ -89,23 +89,23 @@ def test_what_it_raises_on_is_read(call, says):
     text = f"Thought: x\nAction: {call}"
     with pytest.raises(ValueError, match=says):
         published(text)
-    assert not get("ui_tars").parse(text, SCREEN).errors
+    assert not get_format("ui_tars").parse(text, SCREEN).errors
 
 
 def test_what_it_silently_changes_is_read():
     two = "Thought: x\nAction: click(start_box='(100,200)')\ntype(content='abc')"
     assert published(two) == (a.Type("click(start_box=\\'(100,200)\\')\nabc"),), "the whole block is typed"
-    assert get("ui_tars").parse(two, SCREEN).actions == (a.Click(99, 198), a.Type("abc"))
+    assert get_format("ui_tars").parse(two, SCREEN).actions == (a.Click(99, 198), a.Type("abc"))
     point = "Thought: x\nAction: type(content='see point=3')"
     assert published(point) == (a.Type("see start_box=3"),)
-    assert get("ui_tars").parse(point, SCREEN).actions == (a.Type("see point=3"),)
+    assert get_format("ui_tars").parse(point, SCREEN).actions == (a.Type("see point=3"),)
 
 
 def test_the_generator_writes_what_it_should():
     texts = responses(COUNT, seed=20)
     assert texts == responses(COUNT, seed=20)
     assert len(set(texts)) > 0.8 * COUNT
-    kinds = {type(action) for text in texts for action in get("ui_tars").parse(text, SCREEN).actions}
+    kinds = {type(action) for text in texts for action in get_format("ui_tars").parse(text, SCREEN).actions}
     assert len(kinds) == 10
 
 
@@ -121,11 +121,11 @@ def test_same_sizes_as_the_published_package(factor):
 
 
 def test_doubao_s_spelling_is_read_by_the_package():
-    doubao = get("ui_tars:doubao")
+    doubao = get_format("ui_tars:doubao")
     for action in (a.Click(960, 540), a.Click(480, 270, "right"), a.Move(0, 0), a.Drag(((96, 54), (192, 108)))):
         text = doubao.format(action, SCREEN, "x")
         found = parse_action_to_structure_output(text, 1000, SCREEN[1], SCREEN[0], model_type="doubao")
         code = parsing_response_to_pyautogui_code(found, SCREEN[1], SCREEN[0], input_swap=False, scale_factor=1)
-        assert get("pyautogui").parse(DOCSTRING.sub("", code), SCREEN).actions == (action,)
+        assert get_format("pyautogui").parse(DOCSTRING.sub("", code), SCREEN).actions == (action,)
     with pytest.raises(InexpressibleError):
         doubao.format((), SCREEN)

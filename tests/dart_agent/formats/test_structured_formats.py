@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -14,7 +14,7 @@ DRAG_FROM_HERE = (a.MouseDown(), a.Move(5, 6), a.MouseUp())
 
 
 def check(name, response, expected, size=SIZE):
-    found = get(name).parse(response, size)
+    found = get_format(name).parse(response, size)
     if isinstance(expected, str):
         assert expected in found.problem, found
     else:
@@ -152,7 +152,7 @@ def test_words_and_the_last_block_count():
 
 def test_errors_in_code_have_their_place():
     text = "Größe: 😀\n```python\npyautogui.click(1, 2)\nos.system('x')\npyautogui.press('nosuch')\n```"
-    found = get("pyautogui").parse(text, SIZE)
+    found = get_format("pyautogui").parse(text, SIZE)
     assert found.actions == (a.Click(1, 2),)
     assert [text[slice(*error.span)] for error in found.errors] == ["os.system('x')", "pyautogui.press('nosuch')"]
 
@@ -174,11 +174,13 @@ def test_opencua(code, expected):
 
 def test_opencua_s_coordinates_and_sections():
     text = "## Thought:\nlook\n## Action:\nClick.\n\n## Code:\n```python\npyautogui.click(x={}, y={})\n```"
-    found = get("opencua").parse(text.format(966, 546), (1920, 1080))
+    found = get_format("opencua").parse(text.format(966, 546), (1920, 1080))
     assert found.actions == (a.Click(960, 540),)
     assert found.thought == "## Thought:\nlook\n## Action:\nClick."
-    assert get("opencua:relative").parse(text.format(0.5, 0.25), (1920, 1080)).actions == (a.Click(960, 270),)
-    assert get("opencua:relative1000").parse(text.format(500, 1000), (1920, 1080)).actions == (a.Click(960, 1079),)
+    assert get_format("opencua:relative").parse(text.format(0.5, 0.25), (1920, 1080)).actions == (a.Click(960, 270),)
+    assert get_format("opencua:relative1000").parse(text.format(500, 1000), (1920, 1080)).actions == (
+        a.Click(960, 1079),
+    )
     check("opencua", "## Thought: nothing to do", "no code block")
 
 
@@ -247,10 +249,10 @@ def test_openai(response, expected):
 def test_openai_thoughts_and_tools():
     reasoning = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I see"}]}
     message = {"type": "message", "content": [{"type": "output_text", "text": "Now this."}]}
-    found = get("openai").parse({"output": [reasoning, message, *call(type="wait")["output"]]}, SIZE)
+    found = get_format("openai").parse({"output": [reasoning, message, *call(type="wait")["output"]]}, SIZE)
     assert (found.thought, found.actions) == ("I see\nNow this.", (a.Wait(2.0),))
-    assert get("openai").tool_schema(SIZE) == {"type": "computer"}
-    preview = get("openai:computer_use_preview").tool_schema(CoordinateSpace(SIZE, (500, 400)))
+    assert get_format("openai").tool_schema(SIZE) == {"type": "computer"}
+    preview = get_format("openai:computer_use_preview").tool_schema(CoordinateSpace(SIZE, (500, 400)))
     assert preview == {
         "type": "computer_use_preview",
         "display_width": 500,
@@ -322,7 +324,7 @@ def test_anthropic_versions_scaling_and_schema():
         check("anthropic:2024-10", use(action=action), f"{action} is not an action of computer_20241022")
     small = CoordinateSpace((1920, 1080), (1280, 720))
     check("anthropic", use(action="left_click", coordinate=[640, 360]), a.Click(960, 540), small)
-    schema = get("anthropic:2025-11").tool_schema(small)
+    schema = get_format("anthropic:2025-11").tool_schema(small)
     assert schema == {
         "type": "computer_20251124",
         "name": "computer",
@@ -331,7 +333,9 @@ def test_anthropic_versions_scaling_and_schema():
     }
     thinking = {"type": "thinking", "thinking": "hm"}
     text = {"type": "text", "text": "I click."}
-    found = get("anthropic").parse({"content": [thinking, text, *use(action="wait", duration=1)["content"]]}, SIZE)
+    found = get_format("anthropic").parse(
+        {"content": [thinking, text, *use(action="wait", duration=1)["content"]]}, SIZE
+    )
     assert found.thought == "hm\nI click."
 
 
@@ -377,8 +381,8 @@ def test_qwen_3(text, expected):
 
 def test_qwen_versions_and_thought():
     text = f"<think>I see it.</think>\nNow I click.\n{tool_call(action='left_click', coordinate=[966, 546])}"
-    found = get("qwen:2.5").parse(text, (1920, 1080))
+    found = get_format("qwen:2.5").parse(text, (1920, 1080))
     assert found.actions == (a.Click(960, 540),)
     assert found.thought == "I see it.\nNow I click."
-    assert '"name": "computer_use"' in get("qwen").describe()
-    assert "1932x1092" in get("qwen:2.5").tool_schema((1920, 1080))["function"]["description"]
+    assert '"name": "computer_use"' in get_format("qwen").describe()
+    assert "1932x1092" in get_format("qwen:2.5").tool_schema((1920, 1080))["function"]["description"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.formats import get
+from dart_agent.formats import get_format
 from dart_agent.models.coordinates import CoordinateSpace, smart_resize
 from dart_agent.models.image_patches import VisionSpec
 from dart_gym.core import actions as a
@@ -69,7 +69,7 @@ def test_the_rounding_rule(value, pixel):
 @pytest.mark.parametrize("screen", [(0, 100), (100, -1)])
 def test_a_screen_has_a_size(name, screen):
     with pytest.raises(ValueError, match="positive"):
-        get(name).parse("Action: click(start_box='(1,2)')\n```\npyautogui.click(1, 2)\n```", screen)
+        get_format(name).parse("Action: click(start_box='(1,2)')\n```\npyautogui.click(1, 2)\n```", screen)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -96,7 +96,7 @@ def test_the_rule_is_the_same_on_every_path(x, y):
         "qwen:2.5": f"<tool_call>{json.dumps(qwen)}</tool_call>",
     }
     for name, response in responses.items():
-        assert get(name).parse(response, CoordinateSpace(size, size)).actions == (expected,), name
+        assert get_format(name).parse(response, CoordinateSpace(size, size)).actions == (expected,), name
 
 
 @given(st.integers(28, 4000), st.integers(28, 4000), st.data())

@@ -67,8 +67,9 @@ def test_what_two_sections_need_is_set_once(tmp_path):
     assert load_config(path) == config
 
 
-def test_reading_a_configuration_imports_no_torch():
-    code = "import sys, dart_train.config.run_config; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+def test_reading_a_configuration_imports_neither_torch_nor_a_database():
+    heavy = {"torch", "transformers", "sqlalchemy"}
+    code = f"import sys, dart_train.config.run_config; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -11,10 +11,11 @@ import pytest
 from data_builders import RUN, make_step, make_trajectory, open_manager, picture, record_group
 
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_train.core.data_states import GroupState
 from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, ReadOnlyError, SchemaError
 from dart_train.data import DataManager, image_hash
 from dart_train.data.maintenance.integrity_check import Problem, check_run, unopened
-from dart_train.data.store.schema import GroupState, rollout_group, rollout_run
+from dart_train.data.store.schema import rollout_group, rollout_run
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dart_gym.core.outcomes import TerminalState
+from dart_train.core.data_states import GroupState, Reason
 from dart_train.data.curation.rules import (
     CurationConfig,
     Plan,
@@ -18,7 +19,6 @@ from dart_train.data.curation.rules import (
     untrainable,
 )
 from dart_train.data.curation.task_sampling import task_shares
-from dart_train.data.store.schema import GroupState, Reason
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_train.core.data_states import GroupState, Reason
 from dart_train.data.curation.experience_pool import Success, choose
 from dart_train.data.curation.grouping import Member, balanced, settle_group
 from dart_train.data.curation.rules import CurationConfig, PoolSampling
-from dart_train.data.store.schema import GroupState, Reason
 
 POOLING = CurationConfig(experience_pool=True)
 SUCCESSES = [

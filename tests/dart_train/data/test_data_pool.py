@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 from data_builders import SMALL, make_step, make_trajectory, open_manager, picture, record_group, record_with_image
 
+from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import DataError, InvalidTrajectoryError
 from dart_train.data import DataManager, image_hash
 from dart_train.data.curation.experience_pool import belongs
@@ -20,7 +21,7 @@ from dart_train.data.maintenance.pool_import import (
     replace_ids,
     strip_hint,
 )
-from dart_train.data.store.schema import Provenance, curation_decision, experience_pool, rollout_run
+from dart_train.data.store.schema import curation_decision, experience_pool, rollout_run
 
 POOLING = SMALL.model_copy(update={"experience_pool": True, "group_size": 4})
 

@@ -11,9 +11,11 @@ from data_builders import SMALL, make_step, make_trajectory, open_manager, pictu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_train.core.data_states import Provenance
 from dart_train.data import DataManager, RolloutState, image_hash
-from dart_train.data.maintenance.retention import RetentionConfig, StoredTrajectory, collect, plan_removal
-from dart_train.data.store.schema import Provenance, rollout_run
+from dart_train.data.maintenance.retention import collect
+from dart_train.data.maintenance.retention_plan import RetentionConfig, StoredTrajectory, plan_removal
+from dart_train.data.store.schema import rollout_run
 
 EVERYTHING = RetentionConfig(max_age_days=0.0)
 NOW = {"orphan_grace_s": 0.0, "image_grace_s": 0.0}

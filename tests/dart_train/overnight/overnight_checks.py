@@ -14,20 +14,11 @@ from pathlib import Path
 import psutil
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, LeaseState, RolloutState
 from dart_train.data.maintenance.integrity_check import HARMLESS, Problem, check_run
 from dart_train.data.maintenance.retention import collect
 from dart_train.data.manager.data_manager import DataManager
-from dart_train.data.store.schema import (
-    GroupState,
-    LeaseState,
-    RolloutState,
-    checkpoint_meta,
-    lease,
-    lease_item,
-    rollout_group,
-    rollout_meta,
-    rollout_step,
-)
+from dart_train.data.store.schema import checkpoint_meta, lease, lease_item, rollout_group, rollout_meta, rollout_step
 from dart_train.trainer.weights.checkpoint import resume_point
 from tests.dart_train.overnight.overnight_run import OvernightRun
 
