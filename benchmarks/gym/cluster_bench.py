@@ -1,7 +1,9 @@
 """The environment cluster: what a websocket adds to a step, how many steps a server gives, and what waiting costs.
 
 - (a) The same 1080p screen (a photograph of a real desktop, on drawn desktops, so that only the way differs) stepped
-  in this process and over a websocket to a server's process on a Unix socket, one step of each way in turn.
+  in this process and by a server's process on a Unix socket, one step of each way in turn: with every codec, and as a
+  client on the same machine gets it without being told ("shared": memory of both). `overhead_vs_copy` is what that adds
+  to a step over the time that as many bytes take through a socket pair, measured in between.
 - (b) 256 drawn desktops of 32x32 pixels, so that no images worth mentioning move, on one server process, driven by
   this one process without a pause. Each step points outside of the screen at a place of its own; the reply names the
   place and the number of the step, so every reply is held against its request.
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -28,6 +32,7 @@ from benchmarks.reporting.report import Aim, Report, median, percentile
 from dart_gym.cluster.client.cluster_client import ClientSession, ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.wire import frames
+from dart_gym.cluster.wire.shared_frames import SHARED
 from dart_gym.core.actions import Move
 from dart_gym.core.errors import DesktopError
 from dart_gym.envs.vector_env import DesktopVectorEnv
@@ -43,6 +48,7 @@ WARMUP = 5
 PLACES = 100_000  # that a pointer can name outside of a screen: more than steps between a request and a late reply
 AIMS = {
     "overhead_ms_raw": Aim(8.0, at_most=True),
+    "overhead_vs_copy": Aim(2.0, at_most=True),
     "fake_256_steps_per_s": Aim(2000.0, at_most=False),
     "desync_wrong": Aim(0.0, at_most=True),
     "coroutines_vs_barrier": Aim(4.0, at_most=False),
@@ -105,11 +111,12 @@ async def photograph() -> NDArray[np.uint8]:
 
 
 async def overhead(picture: NDArray[np.uint8], steps: int) -> dict[str, float]:
-    """What a websocket adds to a step, by codec, in milliseconds; and how large the replies are."""
+    """What a server adds to a step, by codec, in milliseconds, and over a copy of the pixels through a socket pair."""
     size = {"height": picture.shape[0], "width": picture.shape[1]}
     slot = Slot("bench", DesktopMaker(picture))
-    async with BenchServer(len(frames.CODECS), picture) as server, Session(slot) as local:
-        ways: dict[str, Session | ClientSession] = {"": local}
+    copies: list[float] = []
+    async with BenchServer(len(frames.CODECS) + 1, picture) as server, Session(slot) as local:
+        ways: dict[str, Session | ClientSession] = {"": local, SHARED: ClusterClient(server.url).session()}
         for codec in frames.CODECS:
             ways[codec] = ClusterClient(server.url, settings=ClientSettings(codecs=(codec,))).session()
         for session in ways.values():
@@ -121,15 +128,35 @@ async def overhead(picture: NDArray[np.uint8], steps: int) -> dict[str, float]:
                 started = time.perf_counter()
                 await session.step(action)
                 seconds[name].append(time.perf_counter() - started)
+            copies.append(await asyncio.to_thread(socket_copy, picture))
         for session in ways.values():
             await session.close()
     await slot.close()
     middle = {name: 1e3 * median(values[WARMUP:]) for name, values in seconds.items()}
     keys = {"step_ms_in_process": middle[""]}
-    for codec in frames.CODECS:
+    for codec in (SHARED, *frames.CODECS):
         keys[f"overhead_ms_{codec}"] = middle[codec] - middle[""]
         keys[f"step_vs_in_process_{codec}"] = middle[codec] / middle[""]
+    keys["copy_ms"] = 1e3 * median(copies[WARMUP:])
+    keys["overhead_vs_copy"] = keys[f"overhead_ms_{SHARED}"] / keys["copy_ms"]
+    keys["raw_overhead_vs_copy"] = keys["overhead_ms_raw"] / keys["copy_ms"]
     return keys
+
+
+def socket_copy(picture: NDArray[np.uint8]) -> float:
+    """Seconds that a picture's bytes take through a socket pair, from memory into memory that is there already."""
+    taken = memoryview(bytearray(picture.nbytes))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sender = threading.Thread(target=ours.sendall, args=(picture.data.cast("B"),))
+        started = time.perf_counter()
+        sender.start()
+        received = 0
+        while received < len(taken):
+            received += theirs.recv_into(taken[received:])
+        passed = time.perf_counter() - started
+        sender.join()
+    return passed
 
 
 # --- (b)

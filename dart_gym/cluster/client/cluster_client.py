@@ -23,6 +23,7 @@ from websockets.asyncio.client import ClientConnection
 from dart_gym.cluster.client.cluster_servers import NO_ANSWER, ClusterServers, ServerRecord, combine
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request
+from dart_gym.cluster.wire.shared_frames import FrameReceiver, peer_of
 from dart_gym.core.actions import Action, action_from_dict, action_to_dict
 from dart_gym.core.errors import ClusterError, ProtocolError
 from dart_gym.core.outcomes import StepResult, TerminalState
@@ -49,6 +50,7 @@ class ClientSession:
         self._connection: ClientConnection | None = None
         self._token = ""
         self._codec = "raw"
+        self._receiver = FrameReceiver(0)
         self._holds_slot = False  # whether it is known to have a desktop
         self._next_id = 0
         self._lock = asyncio.Lock()
@@ -317,7 +319,7 @@ class ClientSession:
         """A reply; a compressed screen takes milliseconds, in which the other sessions of this loop must go on."""
         if self._codec != "raw" and len(frame) > _BIG_FRAME_BYTES:
             return await asyncio.to_thread(frames.decode_reply, frame)
-        return frames.decode_reply(frame)
+        return frames.decode_reply(frame, self._receiver)
 
     async def _connect(self) -> ClientConnection:
         """Connect, going on with the session if there is one, else on the best server; retries for `reconnect_s`.
@@ -364,6 +366,7 @@ class ClientSession:
             self._holds_slot = self._holds_slot and welcome.resumed
             self._connection, self._token, self._server = connection, welcome.session, server
             self._codec = welcome.codec
+            self._receiver = FrameReceiver(peer_of(connection.transport.get_extra_info("socket")))
             return connection
         server.failed(time.monotonic())
         return None

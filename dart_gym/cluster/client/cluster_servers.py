@@ -25,6 +25,7 @@ from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.cluster_address import Address, parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Hello, Request
 from dart_gym.cluster.wire.local_tokens import find_local_token
+from dart_gym.cluster.wire.shared_frames import offers
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.utils.backoff import backoff
 
@@ -47,8 +48,9 @@ class ClientSettings:
     """How a client behaves.
 
     Attributes:
-        codecs: image codecs, best first; () chooses raw where the server runs on this machine, PNG elsewhere. (A
-            tunnel looks like this machine, too: name a codec there.)
+        codecs: image codecs, best first; () chooses memory that both sides share where the server is on a Unix socket
+            of this user, raw where it runs on this machine, PNG elsewhere. (A tunnel looks like this machine, too:
+            name a codec there.)
         reconnect_s: how long a lost connection is tried again before the cluster counts as unreachable.
         heartbeat_s: interval of websocket pings; None for none.
         name: shown in the server's logs.
@@ -259,6 +261,8 @@ class ClusterServers:
         except websockets.InvalidStatus as error:
             raise _refusal(address, token, error) from error
         codecs = self.settings.codecs or (("raw", "png") if address.is_local else ("png",))
+        if not self.settings.codecs:
+            codecs = (*offers(connection.transport.get_extra_info("socket")), *codecs)
         try:
             name = self.settings.name or f"pid {os.getpid()}"
             hello = Hello(codecs, resume, client=name, take_over=take_over)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import time
@@ -45,6 +46,7 @@ from dart_gym.cluster.wire import frames, image_codecs
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.frames import ErrorCode, Reply, Request, Welcome
 from dart_gym.cluster.wire.local_tokens import LocalToken
+from dart_gym.cluster.wire.shared_frames import SHARED, taken
 from dart_gym.core.errors import ClusterError, ConfigurationError, ProtocolError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
@@ -310,6 +312,7 @@ class ClusterServer:
                 hello = frames.decode_hello(await connection.recv())
         except TimeoutError:
             raise ProtocolError(f"no hello within {HELLO_TIMEOUT_S:g} s") from None
+        hello = dataclasses.replace(hello, codecs=taken(hello.codecs))
         if hello.protocol != frames.VERSION:
             raise ProtocolError(f"the server speaks version {frames.VERSION}, the client {hello.protocol}: update one")
         assert connection.request is not None  # the handshake is done
@@ -318,6 +321,8 @@ class ClusterServer:
             raise ClusterError("the token was revoked", ErrorCode.AUTH)
         sessions = self._sessions
         served = await sessions.resume(hello, principal) if hello.resume else sessions.open(hello, principal)
+        if served.codec == SHARED and SHARED not in hello.codecs:
+            served.go_on_by_bytes(hello.codecs)
         sessions.attach(served, connection, handler)
         welcome = Welcome(
             served.token, served.codec, bool(hello.resume), self.settings.grace_s, limits=_welcome_limits(self.settings)
@@ -363,7 +368,7 @@ class ClusterServer:
             reply = Reply(request.id, self.status(served.principal))
         else:
             reply = await self._operations.execute(request, served, connection.wait_closed)
-        encoded = await _encode(reply, served.codec)
+        encoded = await _encode(reply, served)
         served.last_id, served.last_reply = request.id, encoded
         return encoded
 
@@ -379,12 +384,12 @@ class ClusterServer:
         }
 
 
-async def _encode(reply: Reply, codec: str) -> bytes:
+async def _encode(reply: Reply, served: ServedSession) -> bytes:
     """Bytes of a reply, made in a thread where it takes long."""
     try:
-        if reply.image is not None and image_codecs.is_slow(reply.image, codec):
-            return await asyncio.to_thread(frames.encode_reply, reply, codec)
-        return frames.encode_reply(reply, codec)
+        if reply.image is not None and image_codecs.is_slow(reply.image, served.codec):
+            return await asyncio.to_thread(frames.encode_reply, reply, served.codec)
+        return frames.encode_reply(reply, served.codec, served.sender)
     except ProtocolError as error:
         log.exception("reply %d cannot be sent", reply.id)
         return frames.encode_reply(Reply(reply.id, code=ErrorCode.INTERNAL, message=f"the reply {error}"))

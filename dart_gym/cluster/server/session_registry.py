@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from websockets.asyncio.server import ServerConnection
 from dart_gym.cluster.server.access_tokens import ANYBODY, Principal
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import ErrorCode, Hello
+from dart_gym.cluster.wire.shared_frames import SHARED, FrameReceiver, FrameSender
 from dart_gym.core.errors import ClusterError, ProtocolError
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
@@ -41,6 +43,7 @@ class ServedSession:
         principal: who opened it.
         slot: the slot that it holds; None before its first reset, and once it has ended.
         session: what runs on the slot.
+        sender: where its screens go that are shared.
         last_id: id of the last request that was executed; `last_reply` is its encoded reply.
         lock: held while a request is executed.
         worker: the task that executes it.
@@ -57,6 +60,7 @@ class ServedSession:
     principal: Principal = ANYBODY
     slot: Slot | None = None
     session: Session | None = None
+    sender: FrameSender = field(default_factory=FrameSender)
     last_id: int = 0
     last_reply: bytes = b""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -67,6 +71,17 @@ class ServedSession:
     connection: ServerConnection | None = None
     handler: asyncio.Task[Any] | None = None
     reason: ClusterError | None = None
+
+    def go_on_by_bytes(self, codecs: Sequence[str]) -> None:
+        """Send screens as bytes from now on, that of the last reply too: the new connection shares no memory.
+
+        Args:
+            codecs: those that its client takes, best first.
+        """
+        self.codec = next((codec for codec in codecs if codec in frames.CODECS), "raw")
+        if self.last_reply:
+            reply = frames.decode_reply(self.last_reply, FrameReceiver(os.getpid()))
+            self.last_reply = frames.encode_reply(reply, self.codec)
 
     @property
     def owner(self) -> str:
@@ -145,7 +160,7 @@ class Sessions:
             ProtocolError: there is no common codec.
             ClusterError: the quota of sessions is used up (code CAPACITY).
         """
-        codec = next((codec for codec in hello.codecs if codec in frames.CODECS), None)
+        codec = next((codec for codec in hello.codecs if codec in (SHARED, *frames.CODECS)), None)
         if codec is None:
             raise ProtocolError(f"no common image codec: the server has {', '.join(frames.CODECS)}")
         limit = principal.max_sessions

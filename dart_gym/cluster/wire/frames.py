@@ -32,6 +32,7 @@ from dart_gym.cluster.wire.error_codes import code_of as code_of
 from dart_gym.cluster.wire.error_codes import exception_for as exception_for
 from dart_gym.cluster.wire.image_codecs import CODECS as CODECS
 from dart_gym.cluster.wire.image_codecs import decode_image, encode_image
+from dart_gym.cluster.wire.shared_frames import LEAST_BYTES, SHARED, FrameReceiver, FrameSender
 from dart_gym.core.errors import ProtocolError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 
@@ -262,8 +263,13 @@ def decode_request(frame: bytes | str) -> Request:
     )
 
 
-def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
+def encode_reply(reply: Reply, codec: str = "raw", sender: FrameSender | None = None) -> bytes:
     """Bytes of a reply, its image in the given codec, which may take long: see `images.is_slow`.
+
+    Args:
+        reply: what to send.
+        codec: of its image.
+        sender: where the images of the codec "shared" go.
 
     Raises:
         ProtocolError: it cannot be sent, or is larger than `MAX_REPLY_BYTES`.
@@ -273,7 +279,12 @@ def encode_reply(reply: Reply, codec: str = "raw") -> bytes:
     header: dict[str, Any] = {"id": reply.id, "result": reply.result}
     body: bytes | memoryview = b""
     if reply.image is not None:
-        header["image"], body = encode_image(reply.image, codec)
+        if codec != SHARED:
+            header["image"], body = encode_image(reply.image, codec)
+        elif sender is not None and reply.image.nbytes >= LEAST_BYTES:
+            header["image"] = sender.put(reply.image)
+        else:
+            header["image"], body = encode_image(reply.image, "raw")
     frame = _pack(header, body)
     if len(frame) > MAX_REPLY_BYTES:
         raise ProtocolError(f"the reply has {len(frame)} bytes, more than the {MAX_REPLY_BYTES} that a client takes")
@@ -292,8 +303,13 @@ def fragments(frame: bytes) -> bytes | list[memoryview]:
     return [view[start : start + FRAGMENT_BYTES] for start in range(0, len(view), FRAGMENT_BYTES)]
 
 
-def decode_reply(frame: bytes | str) -> Reply:
-    """A reply from its bytes; raises `ProtocolError`."""
+def decode_reply(frame: bytes | str, receiver: FrameReceiver | None = None) -> Reply:
+    """A reply from its bytes; raises `ProtocolError`.
+
+    Args:
+        frame: its bytes.
+        receiver: where images of the codec "shared" are; None if the client did not offer it.
+    """
     header, body = _unpack(frame)
     request_id = _integer(header, "id", -1, 1 << 62)
     if "error" in header:
@@ -303,7 +319,11 @@ def decode_reply(frame: bytes | str) -> Reply:
         except ValueError:
             raise ProtocolError(f"unknown error code {error['code']!r:.60}") from None
         return Reply(request_id, code=code, message=_get(error, "message", str))
-    image = decode_image(_get(header, "image", list), body) if "image" in header else None
+    image = None
+    if "image" in header:
+        description = _get(header, "image", list)
+        shared = receiver is not None and description[:1] == [SHARED]
+        image = receiver.get(description) if receiver and shared else decode_image(description, body)
     return Reply(request_id, _get(header, "result", dict), image=image)
 
 

@@ -34,7 +34,7 @@ _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
 
 def is_slow(image: NDArray[np.uint8], codec: str) -> bool:
     """Whether encoding takes so long that it belongs into a thread, away from an event loop."""
-    return codec != "raw" and image.nbytes > _BIG_IMAGE_BYTES
+    return codec in ("png", "webp", "jpeg") and image.nbytes > _BIG_IMAGE_BYTES
 
 
 def encode_image(image: NDArray[np.uint8], codec: str) -> tuple[list[Any], bytes | memoryview]:

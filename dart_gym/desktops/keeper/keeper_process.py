@@ -23,7 +23,7 @@ from typing import Any
 
 from dart_gym.core.actions import action_from_dict
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
-from dart_gym.desktops.keeper.frame_memory import FrameMemory
+from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.keeper.keeper_messages import (
     MAX_INPUT,
     STREAM_BUFFER,

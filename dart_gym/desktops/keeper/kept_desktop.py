@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from dart_gym.core.actions import Action, action_to_dict
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.keeper import keeper_deadlines
-from dart_gym.desktops.keeper.frame_memory import FrameMemory
 from dart_gym.desktops.keeper.keeper_link import STOPPED, KeeperLink
 from dart_gym.desktops.keeper.keeper_messages import MAX_TREE, PIECE, MessageError, field
 from dart_gym.desktops.sandbox.guest import descendants

@@ -433,8 +433,8 @@ async def test_a_client_without_a_known_codec_is_refused(server):
         await ClusterClient(server.url, settings=ClientSettings(codecs=("avif",))).status()
 
 
-async def test_a_reply_that_is_too_large_is_an_error_and_the_session_lives(server, client, monkeypatch):
-    async with client.session() as session:
+async def test_a_reply_that_is_too_large_is_an_error_and_the_session_lives(server, monkeypatch):
+    async with ClusterClient(server.url, settings=ClientSettings(codecs=("raw",))).session() as session:
         await session.reset(TWO_STEPS, seed=0)
         monkeypatch.setattr(protocol, "MAX_REPLY_BYTES", 1000)
         with pytest.raises(ClusterError, match="more than the 1000 that a client takes"):

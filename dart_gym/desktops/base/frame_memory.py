@@ -1,8 +1,8 @@
-"""Memory for one frame that a server and a keeper share, and that nobody can resize.
+"""Memory for one frame that two processes share, and that nobody can resize.
 
 Invariants:
-    - It has its full size before the keeper sees it, and is sealed against shrinking and growing: whoever maps it can
-      read it to its end, whatever happens on the other side.
+    - It has its full size before the other process sees it, and is sealed against shrinking and growing: whoever maps
+      it can read it to its end, whatever happens on the other side.
     - The programs of the desktop have no way to it: no name, and no descriptor that they inherit.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ class FrameMemory:
 
     def __init__(self, fd: int, height: int, width: int, *, writable: bool) -> None:
         self.fd = fd
+        self._finalizer = weakref.finalize(self, os.close, fd)
         size = height * width * 3
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(fd).st_size != size:
             raise DesktopError(f"the memory for frames of {width}x{height} pixels is not as it was made")
@@ -49,12 +51,12 @@ class FrameMemory:
         try:
             os.ftruncate(fd, height * width * 3)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-            return cls(fd, height, width, writable=writable)
         except BaseException:
             os.close(fd)
             raise
+        return cls(fd, height, width, writable=writable)
 
     def close(self) -> None:
         """Let go of the descriptor; the pages go with the last array that shows them."""
-        os.close(self.fd)
+        self._finalizer()
         del self.pixels, self._map
