@@ -35,9 +35,6 @@ _VISION = {
 }  # fmt: skip
 MODELS = ("tiny", *_TEXT)
 
-PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
-"""Dense bfloat16 operations a second, by a part of the device's name, from the makers' data sheets."""
-
 
 def qwen_config(size: str, tokens: ModelTokens) -> Any:
     """The `Qwen2_5_VLConfig` of a published size, with the special ids of these tokens."""
@@ -145,8 +142,3 @@ class Cost:
         text = sum(self.text * length + self.attention * length * length / 2 for length in row_lengths)
         tower = sum(self.patch * patches + self.patch_attention * patches * patches for patches in image_patches)
         return text + tower + self.head * responses
-
-
-def peak_flops(device_name: str) -> float | None:
-    """What the device can do at most; None for one that is not in the table."""
-    return next((flops for name, flops in PEAK_FLOPS.items() if name in device_name), None)

@@ -22,11 +22,12 @@ import numpy as np
 import torch
 
 from benchmarks.reporting.report import Aim, Report, median
-from benchmarks.train.bench_models import Cost, peak_flops, prepare
+from benchmarks.train.bench_models import Cost, prepare
 from benchmarks.train.made_up_steps import Window, record_steps
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
+from dart_train.plan.plan_machine import peak_flops
 from dart_train.trainer import losses
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.image_features import ImageFeatures, features_pay

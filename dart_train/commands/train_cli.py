@@ -17,6 +17,7 @@ from dart_gym.utils.processes import exit_status
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, load, on_run
 from dart_train.commands.parity_command import parity
+from dart_train.commands.plan_command import plan
 from dart_train.config.run_config import dump_config
 from dart_train.core.train_errors import DartTrainError, Interrupted
 from dart_train.run.run_directory import explained_file_errors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
 app.command()(parity)
+app.command()(plan)
 mount_benchmarks(app, "benchmarks.train.train_commands")
 
 INTERRUPTED = 130
@@ -43,6 +45,7 @@ def run(
 ) -> None:
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train.launch import pipeline
+    from dart_train.plan.plan_machine import refuse_what_cannot_fit
 
     loaded = load(config, overrides, name)
     if dry_run:
@@ -50,6 +53,7 @@ def run(
         sys.stdout.write(dump_config(loaded))
         return
     pipeline.check_plugins(loaded)
+    refuse_what_cannot_fit(loaded)
     with explained_file_errors(runs_dir / loaded.name):
         pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain), Console())
 

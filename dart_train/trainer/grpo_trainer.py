@@ -46,6 +46,9 @@ from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.optimizer_batch import BatchSettings
 from dart_train.trainer.losses import EntropySelection
+from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of
+from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 from dart_train.trainer.states import BestMetric, States
@@ -61,9 +64,6 @@ if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
 
 _log = logging.getLogger(__name__)
-
-WHOLE_GRADIENTS = 1 << 30
-"""Bytes of gradients that each rank of `fsdp` may hold whole until the end of a step."""
 
 
 class DartGRPOTrainer(Trainer):
@@ -149,6 +149,7 @@ class DartGRPOTrainer(Trainer):
             demonstrations=demonstrations if args.supervised_coef else (),
             ranks=self.ranks,
             device=args.device,
+            memory=self._step_memory(args),
             backward=self.accelerator.backward,
         )
 
@@ -186,6 +187,27 @@ class DartGRPOTrainer(Trainer):
         if self._weights_dir is None:
             return sharding.shard(prepare(model), _cut(args, self.ranks))
         return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
+
+    def _step_memory(self, args: DartGRPOConfig) -> StepMemory:
+        """What steps take of this rank's device, and how much of it they may take."""
+        numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
+        setting = Setting(
+            ranks=self.ranks.count,
+            sharded=bool(args.fsdp),
+            half=args.bf16 or args.fp16,
+            checkpointing=args.gradient_checkpointing or args.activation_checkpointing,
+            trains_tower=self._policy.trains_tower,
+            lora_rank=args.lora_r if is_adapted(self.model) else 0,
+            reference=self.ref_model is not None and self.ref_model is not self.model,
+            moments=moments_of(str(args.optim)),
+            features_bytes=args.image_features_mb << 20,
+            reshard=_cut(args, self.ranks).reshard_after_forward,
+            reduce_once=None if args.reduce_gradients == "auto" else args.reduce_gradients == "step",
+        )
+        limit = args.device_memory_mb << 20 if args.device_memory_mb else None
+        if limit is None and args.fsdp and args.device.type == "cuda":
+            limit = int(0.97 * torch.cuda.mem_get_info(args.device)[1])
+        return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), setting, limit)
 
     def _reduces_once(self, args: DartGRPOConfig) -> bool:
         """Whether sharded ranks put their gradients together once a step."""

@@ -25,9 +25,7 @@ import torch
 from torch import Tensor
 
 from dart_train.trainer.batches.collator import MicroBatch
-
-PATCHES_AT_ONCE = 1 << 16
-"""Most patches in the vision tower at a time: six screenshots of 1932x1092."""
+from dart_train.trainer.memory.rank_memory import PATCHES_AT_ONCE
 
 Tower = Callable[[MicroBatch, Sequence[str]], Sequence[Tensor]]
 """(tokens, levels, hidden) features of each named image of a micro-batch."""

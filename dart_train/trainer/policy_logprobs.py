@@ -25,11 +25,9 @@ from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import MicroBatch
 from dart_train.trainer.image_features import ImageFeatures, features_pay
+from dart_train.trainer.memory.rank_memory import LOGITS_AT_ONCE
 from dart_train.trainer.weights.adapters import base_model, without_adapter
 from dart_train.trainer.weights.sharding import through
-
-LOGITS_AT_ONCE = 1 << 27
-"""Most logits computed at a time (0.5 GiB in float32): 512 tokens of 500 steps with 152 000 words are 155 GiB."""
 
 
 class Policy:

@@ -30,6 +30,7 @@ from dart_train.trainer.batches.lease_source import Lease
 from dart_train.trainer.batches.mini_batch import MiniBatch, by_place
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
 from dart_train.trainer.image_features import ImageFeatures
+from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_statistics import StepStatistics
 from dart_train.trainer.weights.ranks import Ranks
@@ -113,6 +114,7 @@ class StepRunner:
         demonstrations: samples that each batch takes some of; () for none.
         ranks: who trains together.
         device: where the model is.
+        memory: what steps take of it.
         backward: adds a loss's gradient.
 
     Attributes:
@@ -131,6 +133,7 @@ class StepRunner:
         demonstrations: Sequence[Sample],
         ranks: Ranks,
         device: torch.device,
+        memory: StepMemory,
         backward: Callable[[Tensor], Any],
     ) -> None:
         self._settings = settings
@@ -140,6 +143,7 @@ class StepRunner:
         self._demonstrations = demonstrations
         self._ranks = ranks
         self._device = device
+        self._memory = memory
         self._backward = backward
         self._max_tokens = settings.micro_batch_tokens
         self._work: _Work | None = None
@@ -188,9 +192,22 @@ class StepRunner:
             TrainingError: a single step of a trajectory does not fit into memory.
         """
         wanted = {part}
+        if part == 0:
+            self._foresee(step)
         while not self._fits(wanted, parts):
             self._make_smaller(step)
             wanted = set(range(part + 1))  # what ran before is made again: all gradients are gone
+
+    def _foresee(self, step: int) -> None:
+        """Cut the step smaller, all ranks together, while one of them would not have room for it."""
+        while not all(self._ranks.gather(self._memory.fits(self._running))):
+            self._make_smaller(step, "the largest would not fit into memory")
+
+    @property
+    def _running(self) -> Sequence[MicroBatch]:
+        """The micro-batches that the step may run."""
+        batch, _ = self._current()
+        return self._part.micro_batches if batch.scored else batch.micro_batches
 
     def finish(self) -> tuple[Tensor, dict[str, float]]:
         """Put the ranks' gradients together; returns the loss and the numbers of the whole step."""
@@ -289,8 +306,9 @@ class StepRunner:
             if is_sharded(self._policy.model):  # the others wait for this rank's weights in the middle of their pass
                 raise TrainingError(
                     f"out of memory with micro-batches of {self._max_tokens} tokens, and with fsdp a step cannot be "
-                    "made again: set micro_batch_tokens lower, or gradient_checkpointing, and run the same command "
-                    "again, it resumes"
+                    f"made again in the middle of a pass; {self._memory.explained(self._running)}. Set "
+                    "device_memory_mb below what there is, so that steps are cut before they begin, and run the same "
+                    "command again, it resumes"
                 ) from error
             failed = True
         return not any(self._ranks.gather(failed))
@@ -358,7 +376,7 @@ class StepRunner:
         known |= by_place(micro, logprobs.detach())  # no update was made yet: pi is pi_old
         return logprobs.detach()
 
-    def _make_smaller(self, step: int) -> None:
+    def _make_smaller(self, step: int, why: str = "out of memory") -> None:
         """Throw the step's gradients away and halve the micro-batches, now and from now on."""
         batch, _ = self._current()
         own = [sample.length for part in batch.parts for sample in part.samples]
@@ -366,17 +384,16 @@ class StepRunner:
         half = before // 2
         if half < longest:
             raise TrainingError(
-                f"out of memory with micro-batches of {before} tokens, and steps are up to {longest} long: "
-                "set gradient_checkpointing, use_peft or freeze_vision, keep fewer screenshots in prompts, or take a "
-                "larger device"
+                f"{why} with micro-batches of {before} tokens, and steps are up to {longest} long; "
+                f"{self._memory.explained(self._running)}, or take a larger device"
             )
         self._policy.model.zero_grad(set_to_none=True)
         self._work = None
         release_memory()
         self.memory_retries += 1
         _log.warning(
-            "out of memory in step %d: it is made again, micro_batch_tokens is %d from now on instead of %d",
-            step + 1, half, before,
+            "step %d: %s; it is made of smaller ones, micro_batch_tokens is %d from now on instead of %d",
+            step + 1, why, half, before,
         )  # fmt: skip
         self._max_tokens = half
         batch.split(self._collator, half, self._ranks)

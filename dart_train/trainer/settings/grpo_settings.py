@@ -176,6 +176,11 @@ class GRPOSettings:
         "through the vision tower once, where that saves work; as much again for the KL reference where it has a "
         "tower of its own. What does not fit is computed anew. 0 runs the tower in every micro-batch.",
     )
+    device_memory_mb: Annotated[int | None, Interval(ge=1)] = setting(
+        None,
+        "Memory of the device that each rank may take, in MiB; null is what a GPU has. A step that would take more is "
+        "cut into smaller micro-batches before it begins, on all ranks together, or refused.",
+    )
     reduce_gradients: Literal["auto", "micro_batch", "step"] = setting(
         "auto",
         "When ranks of `fsdp` put their gradients together: after each 'micro_batch', or once a 'step', until which "

@@ -10,11 +10,12 @@ from typer.testing import CliRunner
 
 from benchmarks.train import bench_models
 from benchmarks.train import trainer_bench as bench
-from benchmarks.train.bench_models import Cost, peak_flops, qwen_config, with_lora
+from benchmarks.train.bench_models import Cost, qwen_config, with_lora
 from benchmarks.train.made_up_steps import Window
 from benchmarks.train.train_commands import app
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
+from dart_train.plan.plan_machine import peak_flops
 
 pytestmark = pytest.mark.train
 

@@ -11,7 +11,9 @@ from rank_checks import (
     assert_poison_is_skipped_on_all,
     trained_alone_and_together,
 )
-from training_lives import assert_same_training
+from training_lives import as_left, assert_same_training, copy_run, live
+
+from dart_train.core.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
@@ -52,3 +54,21 @@ def test_ranks_that_are_killed_go_on_with_their_parts(options, recorded, model_d
 
 def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_on_all(recorded, model_dir, tmp_path):
     assert_poison_is_skipped_on_all(recorded, model_dir, tmp_path, fsdp=True)
+
+
+LONG = {"micro_batch_tokens": 2048, "optim": "sgd", "learning_rate": 0.1, "max_steps": 1, "groups_per_step": 3}
+
+
+def test_a_step_that_would_not_fit_is_cut_on_all_ranks_before_it_begins(recorded, model_dir, tmp_path):
+    """What the ranks would take is known: 3 MiB are more than the weights, and less than all rows at once."""
+    ample, short = (copy_run(recorded, tmp_path / name) for name in ("ample", "short"))
+    assert live(ample, model_dir, ranks=2, fsdp=True, **LONG) == [0, 0]
+    assert live(short, model_dir, ranks=2, fsdp=True, device_memory_mb=3, **LONG) == [0, 0]
+    assert_same_training(as_left(ample), as_left(short), 1, model_dir)
+    (row,) = read_metrics(short / "metrics.jsonl")
+    assert row["memory_retries"] > 0 and row["batch/micro_batches"] > 0
+
+
+def test_a_step_that_never_fits_is_refused_before_it_begins(recorded, model_dir, tmp_path):
+    root = copy_run(recorded, tmp_path / "run")
+    assert live(root, model_dir, ranks=2, fsdp=True, device_memory_mb=1, **LONG) == [1, 1]

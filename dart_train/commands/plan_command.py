@@ -1,0 +1,63 @@
+"""`dart-train plan`: whether a run fits, what it takes, and who waits for whom."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_train.commands.options import ConfigPath, Overrides, load
+from dart_train.config.run_config import ConfigError
+
+
+def plan(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="of trainer and engines; what is here if not given")] = None,
+    gpu_memory: Annotated[float | None, typer.Option(min=1, help="GB of each, such as 80")] = None,
+    gpu: Annotated[str | None, typer.Option(help="H200, H100, A100, L40S, or RTX 4090: for the time of a step")] = None,
+    mfu: Annotated[float, typer.Option(min=0.01, max=1, help="share of the GPU's peak that training reaches")] = 0.4,
+    host_memory: Annotated[float | None, typer.Option(min=1, help="GB of the machine's memory")] = None,
+    model: Annotated[str | None, typer.Option(help="3b or 7b, Qwen2.5-VL's, where the model is not here")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="of an episode")] = 15,
+    response: Annotated[int, typer.Option(min=1, help="tokens of a response")] = 110,
+    screen: Annotated[str, typer.Option(metavar="WxH", help="size of screenshots")] = "1920x1080",
+    step_seconds: Annotated[float, typer.Option(min=0.01, help="of a step: desktop and model")] = 6.0,
+    json: Annotated[Path | None, typer.Option(help="also write the plan as JSON")] = None,
+) -> None:
+    """Work out memory, disk and time of CONFIG, without loading anything; status 1 where it does not fit."""
+    from dart_train.plan.plan_machine import image_tokens, model_size, peak_flops, this_machine
+    from dart_train.plan.plan_tables import as_values, shown
+    from dart_train.plan.run_plan import Assumed
+    from dart_train.plan.run_plan import plan as work_out
+
+    loaded = load(config, overrides, None)
+    machine = this_machine()
+    if gpus is not None:
+        machine = replace(machine, gpus=gpus, host_bytes=None)  # another machine than this one
+    if gpu_memory is not None:
+        machine = replace(machine, gpu_bytes=int(gpu_memory * 1e9))
+    if machine.gpus and not machine.gpu_bytes:
+        raise ConfigError("--gpus needs --gpu-memory: how much each has, such as 80")
+    if gpus == 0 and host_memory is None:
+        raise ConfigError("--gpus 0 needs --host-memory: training on the CPU takes the machine's")
+    if host_memory is not None:
+        machine = replace(machine, host_bytes=int(host_memory * 1e9))
+    if gpu is not None:
+        machine = replace(machine, flops=peak_flops(gpu))
+    width, _, height = screen.partition("x")
+    if not (width.isdigit() and height.isdigit()):
+        raise ConfigError(f"--screen {screen!r} is not WxH, such as 1920x1080")
+    tokens = image_tokens(loaded, int(width), int(height))
+    assumed = Assumed(steps, min(response, loaded.rollout.sampling.max_tokens), tokens, step_seconds)
+    size = model_size(loaded.model.path, model)
+    found = work_out(loaded, size, replace(machine, mfu=mfu), assumed)
+    Console().print(shown(found, replace(machine, mfu=mfu), assumed))
+    if json is not None:
+        json.write_text(json_format.dumps(as_values(found), indent=1))
+    if found.refusals or (found.room is not None and found.rank.peak > found.room):
+        raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""The machine and the model that a run is planned for: what this one has, as far as it can be asked without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import psutil
+
+from dart_agent.models.image_patches import VisionSpec
+from dart_train.config.run_config import ConfigError, RunConfig
+from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.plan.run_plan import Machine, refusals
+from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
+
+PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+"""Dense bfloat16 operations a second, by a part of the device's name, from the makers' data sheets."""
+
+
+def peak_flops(device_name: str) -> float | None:
+    """What a device can do at most; None for one that is not in the table."""
+    return next((flops for name, flops in PEAK_FLOPS.items() if name in device_name), None)
+
+
+def this_machine() -> Machine:
+    """What there is here: GPUs as `nvidia-smi` lists them, and the memory."""
+    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    host = psutil.virtual_memory().total
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return Machine(host_bytes=host)
+    found = [line.rsplit(",", 1) for line in listed if "," in line]
+    if not found:
+        return Machine(host_bytes=host)
+    return Machine(len(found), min(int(size) for _, size in found) << 20, peak_flops(found[0][0]), host_bytes=host)
+
+
+def model_size(path: str, model: str | None = None) -> ModelSize:
+    """The size of a run's model.
+
+    Args:
+        path: `model.path` of the run.
+        model: a published size instead, where the model lies on another machine.
+
+    Raises:
+        ConfigError: there is no such model here.
+    """
+    if model is not None:
+        if model not in PUBLISHED:
+            raise ConfigError(f"--model {model!r} is unknown; published sizes are {', '.join(PUBLISHED)}")
+        return ModelSize.published(model)
+    if path == "tiny":
+        from dart_agent.models.tiny_model import build_tiny_model  # loads torch
+
+        with tempfile.TemporaryDirectory() as scratch:
+            return ModelSize.of_directory(build_tiny_model(scratch))
+    if path in SHIPPED_MODELS:
+        with as_file(files("dart_train").joinpath("assets", SHIPPED_MODELS[path])) as shipped:
+            return ModelSize.of_directory(shipped)
+    if not (Path(path) / "config.json").is_file():
+        raise ConfigError(
+            f"model.path: no model {path} on this machine; to plan without it name its size: --model "
+            f"{' or '.join(PUBLISHED)}"
+        )
+    return ModelSize.of_directory(path)
+
+
+def image_tokens(config: RunConfig, width: int, height: int) -> int:
+    """Tokens of a screenshot, by the model's processor where it is here."""
+    path = Path(config.model.path)
+    here = (path / "preprocessor_config.json").is_file()
+    spec = VisionSpec.from_dir(path) if here else VisionSpec(max_pixels=config.agent.max_pixels or 12_845_056)
+    rows, columns = spec.resized(height, width)
+    return rows * columns // spec.factor**2
+
+
+def refuse_what_cannot_fit(config: RunConfig) -> None:
+    """End a run before it begins if its certain parts take more than this machine has.
+
+    Args:
+        config: the run; one whose model is not here, or is built in place, is let pass.
+
+    Raises:
+        ConfigError: the arithmetic, and what to change.
+    """
+    if config.trainer.kind != "dart_grpo" or not (Path(config.model.path) / "config.json").is_file():
+        return
+    found = refusals(config, model_size(config.model.path), this_machine())
+    if found:
+        raise ConfigError(f"this run does not fit: {'; '.join(found)}. All of it: dart-train plan")

@@ -1,0 +1,78 @@
+"""A plan as a person reads it, and as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dart_train.plan.run_plan import Assumed, Machine, RunPlan
+from dart_train.trainer.memory.step_memory import GIB
+
+
+def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
+    """Tables of memory, engines, host, disk and time, and sentences of what follows."""
+    room = "" if plan.room is None else f" of {plan.room / GIB:.1f}"
+    parts: list[RenderableType] = [
+        _table(f"GiB of each of {plan.ranks} training ranks", plan.rank.causes, GIB),
+        Text(f"peak {plan.rank.peak / GIB:.1f}{room} GiB\n"),
+        Text(_engine(plan)),
+        _table("GiB of the host's memory, desktops left out", plan.host, GIB),
+        _table("GB of disk in an hour", plan.disk, 10**9),
+    ]
+    if plan.seconds:
+        parts.append(_table(f"seconds of a step, at {machine.mfu:.0%} of the peak", plan.seconds, 1))
+    parts += [
+        Text(f"The desktops play a lease in {plan.rollout_s:.0f} s: {plan.waits}."),
+        Text(
+            f"Assumed: {assumed.steps} steps an episode of {assumed.step_s:g} s each, {assumed.response} tokens a "
+            f"response, {assumed.image_tokens} a screenshot of {assumed.screenshot_bytes / 1e6:.1f} MB."
+        ),
+    ]
+    parts += [Text(f"Does not fit: {reason}.", "red") for reason in plan.refusals]
+    parts += [Text(f"Change: {change}.", "yellow") for change in plan.changes]
+    return Group(*parts)
+
+
+def as_values(plan: RunPlan) -> dict[str, Any]:
+    """The plan as JSON: bytes, seconds, sentences."""
+    return {
+        "ranks": plan.ranks,
+        "rank_bytes": dict(plan.rank.causes),
+        "rank_peak_bytes": plan.rank.peak,
+        "room_bytes": plan.room,
+        "engine": {
+            "weights_bytes": plan.engine.weights,
+            "cache_bytes": plan.engine.cache,
+            "token_bytes": plan.engine.token,
+            "request_tokens": plan.engine.request,
+            "requests": plan.engine.requests,
+        },
+        "host_bytes": dict(plan.host),
+        "disk_bytes_per_hour": dict(plan.disk),
+        "seconds": dict(plan.seconds),
+        "rollout_s": plan.rollout_s,
+        "waits": plan.waits,
+        "refusals": list(plan.refusals),
+        "changes": list(plan.changes),
+    }
+
+
+def _engine(plan: RunPlan) -> str:
+    engine = plan.engine
+    text = f"A replica holds {engine.weights / GIB:.1f} GiB of weights; the longest request is {engine.request} tokens"
+    text += f" and takes {engine.request * engine.token / GIB:.2f} GiB of keys and values"
+    if engine.requests is None:
+        return f"{text}.\n"
+    return f"{text}; {(engine.cache or 0) / GIB:.1f} GiB are left for them: {engine.requests} requests at once.\n"
+
+
+def _table(title: str, values: Mapping[str, float], unit: float) -> RenderableType:
+    table = Table(show_header=False, box=None)
+    for name, value in sorted(values.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{value / unit:,.2f}")
+    table.add_row("in all", f"{sum(values.values()) / unit:,.2f}")
+    return Group(Text(title, "bold"), table)

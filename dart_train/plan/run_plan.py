@@ -1,0 +1,315 @@
+"""A run's memory, disk and time from its configuration. Pure; no torch, nothing is loaded.
+
+What is not in a configuration is an assumption with a name (`Assumed`), printed beside what follows from it.
+
+Invariant: what is said not to fit does not fit by the parts that are certain (weights, gradients, moments, the
+reference, the engines' weights), whatever is assumed; what depends on assumptions is advice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dart_train.config.run_config import RunConfig
+from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
+from dart_train.trainer.memory.step_memory import in_units, listed, remedies
+
+PROMPT_TOKENS = 600
+"""Of instruction, action space and chat layout in UI-TARS's prompt, roughly."""
+PROCESS_BYTES = 700 << 20
+"""What a process takes that has loaded torch and transformers and no model."""
+ENGINE_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What there is.
+
+    Attributes:
+        gpus: of trainer and engines together; 0 trains on the CPU.
+        gpu_bytes: memory of each.
+        flops: operations a second of each at most, dense in bfloat16; None where nobody knows.
+        mfu: share of them that training reaches.
+        host_bytes: memory of the machine; None where nobody knows.
+    """
+
+    gpus: int = 0
+    gpu_bytes: int = 0
+    flops: float | None = None
+    mfu: float = 0.4
+    host_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What a configuration does not say.
+
+    Attributes:
+        steps: of an episode.
+        response: tokens of a response.
+        image_tokens: of a screenshot.
+        step_s: seconds of a step: the desktop's and the model's.
+        screenshot_bytes: of one, as it is kept.
+    """
+
+    steps: int = 15
+    response: int = 110
+    image_tokens: int = 2691
+    step_s: float = 6.0
+    screenshot_bytes: int = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """One replica.
+
+    Attributes:
+        weights: bytes.
+        cache: bytes for keys and values of requests; None where it is not bounded by a GPU.
+        token: bytes of keys and values of one token.
+        request: tokens of the longest request.
+        gpus: that the replica has.
+    """
+
+    weights: int
+    cache: int | None
+    token: int
+    request: int
+    gpus: int
+
+    @property
+    def requests(self) -> int | None:
+        """How many requests of the longest kind it holds at the same time."""
+        return None if self.cache is None else max(self.cache // (self.token * self.request), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A run.
+
+    Attributes:
+        ranks: that train.
+        rank: memory of one of them.
+        room: bytes that each has; None where nobody knows.
+        setting: how a rank trains.
+        engine: of one replica.
+        host: bytes of the machine's memory, by cause.
+        disk: bytes of an hour, by cause.
+        seconds: of an optimizer step, by phase; empty where operations a second are not known.
+        rollout_s: seconds in which the desktops play a lease.
+        refusals: why it cannot run.
+        changes: what would make it fit, or faster.
+    """
+
+    ranks: int
+    rank: RankMemory
+    room: int | None
+    setting: Setting
+    engine: EnginePlan
+    host: Mapping[str, int]
+    disk: Mapping[str, int]
+    seconds: Mapping[str, float]
+    rollout_s: float
+    refusals: tuple[str, ...]
+    changes: tuple[str, ...]
+
+    @property
+    def waits(self) -> str:
+        """What waits for what."""
+        step = sum(self.seconds.values())
+        if not step:
+            return "how long a step takes is not known here, so neither is who waits"
+        if step < self.rollout_s:
+            return f"the trainer waits {1 - step / self.rollout_s:.0%} of the time for rollouts"
+        return (
+            f"rollouts wait {1 - self.rollout_s / step:.0%} of the time for the trainer, where they may not run ahead"
+        )
+
+
+def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> RunPlan:
+    """Work out a run.
+
+    Args:
+        config: the run.
+        size: of its model.
+        machine: what there is.
+        assumed: what the configuration does not say.
+    """
+    engine = _engine(config, size, machine, assumed)
+    for_engines = engine.gpus * len(config.rollout.engine.servers())
+    ranks = max(machine.gpus - for_engines, 1)
+    setting = rank_setting(config, ranks)
+    trajectories = config.trainer.groups_per_step * config.rollout.group_size
+    row, rows = _rows(config, assumed)
+    own = max(trajectories // ranks, 1)
+    work = Work(
+        tokens=max(row, min(config.trainer.micro_batch_tokens, own * rows * row)),
+        responses=assumed.response * max(config.trainer.micro_batch_tokens // row, 1) * config.agent.screenshots,
+        images=own * assumed.steps,
+        image_patches=assumed.image_tokens * size.merge**2,
+        recurring=config.agent.screenshots > 1 or config.trainer.top_entropy_quantile < 1,
+    )
+    memory = rank_memory(size, setting, work)
+    room = machine.gpu_bytes if machine.gpus else machine.host_bytes
+    seconds = _seconds(config, size, machine, assumed, ranks) if machine.flops else {}
+    rollout_s = trajectories * assumed.steps * assumed.step_s / config.rollout.workers
+    host = _host(config, size, memory, machine, ranks)
+    return RunPlan(
+        ranks=ranks,
+        rank=memory,
+        room=room,
+        setting=setting,
+        engine=engine,
+        host=host,
+        disk=_disk(config, size, assumed, max(sum(seconds.values()), rollout_s)),
+        seconds=seconds,
+        rollout_s=rollout_s,
+        refusals=tuple(refusals(config, size, machine)),
+        changes=tuple(_changes(config, memory, room, setting, engine, host, machine)),
+    )
+
+
+def rank_setting(config: RunConfig, ranks: int) -> Setting:
+    """How each rank of a run trains."""
+    trainer = config.trainer
+    given = trainer.model_dump()
+    return Setting(
+        ranks=ranks,
+        sharded=bool(trainer.fsdp) and ranks > 1,
+        half=bool(given.get("bf16") or given.get("fp16")),
+        checkpointing=bool(given.get("gradient_checkpointing") or given.get("activation_checkpointing")),
+        trains_tower=not (trainer.freeze_vision or trainer.use_peft),
+        lora_rank=trainer.lora_r if trainer.use_peft else 0,
+        reference=trainer.beta > 0 and not trainer.use_peft,
+        moments=moments_of(str(given.get("optim") or "adamw")),
+        features_bytes=trainer.image_features_mb << 20,
+        reduce_once=None if trainer.reduce_gradients == "auto" else trainer.reduce_gradients == "step",
+    )
+
+
+def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
+    """Why a run cannot fit, by what is certain of it; empty where it may."""
+    engine = _engine(config, size, machine, Assumed())
+    for_engines = engine.gpus * len(config.rollout.engine.servers())
+    found: list[str] = []
+    if machine.gpus and for_engines >= machine.gpus:
+        found.append(f"engines take {for_engines} of {machine.gpus} GPUs, which leaves none for the trainer")
+    ranks = max(machine.gpus - for_engines, 1)
+    setting = rank_setting(config, ranks)
+    held = rank_memory(size, setting, Work(1, 1)).held
+    room = machine.gpu_bytes if machine.gpus else machine.host_bytes
+    if room is not None and sum(held.values()) > room:
+        found.append(
+            f"each of {ranks} ranks holds {in_units(sum(held.values()))} before the first token, and there are "
+            f"{in_units(room)}: {listed(held)}. {remedies(held, setting)}"
+        )
+    if engine.cache is not None and engine.cache <= 0:
+        found.append(
+            f"an engine's weights are {in_units(engine.weights)} on {engine.gpus} GPUs of "
+            f"{in_units(machine.gpu_bytes)}: name several for each replica in rollout.engine.options.gpus"
+        )
+    return found
+
+
+def _engine(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> EnginePlan:
+    """One replica; ours computes in float32 on the CPU, vLLM in bfloat16 on its GPUs."""
+    token_numbers = 2 * size.layers * size.keys_width
+    request = PROMPT_TOKENS + config.agent.screenshots * assumed.image_tokens
+    request += config.agent.texts * min(assumed.response, config.rollout.sampling.max_tokens)
+    request += config.rollout.sampling.max_tokens
+    section = config.rollout.engine
+    if section.urls or section.kind != "vllm" or not machine.gpus:
+        number = 4 if section.kind == "transformers" and not section.urls else 2
+        return EnginePlan(number * size.total, None, number * token_numbers, request, 0)
+    groups = section.options.get("gpus") or ()
+    gpus = len(str(groups[0]).split(",")) if groups else 1
+    weights = 2 * size.total
+    return EnginePlan(weights, int(ENGINE_SHARE * gpus * machine.gpu_bytes) - weights, 2 * token_numbers, request, gpus)
+
+
+def _rows(config: RunConfig, assumed: Assumed) -> tuple[int, int]:
+    """Tokens of a full row, and rows of an episode: steps whose prompts extend one another are one row."""
+    agent = config.agent
+    shown = min(agent.screenshots, assumed.steps)
+    row = PROMPT_TOKENS + shown * assumed.image_tokens + min(agent.texts + 1, assumed.steps) * assumed.response
+    if not config.trainer.merge_prefixes:
+        return row, assumed.steps
+    return row, 1 + math.ceil(max(assumed.steps - agent.screenshots, 0) / agent.block)
+
+
+def _seconds(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed, ranks: int) -> dict[str, float]:
+    """Of an optimizer step, by phase."""
+    trainer = config.trainer
+    setting = rank_setting(config, ranks)
+    trajectories = trainer.groups_per_step * config.rollout.group_size
+    row, rows = _rows(config, assumed)
+    tokens = trajectories * rows * row
+    text = size.forward_flops(tokens, row / 2, trajectories * assumed.steps * assumed.response, 0, 0)
+    patches = assumed.image_tokens * size.merge**2
+    tower = size.forward_flops(0, 0, 0, trajectories * assumed.steps * patches, patches)
+    speed = ranks * float(machine.flops or 0) * machine.mfu
+    scores = trainer.top_entropy_quantile < 1 or trainer.old_logprobs == "recompute"
+    again = 1 if setting.checkpointing else 0
+    phases = {
+        "scoring": text if scores else 0.0,
+        "reference": text + (tower if setting.reference else 0) if trainer.beta > 0 else 0.0,
+        "forward and backward": text * ((2 if setting.lora_rank else 3) + again),
+        "vision tower": tower * (4 + again if setting.trains_tower else 1),
+    }
+    return {name: flops / speed for name, flops in phases.items() if flops}
+
+
+def _host(config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machine, ranks: int) -> dict[str, int]:
+    """Memory of the machine by cause, desktops left out."""
+    engine = config.rollout.engine
+    local = 0 if engine.urls else len(engine.servers())
+    on_cpu = 0 if machine.gpus and engine.kind == "vllm" else 4 * size.total
+    found = {
+        "trainer": 0 if machine.gpus else ranks * memory.peak,
+        "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
+        "engines": local * (PROCESS_BYTES + on_cpu),
+        "a version on its way to the disk": 4 * size.total,
+        "rollout service": PROCESS_BYTES + (config.rollout.max_unrecorded_mb << 20),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _disk(config: RunConfig, size: ModelSize, assumed: Assumed, step_s: float) -> dict[str, int]:
+    """Bytes of an hour of training, by cause; versions and states that are removed again are not counted twice."""
+    steps = 3600 / max(step_s, 1e-9)
+    trainer = config.trainer
+    trained = size.adapter(trainer.lora_r) if trainer.use_peft else size.total
+    state = (4 + moments_of(str(trainer.model_dump().get("optim") or "adamw"))) * trained
+    episodes = steps * trainer.groups_per_step * config.rollout.group_size
+    return {
+        "screenshots": int(episodes * assumed.steps * assumed.screenshot_bytes),
+        "versions kept": int(min(steps / trainer.publish_steps, trainer.keep_published) * 4 * size.total),
+        "states kept": int(min(steps / trainer.save_steps, trainer.save_total_limit or math.inf) * state),
+    }
+
+
+def _changes(
+    config: RunConfig, memory: RankMemory, room: int | None, setting: Setting, engine: EnginePlan,
+    host: Mapping[str, int], machine: Machine,
+) -> list[str]:  # fmt: skip
+    """What would make a run fit, or faster."""
+    found: list[str] = []
+    if room is not None and memory.peak > room:
+        found.append(remedies(memory.causes, setting))
+    requests = engine.requests
+    slots = None if requests is None else requests * len(config.rollout.engine.servers())
+    if slots is not None and slots < config.rollout.workers:
+        found.append(
+            f"engines hold {slots} requests at once and rollout.workers is {config.rollout.workers}: the others wait; "
+            "more replicas or GPUs, or fewer screenshots"
+        )
+    if machine.host_bytes is not None and sum(host.values()) > machine.host_bytes:
+        found.append(
+            f"the machine's memory: {in_units(sum(host.values()))} of {in_units(machine.host_bytes)}; put engines "
+            "elsewhere, or set trainer.image_cache_mb and rollout.max_unrecorded_mb lower"
+        )
+    return found

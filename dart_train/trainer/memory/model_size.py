@@ -1,0 +1,190 @@
+"""The sizes of a model that memory and time follow from, read without loading it and without torch.
+
+Numbers of weights come from the headers of safetensors files, so that they are right for every family; the shapes of
+the published models stand here too, for a plan on a machine that has no copy of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_agent.models.families.family_table import family_in, model_config
+from dart_train.core.train_errors import DartTrainError
+
+_VISION_7B = {
+    "hidden_size": 1280, "depth": 32, "num_heads": 16, "intermediate_size": 3420, "patch_size": 14,
+    "spatial_merge_size": 2, "temporal_patch_size": 2, "tokens_per_second": 2, "window_size": 112,
+    "fullatt_block_indexes": [7, 15, 23, 31],
+}  # fmt: skip
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "3b": {
+        "text_config": {
+            "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 2,
+            "intermediate_size": 11008, "vocab_size": 151936,
+        },
+        "vision_config": _VISION_7B | {"out_hidden_size": 2048}, "tie_word_embeddings": True,
+    },
+    "7b": {
+        "text_config": {
+            "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4,
+            "intermediate_size": 18944, "vocab_size": 152064,
+        },
+        "vision_config": _VISION_7B | {"out_hidden_size": 3584}, "tie_word_embeddings": False,
+    },
+}  # fmt: skip
+"""Configurations of Qwen2.5-VL's published sizes, UI-TARS-1.5-7B's among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """One model.
+
+    Attributes:
+        layers: how many text layers.
+        layer: weights of one of them.
+        root: weights of embeddings, last norm and head.
+        tower: weights of the vision tower.
+        hidden: width of the text model.
+        heads_width: of all its query heads together.
+        keys_width: of all its key heads together.
+        inner: width of a text layer's feed-forward part.
+        vocabulary: rows of the head.
+        depth: blocks of the tower.
+        tower_hidden: their width.
+        tower_inner: width of their feed-forward part.
+        whole_blocks: blocks of the tower that attend to whole images.
+        merge: patches a side that become one token.
+        levels: of features that an image has.
+    """
+
+    layers: int
+    layer: int
+    root: int
+    tower: int
+    hidden: int
+    heads_width: int
+    keys_width: int
+    inner: int
+    vocabulary: int
+    depth: int
+    tower_hidden: int
+    tower_inner: int
+    whole_blocks: int
+    merge: int = 2
+    levels: int = 1
+
+    @classmethod
+    def of_directory(cls, model_dir: str | Path) -> ModelSize:
+        """The model of a directory.
+
+        Raises:
+            ConfigurationError: no model of a known family.
+            DartTrainError: no weights in safetensors files.
+        """
+        family_in(model_dir)
+        return cls.of(model_config(model_dir), _numbers_in(Path(model_dir)))
+
+    @classmethod
+    def published(cls, name: str) -> ModelSize:
+        """A published size: a key of `PUBLISHED`."""
+        return cls.of(PUBLISHED[name], _numbers_of(PUBLISHED[name]))
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], numbers: Mapping[str, int]) -> ModelSize:
+        """From a model's configuration and how many numbers each of its weights has; adapters are left out."""
+        text, vision = config.get("text_config") or config, config["vision_config"]
+        heads = text["num_attention_heads"]
+        head_width = text.get("head_dim") or text["hidden_size"] // heads
+        own = {name: count for name, count in numbers.items() if ".lora_" not in name}
+        tower = sum(count for name, count in own.items() if "visual." in name)
+        in_layers = sum(count for name, count in own.items() if "visual." not in name and ".layers." in name)
+        tower_hidden = vision.get("embed_dim") or vision["hidden_size"]
+        inner = vision.get("intermediate_size") or int(tower_hidden * vision.get("mlp_ratio", 4))
+        return cls(
+            layers=text["num_hidden_layers"],
+            layer=in_layers // text["num_hidden_layers"],
+            root=sum(own.values()) - tower - in_layers,
+            tower=tower,
+            hidden=text["hidden_size"],
+            heads_width=heads * head_width,
+            keys_width=(text.get("num_key_value_heads") or heads) * head_width,
+            inner=text["intermediate_size"],
+            vocabulary=text["vocab_size"],
+            depth=vision["depth"],
+            tower_hidden=tower_hidden,
+            tower_inner=inner,
+            whole_blocks=len(vision.get("fullatt_block_indexes") or range(vision["depth"])),
+            merge=vision.get("spatial_merge_size", 2),
+            levels=1 + len(vision.get("deepstack_visual_indexes") or ()),
+        )
+
+    @property
+    def language(self) -> int:
+        """Weights of the language model."""
+        return self.layers * self.layer + self.root
+
+    @property
+    def total(self) -> int:
+        """All weights."""
+        return self.language + self.tower
+
+    def adapter(self, rank: int) -> int:
+        """Numbers of a LoRA adapter on all linear layers of the language model."""
+        sides = (
+            self.hidden + self.heads_width, 2 * (self.hidden + self.keys_width), self.heads_width + self.hidden,
+            3 * (self.hidden + self.inner),
+        )  # fmt: skip
+        return rank * self.layers * sum(sides)
+
+    def forward_flops(self, tokens: int, attended: float, responses: int, patches: int, per_image: int) -> float:
+        """Operations of a forward pass: two for each weight, and attention.
+
+        Args:
+            tokens: of all rows.
+            attended: tokens that a token sees, on average.
+            responses: tokens that the head runs on.
+            patches: that the tower runs on.
+            per_image: of them.
+        """
+        text = 2.0 * self.layers * self.layer * tokens + 4.0 * self.layers * self.heads_width * tokens * attended
+        tower = 2.0 * self.tower * patches + 4.0 * self.whole_blocks * self.tower_hidden * patches * per_image
+        return text + tower + 2.0 * self.hidden * self.vocabulary * responses
+
+
+def _numbers_in(model_dir: Path) -> dict[str, int]:
+    """How many numbers each weight of a directory has, by the headers of its files."""
+    found: dict[str, int] = {}
+    for file in sorted(model_dir.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(length))
+        found |= {name: math.prod(item["shape"]) for name, item in header.items() if name != "__metadata__"}
+    if not found:
+        raise DartTrainError(f"{model_dir} has no safetensors files: there are no weights to plan for")
+    return found
+
+
+def _numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """The same of a configuration in `PUBLISHED`."""
+    text, vision = config["text_config"], config["vision_config"]
+    width, inner, wide = text["hidden_size"], text["intermediate_size"], vision["hidden_size"]
+    keys = width // text["num_attention_heads"] * text["num_key_value_heads"]
+    layer = 2 * width * width + width + 2 * (width + 1) * keys + 3 * width * inner + 2 * width
+    own = vision["intermediate_size"]
+    block = (wide + 1) * 3 * wide + (wide + 1) * wide + 3 * wide * own + 2 * own + wide + 2 * wide
+    merged = wide * vision["spatial_merge_size"] ** 2
+    patch = 3 * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    embeddings = text["vocab_size"] * width
+    return {
+        "model.layers.all": layer * text["num_hidden_layers"],
+        "visual.": block * vision["depth"] + patch * wide + wide + (merged + 1) * (merged + vision["out_hidden_size"]),
+        "model.embed_tokens.weight": embeddings,
+        "model.norm.weight": width,
+        "lm_head.weight": 0 if config["tie_word_embeddings"] else embeddings,
+    }

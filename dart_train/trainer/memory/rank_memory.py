@@ -1,0 +1,193 @@
+"""Bytes of one rank's device by what holds them, worked out from sizes. Pure; no torch.
+
+What a token keeps for the backward pass was measured with PyTorch's hooks on saved tensors, over several widths: the
+numbers are exact for `sdpa` in float32 and under bfloat16 autocast, and other kernels keep as much. A test holds the
+whole against what a trainer takes on a CPU.
+
+Two moments are compared: the passes (weights, gradients, moments, and the largest micro-batch), and the tower's own
+pass, in which gathered gradients go through it. The larger is the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dart_train.trainer.memory.model_size import ModelSize
+
+PATCHES_AT_ONCE = 1 << 15
+"""Most patches in the vision tower at a time: three screenshots of 1932x1092."""
+LOGITS_AT_ONCE = 1 << 27
+"""Most logits computed at a time (0.5 GiB in float32): 512 tokens of 500 steps with 152 000 words are 155 GiB."""
+WHOLE_GRADIENTS = 1 << 30
+"""Bytes of gradients that each rank of `fsdp` may hold whole until the end of a step."""
+MOMENTS = {"adamw": 8, "adam": 8, "sgd": 0, "adafactor": 1, "lion": 4, "rmsprop": 4, "adagrad": 4}
+"""Bytes that an optimizer keeps for a trained number in float32, by the beginning of its name."""
+LOGIT_COPIES = 6
+"""Numbers in float32 for each logit while its chunk runs: probabilities, their logarithms, gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one rank trains on in a step.
+
+    Attributes:
+        tokens: most of a micro-batch.
+        responses: most response tokens of a micro-batch.
+        images: distinct ones of the rank's share of a lease; where they do not recur, of a micro-batch.
+        image_patches: of one of them.
+        recurring: whether images occur in several micro-batches or passes, so that features are kept.
+    """
+
+    tokens: int
+    responses: int
+    images: int = 0
+    image_patches: int = 0
+    recurring: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a rank trains.
+
+    Attributes:
+        ranks: that train together.
+        sharded: whether they hold parts of the language model (`fsdp`).
+        half: whether passes compute in bfloat16 or float16.
+        checkpointing: whether a layer's activations are computed again in the backward pass.
+        trains_tower: whether the vision tower's weights are trained.
+        lora_rank: of an adapter; 0 trains the weights themselves.
+        reference: whether a second model is held for the KL term.
+        moments: bytes that the optimizer keeps for a trained number.
+        features_bytes: most for features of images.
+        reshard: whether a layer is let go of between its forward and backward pass.
+        reduce_once: whether sharded ranks hold their gradients whole until the end of a step; None as it fits.
+    """
+
+    ranks: int = 1
+    sharded: bool = False
+    half: bool = False
+    checkpointing: bool = False
+    trains_tower: bool = True
+    lora_rank: int = 0
+    reference: bool = False
+    moments: int = 8
+    features_bytes: int = 4096 << 20
+    reshard: bool = True
+    reduce_once: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes of one rank.
+
+    Attributes:
+        held: for as long as training goes on, by cause.
+        passes: beside, while the largest micro-batch runs, by cause.
+        tower_pass: beside what is held, while the tower takes its gradient.
+    """
+
+    held: Mapping[str, int]
+    passes: Mapping[str, int]
+    tower_pass: int = 0
+    causes: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = dict(self.held) | dict(self.passes)
+        if self.tower_pass:
+            found["vision tower's pass"] = self.tower_pass
+        object.__setattr__(self, "causes", {name: size for name, size in found.items() if size})
+
+    @property
+    def peak(self) -> int:
+        """Most at any time."""
+        return sum(self.held.values()) + max(sum(self.passes.values()), self.tower_pass)
+
+
+def moments_of(optimizer: str) -> int:
+    """Bytes that an optimizer of `TrainingArguments.optim` keeps for a trained number; as AdamW for one unknown."""
+    name = optimizer.lower()
+    size = next((size for known, size in MOMENTS.items() if name.startswith(known)), 8)
+    return size // 4 if "8bit" in name else size
+
+
+def token_bytes(size: ModelSize, *, half: bool) -> int:
+    """What a token keeps of one text layer for the backward pass."""
+    width, keys, inner = size.hidden + size.heads_width, size.keys_width, size.inner
+    return 18 * width + 4 * keys + 8 * inner if half else 20 * width + 8 * keys + 16 * inner
+
+
+def patch_bytes(size: ModelSize, *, half: bool) -> int:
+    """What a patch keeps of one block of the tower for the backward pass."""
+    return 28 * size.tower_hidden + 8 * size.tower_inner if half else 44 * size.tower_hidden + 16 * size.tower_inner
+
+
+def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
+    """What a rank's device holds, by cause.
+
+    Args:
+        size: of the model.
+        setting: how it is trained.
+        work: what the rank trains on.
+    """
+    parts = setting.ranks if setting.sharded else 1
+    adapter = size.adapter(setting.lora_rank)
+    trained = adapter // parts if adapter else size.language // parts
+    trained += size.tower if setting.trains_tower else 0
+    whole = 4 * (adapter or size.language)
+    once = whole <= WHOLE_GRADIENTS if setting.reduce_once is None else setting.reduce_once
+    number = 2 if setting.half else 4
+    held = {
+        "weights": 4 * (size.language // parts + size.tower + adapter // parts),
+        "gradients": 4 * trained + (whole if setting.sharded and once else 0),
+        "optimizer": setting.moments * trained,
+        "reference": 4 * (size.language // parts + size.tower) if setting.reference else 0,
+    }
+    passes = {
+        "gathered layers": _gathered(size, setting, number, trains_weights=not adapter),
+        "weights in half precision": 2 * (size.language + size.tower) if setting.half and not setting.sharded else 0,
+        "features of images": _features(size, setting, work, number),
+        "activations": _activations(size, setting, work.tokens),
+        "logits": 4 * LOGIT_COPIES * min(work.responses * size.vocabulary, LOGITS_AT_ONCE),
+    }
+    own = _tower_pass(size, setting, work)
+    if not work.recurring:  # the tower's graph lies beside the text's
+        passes["activations"] += own
+        return RankMemory(held, passes)
+    return RankMemory(held, passes, own + passes["features of images"] if own else 0)
+
+
+def _gathered(size: ModelSize, setting: Setting, number: int, *, trains_weights: bool) -> int:
+    """Embeddings, norm and head in float32, a layer and the next one, and the gradients of one on their way."""
+    if not setting.sharded:
+        return 0
+    layers = 2 if setting.reshard else size.layers
+    backward = (number + 4) * size.layer if trains_weights else 0
+    return 4 * size.root + number * layers * size.layer + backward
+
+
+def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int:
+    """Of the policy, and of the reference where it has a tower of its own."""
+    if not work.recurring:
+        return 0
+    each = work.image_patches // size.merge**2 * size.hidden * size.levels
+    policy = min((number + (4 if setting.trains_tower else 0)) * each * work.images, setting.features_bytes)
+    return policy + (min(number * each * work.images, setting.features_bytes) if setting.reference else 0)
+
+
+def _activations(size: ModelSize, setting: Setting, tokens: int) -> int:
+    """What all layers keep of a micro-batch, and what one of them takes meanwhile."""
+    of_layer = token_bytes(size, half=setting.half)
+    backward = (2 if setting.half else 4) * (2 * size.inner + 3 * size.hidden)
+    kept = size.layers * 4 * size.hidden + of_layer if setting.checkpointing else size.layers * of_layer
+    return tokens * (kept + backward)
+
+
+def _tower_pass(size: ModelSize, setting: Setting, work: Work) -> int:
+    """The tower with its graph, of as many images as run at a time."""
+    patches = min(work.images * work.image_patches, max(PATCHES_AT_ONCE, work.image_patches))
+    if not setting.trains_tower:
+        return patches * patch_bytes(size, half=setting.half) // 2  # without a graph: one block's own
+    of_block = patch_bytes(size, half=setting.half)
+    kept = size.depth * 4 * size.tower_hidden + of_block if setting.checkpointing else size.depth * of_block
+    return patches * kept
