@@ -197,7 +197,7 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
     for_engines = engine.gpus * len(config.rollout.engine.servers())
     found: list[str] = []
     if machine.gpus and for_engines >= machine.gpus:
-        found.append(f"engines take {for_engines} of {machine.gpus} GPUs, which leaves none for the trainer")
+        return [f"engines take {for_engines} of {machine.gpus} GPUs, which leaves none for the trainer"]
     ranks = max(machine.gpus - for_engines, 1)
     setting = rank_setting(config, ranks)
     held = rank_memory(size, setting, Work(1, 1)).held
