@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
+from dart_train.core.data_states import GroupState, RolloutState
 from dart_train.data.curation import grouping
 from dart_train.data.curation.rules import CurationConfig, judge_group
-from dart_train.data.store.schema import GroupState, RolloutState, rollout_group, rollout_meta
+from dart_train.data.store.schema import rollout_group, rollout_meta
 
 _group, _meta = rollout_group.c, rollout_meta.c
 _KEYS_AT_ONCE = 500
