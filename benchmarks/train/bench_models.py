@@ -72,7 +72,8 @@ def tower_of_7b(width: int) -> Any:
         "out_hidden_size": width,
         "num_heads": width // 16,
     }
-    return Qwen2_5_VisionTransformerPretrainedModel(Qwen2_5_VLVisionConfig(**(_VISION | small))).eval()
+    values: dict[str, Any] = {**_VISION, **small}
+    return Qwen2_5_VisionTransformerPretrainedModel(Qwen2_5_VLVisionConfig(**values)).eval()
 
 
 def prepare(size: str, directory: Path, device: torch.device) -> tuple[Any, Path]:

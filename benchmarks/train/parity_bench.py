@@ -66,7 +66,7 @@ class Calls(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         """Count a call, and make it."""
         self.count += "scaled_dot_product" in func.__name__ and "backward" not in func.__name__
         return func(*args, **(kwargs or {}))
@@ -92,5 +92,6 @@ def mask_bytes(length: int) -> int:
     """Bytes of the masks of a row, half of which is a prompt and half a branch."""
     half = length // 2
     layout = Layout([Segment(0, half), Segment(half, length, 0, half)], length)
-    Attention(layout)(*(torch.zeros(1, 1, length, 4) for _ in range(3)), None)
+    states = torch.zeros(1, 1, length, 4)
+    Attention(layout)(states, states, states, None)
     return layout.mask_bytes

@@ -4,7 +4,8 @@ It lies in the weights' directory. A version number is what a server says of its
 which weights it has loaded. No torch here: the trainer makes it with the model at hand.
 
 Invariants:
-    - Greedy, without images, a few tokens: the cost of checking is that of one short request.
+    - Greedy, a few tokens, one prompt with a small image: the cost of checking is that of one short request, and a
+      vision tower with other weights, or whose features go astray, shows.
     - Rounding may turn a tie between two tokens around: answers are compared up to the first place where they part,
       and there the log-probabilities of both must still be equal within the tolerance.
 """
@@ -17,12 +18,19 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dart_agent.engines.base.engine import Engine, EngineMismatch, Prompt, Sampling
+from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import CheckpointError
 
 FILE = "fingerprint.json"
 TEXTS = ("Click on the tab", "Type a name and press enter", "Scroll down", "Is it done?")
+QUESTION = "What is shown?"
+IMAGE_SIZE = (112, 168)
+"""Height and width before the model's own rounding."""
 LENGTH = 2
 
 
@@ -35,12 +43,18 @@ class Fingerprint:
         response_ids: the likeliest continuation of each.
         logprobs: natural log-probability of each token of the continuations.
         suppressed_ids: left out of the softmax.
+        images: (height, width) of each image of each prompt; `drawn` makes them.
     """
 
     prompts: tuple[tuple[int, ...], ...]
     response_ids: tuple[tuple[int, ...], ...]
     logprobs: tuple[tuple[float, ...], ...]
     suppressed_ids: tuple[int, ...]
+    images: tuple[tuple[tuple[int, int], ...], ...] = ()
+
+    def drawn(self, prompt: int) -> tuple[NDArray[np.uint8], ...]:
+        """The images of a prompt, (height, width, 3) each."""
+        return tuple(drawn_image(*size) for size in self.images[prompt]) if self.images else ()
 
     def write(self, directory: str | Path) -> None:
         """Put it into a directory of weights."""
@@ -56,26 +70,41 @@ def read_fingerprint(directory: str | Path) -> Fingerprint | None:
     try:
         fields = json.loads((Path(directory) / FILE).read_bytes())
         rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}
-        found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]))
+        images = tuple(tuple((int(high), int(wide)) for high, wide in sizes) for sizes in fields["images"])
+        found = Fingerprint(**rows, suppressed_ids=tuple(fields["suppressed_ids"]), images=images)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{directory}/{FILE} cannot be read ({error}): publish this version again") from error
-    if not len(found.prompts) == len(found.response_ids) == len(found.logprobs) or not found.prompts:
+    counts = {len(found.prompts), len(found.response_ids), len(found.logprobs), len(images) or len(found.prompts)}
+    if len(counts) > 1 or not found.prompts:
         raise CheckpointError(f"{directory}/{FILE} has prompts without answers: publish this version again")
     return found
 
 
-def fingerprint_prompts(tokens: ModelTokens) -> tuple[tuple[int, ...], ...]:
-    """The fixed prompts in a model's own ids."""
-    newline = tokens.encode("\n")
-    return tuple(
+def fingerprint_prompts(
+    tokens: ModelTokens, vision: VisionSpec
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[tuple[int, int], ...], ...]]:
+    """The fixed prompts in a model's own ids, the last with an image; and the (height, width) of each one's images."""
+    newline, size = tokens.encode("\n"), vision.resized(*IMAGE_SIZE)
+    pads = [tokens.image_pad_id] * vision.num_tokens(drawn_image(*size))
+    shown = (tokens.vision_start_id, *pads, tokens.vision_end_id)
+    parts = [(text, (), ()) for text in TEXTS] + [(QUESTION, shown, (size,))]
+    prompts = tuple(
         (
-            *(tokens.im_start_id, *tokens.encode(f"user\n{text}"), tokens.im_end_id, *newline),
+            *(tokens.im_start_id, *tokens.encode(f"user\n{text}"), *image, tokens.im_end_id, *newline),
             *(tokens.im_start_id, *tokens.encode("assistant\n")),
         )
-        for text in TEXTS
+        for text, image, _ in parts
     )
+    return prompts, tuple(sizes for _, _, sizes in parts)
+
+
+def drawn_image(height: int, width: int) -> NDArray[np.uint8]:
+    """(height, width, 3) uint8: slopes of colour with lines across, the same at every time and place."""
+    down, across = np.mgrid[0:height, 0:width]
+    channels = (across * 255 // width, down * 255 // height, (across + 2 * down) % 97 * 2)
+    return np.stack(channels, -1).astype(np.uint8)
 
 
 def difference(
@@ -114,7 +143,10 @@ async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: fl
         Sampling(len(ids), temperature=0.0, suppressed_ids=published.suppressed_ids) for ids in published.response_ids
     ]
     answers = await asyncio.gather(
-        *(engine.generate(Prompt(ids), each) for ids, each in zip(published.prompts, sampling, strict=True))
+        *(
+            engine.generate(Prompt(ids, published.drawn(number)), each)
+            for number, (ids, each) in enumerate(zip(published.prompts, sampling, strict=True))
+        )
     )
     worst = max(
         difference((ids, logprobs), (answer.response_ids, answer.logprobs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich.table import Table
 from rich.text import Text
@@ -82,8 +83,8 @@ def gap_table(gaps: Sequence[Gap], spelled: Callable[[int, int], str]) -> Table:
     """
     table = Table(box=None, pad_edge=False)
     for column in ("pair", "mean gap", "largest", "to expect", "first token where they part"):
-        left = column in ("pair", "first token where they part")
-        table.add_column(column, justify="left" if left else "right", no_wrap=column == "pair")
+        side: Literal["left", "right"] = "left" if column in ("pair", "first token where they part") else "right"
+        table.add_column(column, justify=side, no_wrap=column == "pair")
     for item in gaps:
         where = ""
         if item.parts is not None:

@@ -31,7 +31,7 @@ from dart_train.trainer.weights.model_loading import load_model
 Logprobs = list[list[float]]
 """Of each token of each step."""
 
-LAYOUTS: Mapping[str, Mapping[str, bool]] = {
+LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "separate": {"share_prompts": False, "merge_prefixes": False},
     "merged": {"share_prompts": False},
     "branched": {},

@@ -287,7 +287,10 @@ class DartGRPOTrainer(Trainer):
         else:
             self.leases.contained = self.publisher.contained(self._weights_dir)
         with self.leases:
-            return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
+            try:
+                return super().train(resume_from_checkpoint or None, trial, ignore_keys_for_eval)
+            finally:
+                self.publisher.close()
 
     def _should_stop(self) -> bool:
         return self.state.global_step >= self.args.max_steps or self._stop()
@@ -357,6 +360,7 @@ class DartGRPOTrainer(Trainer):
 
     def save_complete(self) -> None:
         """The state that `transformers` has just written counts from now on."""
+        self.publisher.settle()  # a state names the version that its weights were published as
         self.states.complete(self.state.global_step)
 
     def end_training(self) -> None:

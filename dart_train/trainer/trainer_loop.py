@@ -83,7 +83,7 @@ def run_trainer(
     checkpoint.remove_incomplete(checkpoints)
     publisher = Publisher(
         data, checkpoints, model_dir, every=settings.publish_steps, keep=settings.keep_published,
-        keep_s=settings.keep_published_s, save=save,
+        keep_s=settings.keep_published_s, save=save, take=None,
     )  # fmt: skip
     contained = publisher.contained(model_dir)
     data.resume(holder, contained)

@@ -30,9 +30,8 @@ from dart_train.core.digests import first_difference, write_digests
 from dart_train.core.fingerprint import FILE as FINGERPRINT_FILE
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import TrainingError
-from dart_train.trainer.weights.adapters import base_model, merged_weights
-from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
-from dart_train.trainer.weights.sharding import Gathered
+from dart_train.trainer.weights.adapters import base_model
+from dart_train.trainer.weights.snapshot import Snapshot, snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -53,10 +52,12 @@ def version_dir(root: str | Path, version: int) -> Path:
 def write_model(
     model: Any, directory: str | Path, source_dir: str | Path, *, lease: int | None = None, step: int = 0
 ) -> Path:
-    """Write a model as a plain Hugging Face directory, atomically. Adapters are merged into the weights.
+    """Write a model as a plain Hugging Face directory, atomically, in the number type of the directory it came from.
+
+    Adapters are merged into the weights.
 
     Args:
-        model: a `PreTrainedModel`, one inside a `PeftModel`, or a `sharding.Gathered` one.
+        model: a `PreTrainedModel`, one inside a `PeftModel`, or a `Snapshot` of one.
         directory: final name; a directory that is there already is replaced.
         source_dir: the directory that the model came from; its tokenizer and processor files are copied.
         lease: serial of the newest lease that the weights contain; None if they do not come from leases.
@@ -65,9 +66,8 @@ def write_model(
     Raises:
         TrainingError: a weight is not finite.
     """
-    own = model.model if isinstance(model, Gathered) else model
-    weights = model.weights if isinstance(model, Gathered) else merged_weights(model)
-    bad = first_non_finite(model)
+    taken = model if isinstance(model, Snapshot) else snapshot(model, source_dir)
+    bad = first_non_finite(taken)
     if bad is not None:
         raise TrainingError(
             f"weight {bad} is not finite: nothing was written; resume from the last published version with a lower "
@@ -75,12 +75,23 @@ def write_model(
         )
 
     def save(path: Path) -> None:
-        base_model(own).save_pretrained(path, state_dict=weights)
+        base_model(taken.model).save_pretrained(path, state_dict=taken.weights)
+        _say_dtype(path / "config.json", taken.dtype)
 
     def fingerprint(path: Path) -> Fingerprint:
-        return model.fingerprint if isinstance(model, Gathered) else fingerprint_of(base_model(own), path)
+        assert taken.fingerprint is not None  # the main rank writes, and has it
+        return taken.fingerprint
 
     return write_version(save, directory, source_dir, lease=lease, step=step, fingerprint=fingerprint)
+
+
+def _say_dtype(path: Path, dtype: torch.dtype) -> None:
+    """Let a model's configuration name the type that was written, wherever it names one."""
+    config = json.loads(path.read_text())
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        if "dtype" in part:
+            part["dtype"] = str(dtype).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def write_version(
@@ -127,8 +138,8 @@ def contained_lease(model_dir: str | Path) -> int | None:
 
 
 def first_non_finite(model: Any) -> str | None:
-    """Name of a parameter that holds NaN or infinity; None if all are finite."""
-    weights = model.weights.items() if isinstance(model, Gathered) else model.named_parameters()
+    """Name of a weight of a model or a `Snapshot` that holds NaN or infinity; None if all are finite."""
+    weights = model.weights.items() if isinstance(model, Snapshot) else model.named_parameters()
     for name, parameter in weights:
         if not torch.isfinite(parameter).all():
             return name

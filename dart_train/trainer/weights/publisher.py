@@ -5,22 +5,30 @@ Invariants:
       directory is whole, FAILED if it never will be, DEPRECATED before its files are deleted.
     - Versions only grow, also over restarts: the data manager gives the next number.
     - Only the main rank writes; all ranks know the version.
+    - Weights are taken between two steps and written beside the next ones, one version at a time. An error of the
+      writing is raised by the next call that publishes or settles.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dart_train.data.groups import checkpoint_rows
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.ranks import ALONE, Ranks
-from dart_train.trainer.weights.sharding import gathered
+from dart_train.trainer.weights.snapshot import snapshot
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
 
+
+_log = logging.getLogger(__name__)
 
 _OWN = ("training", "resumed")
 """Sources of the versions that the trainer may delete; others are the warm start's."""
@@ -37,7 +45,8 @@ class Publisher:
         keep: versions kept on disk.
         keep_s: seconds for which a version is kept, however many came after it.
         ranks: who trains together.
-        save: writes a model into a new directory, by default `checkpoint.write_model`.
+        save: writes what `take` took into a new directory, by default `checkpoint.write_model`.
+        take: takes a model's weights as they are, by all ranks; None for a model that must be written at once.
 
     Attributes:
         version: the newest version that the weights were published as.
@@ -57,6 +66,7 @@ class Publisher:
         keep_s: float = 0.0,
         ranks: Ranks = ALONE,
         save: Callable[..., Path] = checkpoint.write_model,
+        take: Callable[[Any, Path, Ranks], Any] | None = snapshot,
     ) -> None:
         self._data = data
         self._root = root
@@ -64,7 +74,8 @@ class Publisher:
         self._every = every
         self._keep, self._keep_s = keep, keep_s
         self._ranks = ranks
-        self._save = save
+        self._save, self._take = save, take
+        self._writing: Future[None] | None = None
         self.version = 0
         self.unpublished = 0
         self.served = -1
@@ -101,6 +112,7 @@ class Publisher:
             self._tell()
         else:
             self._publish(model, source, lease, resumed.step if resumed else 0)
+            self.settle()  # engines wait for it, and so does training
 
     def _missing(self, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None) -> str | None:
         """Take up the newest version; the source of one to publish where none is equal to the weights."""
@@ -135,6 +147,19 @@ class Publisher:
         """Publish what was learned since the last version."""
         if self.unpublished:
             self.publish(model, lease, step)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until what was published is on the disk. Raises what its writing raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Let what is being written be written, when training ends in an error of its own."""
+        if self._writing is not None and (error := self._writing.exception()) is not None:
+            _log.error("the last version was not written: %s", error)
+        self._writing = None
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
         """Write the weights as the next version, tell the data manager, delete what nobody needs any more.
@@ -147,26 +172,30 @@ class Publisher:
         self._publish(model, "training", lease, step)
 
     def _publish(self, model: Any, source: str, lease: int | None, step: int) -> None:
-        whole = gathered(model, self._model_dir, self._ranks)
+        self.settle()
+        taken = model if self._take is None else self._take(model, self._model_dir, self._ranks)
         if self._ranks.is_main:
-            self._write(whole, source, lease, step)
-        self._tell()
-
-    def _write(self, model: Any, source: str, lease: int | None, step: int) -> None:
-        version = self._data.read(checkpoint_rows.next_version)
-        path = checkpoint.version_dir(self._root, version)
-        self._data.write(checkpoint_rows.announce, version, path, source)
-        try:
+            version = self._data.read(checkpoint_rows.next_version)
+            path = checkpoint.version_dir(self._root, version)
+            self._data.write(checkpoint_rows.announce, version, path, source)
             self._data.write(checkpoint_rows.begin, version)
-            self._save(model, path, self._model_dir, lease=lease, step=step)
+            work = partial(self._write, taken, version, source, self.served, lease=lease, step=step)
+            self._writing = _at_once(work) if self._take is None else _beside(work)
+            self.version, self.unpublished = version, 0
+        self._tell()
+        if self._take is None:
+            self.settle()
+
+    def _write(self, taken: Any, version: int, source: str, served: int, **facts: Any) -> None:
+        """Write a version, say that it is there, and delete what nobody needs any more."""
+        path = checkpoint.version_dir(self._root, version)
+        try:
+            self._save(taken, path, self._model_dir, **facts)
         except Exception:
             self._data.write(checkpoint_rows.fail, version)
             raise
-        self._data.write(checkpoint_rows.complete, version, path, source)
-        self.version, self.unpublished = version, 0
-        spare = checkpoint.old_versions(
-            self._root, self._keep, self.served, self._first, self.best, keep_s=self._keep_s
-        )
+        self._data.publish(version, path, source)
+        spare = checkpoint.old_versions(self._root, self._keep, served, self._first, self.best, keep_s=self._keep_s)
         for old in spare:
             if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
                 self._data.write(checkpoint_rows.deprecate, old)
@@ -179,3 +208,25 @@ class Publisher:
 def _same(left: str | Path, right: str | Path) -> bool:
     """Whether two names are of one local directory."""
     return "://" not in str(left) and Path(left).absolute() == Path(right).absolute()
+
+
+def _beside(work: Callable[[], None]) -> Future[None]:
+    """Work in a thread of its own, which a process that ends waits for."""
+    done: Future[None] = Future()
+    threading.Thread(target=_settled, args=(work, done), name="publisher").start()
+    return done
+
+
+def _at_once(work: Callable[[], None]) -> Future[None]:
+    done: Future[None] = Future()
+    _settled(work, done)
+    return done
+
+
+def _settled(work: Callable[[], None], done: Future[None]) -> None:
+    try:
+        work()
+    except BaseException as error:  # whoever asks for the result gets it
+        done.set_exception(error)
+    else:
+        done.set_result(None)

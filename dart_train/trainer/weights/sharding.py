@@ -24,12 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from dart_train.core.fingerprint import Fingerprint
-from dart_train.trainer.weights.adapters import LoraSettings, base_model, begin_adapter, merged_weights
-from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.adapters import LoraSettings, base_model, begin_adapter
 from dart_train.trainer.weights.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -173,43 +169,3 @@ def split_groups(optimizer: torch.optim.Optimizer, whole: Iterable[torch.nn.Para
         others = [item for item in group["params"] if id(item) not in names]
         groups += [{**group, "params": part} for part in (others, kept) if part]
     optimizer.param_groups[:] = groups
-
-
-@dataclass(frozen=True, slots=True)
-class Gathered:
-    """A sharded model as the main rank writes it.
-
-    Attributes:
-        model: its configuration is written too.
-        weights: by the base model's names, on the CPU, adapters merged; empty on other ranks.
-        fingerprint: what they answer.
-    """
-
-    model: Any
-    weights: dict[str, Tensor]
-    fingerprint: Fingerprint
-
-
-def gathered(model: Any, model_dir: str | Path, ranks: Ranks) -> Any:
-    """What the main rank needs to write a model: the model itself, or its weights if they lie on all ranks.
-
-    Args:
-        model: anything; only a sharded model is gathered.
-        model_dir: of its tokenizer.
-        ranks: all of which call this.
-    """
-    if not is_sharded(model):
-        return model
-    weights = merged_weights(model)
-    found = base_model(model).state_dict() if weights is None else weights
-    for copy in getattr(base_model(model), "all_tied_weights_keys", None) or {}:
-        found.pop(copy, None)  # a tied head: the file has the embeddings only
-    whole: dict[str, Tensor] = {}
-    with torch.no_grad():
-        for name in list(found):
-            tensor = found.pop(name)  # at most one more than the main rank keeps
-            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            if ranks.is_main:
-                whole[name] = full.detach().to("cpu", copy=True)
-        answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
-    return Gathered(model, whole, answers)

@@ -77,3 +77,33 @@ async def test_the_engine_answers_as_the_model_that_was_published(tmp_path):
     with pytest.raises(EngineMismatch):
         await check_fingerprint(engine, first, 1e-3)
     await engine.close()
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+async def test_a_vision_tower_with_other_weights_is_found_out(tmp_path, family):
+    """A fingerprint of text alone would let it pass."""
+    import torch
+
+    from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+    from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+    from dart_train.trainer.weights.checkpoint import write_model
+    from dart_train.trainer.weights.model_loading import load_model
+
+    small = TinyModelConfig(family=family, layers=2, vision_layers=2, temporal_patch_size=2, edge_std=0.2)
+    base = build_tiny_model(tmp_path / "base", seed=1, config=small)
+    model = load_model(base)
+    published = write_model(model, tmp_path / "v1", base)
+    found = read_fingerprint(published)
+    assert found is not None and sum(map(len, found.images)) == 1
+    engine = TransformersEngine(published, threads=1)
+    assert await check_fingerprint(engine, published, 1e-4) is not None
+    await engine.close()
+    with torch.no_grad():
+        for tensor in model.model.visual.parameters():
+            tensor += 0.5 * torch.randn_like(tensor) * tensor.std(correction=0)
+    model.save_pretrained(published)
+    engine = TransformersEngine(published, threads=1)
+    with pytest.raises(EngineMismatch):
+        await check_fingerprint(engine, published, 1e-3)
+    await engine.close()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dart_agent.models.model_tokens import ModelTokens
+from dart_train.core.fingerprint import IMAGE_SIZE
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches import lease_source
@@ -115,8 +116,12 @@ def test_images_run_once_a_lease_and_nothing_changes(
         )  # fmt: skip
         trainer = DartGRPOTrainer(model_dir, config, data)
         images: list[int] = []
+        size = trainer.steps._collator._patches.vision.resized(*IMAGE_SIZE)
         trainer.model.model.visual.register_forward_pre_hook(
-            lambda module, args, kwargs, images=images: images.append(len(kwargs["grid_thw"])), with_kwargs=True
+            lambda module, args, kwargs, images=images, own=[1, size[0] // 14, size[1] // 14]: images.append(
+                sum(grid != own for grid in kwargs["grid_thw"].tolist())  # not that of the published fingerprints
+            ),
+            with_kwargs=True,
         )
         trainer.run()
         found.append((weights(trainer.model), sum(images)))

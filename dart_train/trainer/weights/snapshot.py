@@ -1,0 +1,83 @@
+"""The weights of a moment, apart from the model: what a version is written from while training goes on.
+
+Invariants:
+    - A snapshot is in the CPU's memory, shares none with the model, and has the number type of the checkpoint that
+      training began from: what is published of a bfloat16 model takes two bytes a weight.
+    - Its fingerprint was made with the weights that training computes with. Rounding to bfloat16 moves it by hundredths
+      of a nat, as an engine that computes in bfloat16 does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from dart_train.core.fingerprint import Fingerprint
+from dart_train.trainer.weights.adapters import base_model, merged_weights
+from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from dart_train.trainer.weights.ranks import ALONE, Ranks
+from dart_train.trainer.weights.sharding import is_sharded, through
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the main rank writes.
+
+    Attributes:
+        model: its configuration is written too.
+        weights: by the base model's names, adapters merged; empty on other ranks.
+        dtype: of those that are floating-point numbers.
+        fingerprint: what they answer; None on other ranks.
+    """
+
+    model: Any
+    weights: dict[str, Tensor]
+    dtype: torch.dtype
+    fingerprint: Fingerprint | None
+
+
+def snapshot(model: Any, model_dir: str | Path, ranks: Ranks = ALONE) -> Snapshot:
+    """Take the weights as they are. Called by all ranks.
+
+    Args:
+        model: a `PreTrainedModel`, also inside a `PeftModel`, also sharded.
+        model_dir: that training began from: its tokenizer, and the number type that versions have.
+        ranks: all of which call this.
+    """
+    dtype = published_dtype(model_dir)
+    sharded = is_sharded(model)
+    if not sharded and not ranks.is_main:
+        return Snapshot(model, {}, dtype, None)
+    weights: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, tensor in _whole(model):
+            if ranks.is_main:
+                weights[name] = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else None, copy=True)
+        answers = through(model, lambda: fingerprint_of(base_model(model), model_dir))
+    return Snapshot(model, weights, dtype, answers)
+
+
+def published_dtype(model_dir: str | Path) -> torch.dtype:
+    """Number type of a directory's weights, by its `config.json`; float32 where it does not say."""
+    config = json.loads((Path(model_dir) / "config.json").read_text())
+    text = config.get("text_config") or {}
+    name = next((part[key] for part in (config, text) for key in ("dtype", "torch_dtype") if part.get(key)), "float32")
+    return getattr(torch, str(name).removeprefix("torch."))
+
+
+def _whole(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Each weight that a file has, gathered one after the other."""
+    merged = merged_weights(model)
+    found = base_model(model).state_dict() if merged is None else merged
+    for copy in getattr(base_model(model), "all_tied_weights_keys", None) or {}:
+        found.pop(copy, None)  # a tied head: the file has the embeddings only
+    for name in list(found):
+        tensor = found.pop(name)  # at most one more than the main rank keeps
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
