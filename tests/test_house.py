@@ -85,6 +85,37 @@ def test_basenames_say_their_noun_without_the_folder():
     assert not {name for name, count in names.items() if count > 1} - SPECIAL
 
 
+def _defined(tree: ast.Module) -> set[str]:
+    """The names that a module defines or imports at its top level, in branches and for types only included."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return found
+
+
+def test_what_is_imported_from_our_modules_is_there():
+    """Imports inside of functions as well, in the packages and in whatever uses them: a moved name is found at once."""
+    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+    known = {name: _defined(tree) for name, tree in trees.items()}
+    users = [path for place in ("tests", "benchmarks", "examples", "scripts") for path in (ROOT / place).rglob("*.py")]
+    missing = []
+    for path in [*MODULES.values(), *users]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in PACKAGES:
+                continue
+            module = node.module if node.module in MODULES else f"{node.module}.__init__"
+            for alias in node.names:
+                inside = {f"{node.module}.{alias.name}", f"{node.module}.{alias.name}.__init__"} & MODULES.keys()
+                if not inside and alias.name not in known.get(module, ()):
+                    missing.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.module} has no {alias.name}")
+    assert not missing
+
+
 @pytest.mark.parametrize("room", sorted({_room(module) for module in MODULES}))
 def test_every_room_says_what_lives_there(room: str):
     path = MODULES.get(f"{room}.__init__")

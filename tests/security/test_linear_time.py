@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dart_agent.formats.format_registry import formats, get, variants
+from dart_agent.formats.format_registry import formats, get_format, variants
 from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.grounder import point_of
@@ -29,7 +29,7 @@ def variant_names():
 
 
 def format_reader(name):
-    return lambda text, form=get(name): form.parse(text, (1920, 1080))
+    return lambda text, form=get_format(name): form.parse(text, (1920, 1080))
 
 
 class OneHeader:
