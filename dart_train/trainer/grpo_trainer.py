@@ -50,6 +50,7 @@ from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
+from dart_train.trainer.rank_agreement import check_agreement
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
@@ -118,6 +119,7 @@ class DartGRPOTrainer(Trainer):
         self.model_dir = Path(model_dir or model)
         self._checkpoints = Path(checkpoints or Path(str(args.output_dir)).parent / "checkpoints")
         self.ranks = Ranks.current()
+        check_agreement(self.ranks, args.to_dict(), self.model_dir)
         self._lease: Lease | None = None
         self._step_started = 0.0
         self._reports: list[dict[str, float]] = []

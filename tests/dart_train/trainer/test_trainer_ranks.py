@@ -12,6 +12,7 @@ from dart_train.core.metrics_log import read_metrics
 from dart_train.trainer.batches.optimizer_batch import rank_samples
 from dart_train.trainer.batches.samples import Sample
 from dart_train.trainer.grpo_trainer import load_model
+from dart_train.trainer.rank_agreement import checkout_digest, difference
 from dart_train.trainer.weights.ranks import Ranks
 
 pytestmark = pytest.mark.train
@@ -76,3 +77,21 @@ def test_a_rank_without_a_share_runs_along_and_counts_nothing():
     shares = [rank_samples(samples, Ranks(rank, 3)) for rank in range(3)]
     assert [len(share) for share in shares] == [2, 1, 1]
     assert shares[2][0].weight == 0 and shares[2][0].prompt_ids == samples[1].prompt_ids
+
+
+@pytest.mark.process
+def test_ranks_with_different_settings_are_refused_before_anything_is_loaded(recorded, model_dir, tmp_path):
+    root = copy_run(recorded, tmp_path / "run")
+    assert live(root, model_dir, ranks=2, of_last={"learning_rate": 0.5}) == [1, 1]
+    assert not (root / "checkpoints").exists()
+
+
+def test_what_differs_between_ranks_is_said_with_the_ranks():
+    same = {"checkout": "ab12", "setting beta": "0.1", "python": "3.11.2"}
+    assert difference([same, same]) is None
+    said = difference([same, same | {"checkout": "cd34", "python": "3.12.0"}, same])
+    assert said == (
+        "ranks differ in checkout: ab12 on ranks 0, 2, cd34 on rank 1 (1 more differ: python). "
+        "Start all with the same checkout, packages, model and configuration"
+    )
+    assert checkout_digest() == checkout_digest()

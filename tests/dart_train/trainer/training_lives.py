@@ -32,9 +32,10 @@ DEADLINE_S = 380
 
 
 def live(
-    root: Path, model_dir: Path, moment: str | None = None, at: int = 0, *, ranks: int = 1, **settings: object
-) -> list[int]:
-    """Train in new processes and return how they ended: 0, or -9."""
+    root: Path, model_dir: Path, moment: str | None = None, at: int = 0, *, ranks: int = 1,
+    of_last: dict[str, object] | None = None, **settings: object,
+) -> list[int]:  # fmt: skip
+    """Train in new processes and return how they ended: 0, or -9. The last rank may have settings of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dart_train.trainer.grpo_trainer", "dart_train.data"])
     group = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
@@ -42,7 +43,8 @@ def live(
     processes = []
     for rank in range(ranks):
         own = group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
-        process = context.Process(target=_train, args=(root, model_dir, moment, at, own, SETTINGS | settings))
+        given = SETTINGS | settings | ((of_last or {}) if rank == ranks - 1 else {})
+        process = context.Process(target=_train, args=(root, model_dir, moment, at, own, given))
         process.start()
         processes.append(process)
     deadline = time.monotonic() + DEADLINE_S
