@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.desktops.keeper.fork_client import fork_client
 from dart_gym.providers.provider import Options
 
 
@@ -23,7 +26,8 @@ class EmbeddedProvider:
         self.options = options
 
     async def open(self) -> list[str]:
-        """Nothing to do: a server removes its predecessors' sandboxes itself."""
+        """Have keepers at hand: a server removes its predecessors' sandboxes itself."""
+        await asyncio.to_thread(fork_client().prepare)
         return []
 
     async def close(self) -> None:

@@ -3,6 +3,8 @@
 Invariants:
     - Calls may overlap; each gets its own answer. A call that the browser rejects raises `DevToolsError`.
     - When the browser or the connection dies, every waiting and later call raises `DesktopError`.
+    - What a browser says is bounded, for a page may have it say anything: a message, an answer over HTTP, and what it
+      says unasked between two answers. A browser that says more has its connection closed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop
 
-_MAX_MESSAGE = 64 * 1024 * 1024
+_MAX_MESSAGE = 8 << 20
+_MAX_UNASKED = 32 << 20  # bytes of events that nobody waits for, between two answers
+_MAX_LISTING = 4 << 20
+_LISTING_S = 15.0
 
 
 class DevToolsError(DesktopError):
@@ -37,6 +42,7 @@ class DevTools:
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._events: dict[str, list[asyncio.Future[dict[str, Any]]]] = defaultdict(list)
+        self._unasked = 0
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
@@ -134,17 +140,24 @@ class DevTools:
     async def _read(self) -> None:
         try:
             async for message in self._socket:
-                self._dispatch(json.loads(message))
+                self._dispatch(json.loads(message), len(message))
             problem = "the connection to the browser was closed"
         except ConnectionClosed as error:
             problem = f"the browser closed the connection: {error}"
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DesktopError) as error:
+            problem = f"the browser said what no browser says, and was left: {error!r:.200}"
+            await self._socket.close()
         futures = [*self._waiting.values(), *itertools.chain.from_iterable(self._events.values())]
         for future in futures:
             if not future.done():
                 future.set_exception(DesktopError(problem))
                 future.exception()  # whoever still awaits it gets it; nobody is warned about it otherwise
 
-    def _dispatch(self, message: dict[str, Any]) -> None:
+    def _dispatch(self, message: dict[str, Any], size: int) -> None:
+        asked = "id" in message or bool(self._events.get(message["method"]))
+        self._unasked = 0 if asked else self._unasked + size
+        if self._unasked > _MAX_UNASKED:
+            raise DesktopError(f"more than {_MAX_UNASKED} bytes that nobody asked for")
         if "id" in message:
             future = self._waiting.get(message["id"])
             if future is not None and not future.done():
@@ -189,21 +202,40 @@ class Browser:
 
     async def _ask(self, method: str, path: str) -> Any:
         try:
-            async with _client(self._path) as client:
-                response = await client.request(method, f"http://127.0.0.1:{self._port}{path}")
+            status, text = await _fetch(self._path, method, f"http://127.0.0.1:{self._port}{path}")
         except httpx.HTTPError as error:
             raise DesktopError(f"the browser on port {self._port} did not answer {path}: {error!r}") from error
-        if response.status_code != 200:
-            raise DevToolsError(f"{path}: {response.text.strip() or response.status_code}")
-        return response.json() if response.text.startswith("{") else None
+        if status != 200:
+            raise DevToolsError(f"{path}: {text.strip()[:1000] or status}")
+        return json.loads(text) if text.startswith("{") else None
 
 
 def _client(path: str) -> httpx.AsyncClient:
     transport = httpx.AsyncHTTPTransport(uds=path, verify=False)  # no TLS here: saves 60 ms of loading certificates
-    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=15.0)
+    return httpx.AsyncClient(transport=transport, trust_env=False, timeout=_LISTING_S)
 
 
 async def targets(path: str, port: int) -> list[dict[str, Any]]:
     """The browser's list of pages and workers (`GET /json`), through a Unix socket."""
-    async with _client(path) as client:
-        return (await client.get(f"http://127.0.0.1:{port}/json")).json()
+    _, text = await _fetch(path, "GET", f"http://127.0.0.1:{port}/json")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(target, dict) and "type" in target for target in found):
+        raise DesktopError(f"what answers on port {port} is no browser")
+    return found
+
+
+async def _fetch(path: str, method: str, url: str) -> tuple[int, str]:
+    """Status and text of one request; at most `_MAX_LISTING` bytes are read, for `_LISTING_S`."""
+    text = bytearray()
+    try:
+        async with _client(path) as client, asyncio.timeout(_LISTING_S), client.stream(method, url) as response:
+            async for chunk in response.aiter_raw():
+                text += chunk
+                if len(text) > _MAX_LISTING:
+                    raise DesktopError(f"the browser answered with more than {_MAX_LISTING} bytes")
+    except TimeoutError:
+        raise DesktopTimeoutError(f"the browser did not end its answer within {_LISTING_S:g} s") from None
+    return response.status_code, text.decode(errors="replace")
