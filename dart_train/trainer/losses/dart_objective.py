@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 
 from dart_train.trainer.losses.ratios import (
-    CorrectionMode,
-    KLEstimator,
-    RatioLevel,
     correction_weight,
     divergence,
     geometric_mask,
     importance_ratio,
 )
-from dart_train.trainer.losses.surrogates import GRPO, Loss, Normalizer, Terms
+from dart_train.trainer.losses.surrogates import GRPO, CorrectionMode, KLEstimator, Loss, Normalizer, RatioLevel, Terms
 
 
 @dataclass(frozen=True, slots=True)

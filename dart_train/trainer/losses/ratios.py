@@ -9,14 +9,12 @@ older version. `known` tells where mu is on record; elsewhere (demonstrations, p
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-RatioLevel = Literal["token", "sequence", "sequence_token"]
-CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-KLEstimator = Literal["k1", "k2", "k3"]
+from dart_train.trainer.losses.surrogates import CorrectionMode, KLEstimator, RatioLevel
+
 LOG_RATIO_LIMIT = 20.0
 """Differences of log-probabilities are clamped to this before `exp`, as DART does."""
 KL_LIMIT = 10.0

@@ -23,14 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from dart_gym.utils.plugins import Registry, has
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dart_train.trainer.losses.ratios import RatioLevel
+RatioLevel = Literal["token", "sequence", "sequence_token"]
+CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+KLEstimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,7 @@ from dart_gym.core.errors import PluginError
 from dart_gym.utils.plugins import Registry
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.losses.advantages import ADVANTAGES, Advantage
-from dart_train.trainer.losses.surrogates import LOSSES, Loss
-
-RatioLevel = Literal["token", "sequence", "sequence_token"]
-CorrectionMode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
+from dart_train.trainer.losses.surrogates import LOSSES, CorrectionMode, KLEstimator, Loss, RatioLevel
 
 
 def setting(default: Any, text: str) -> Any:
@@ -91,7 +88,7 @@ class GRPOSettings:
     temperature: Annotated[float, Interval(ge=1e-6)] = setting(
         1.0, "Temperature that rollouts are sampled at; log-probabilities are taken at it."
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = setting("k3", "Estimate of the KL term: 'k1', 'k2' or 'k3' (DART).")
+    kl_estimator: KLEstimator = setting("k3", "Estimate of the KL term: 'k1', 'k2' or 'k3' (DART).")
     use_bias_correction_kl: bool = setting(False, "Multiply the KL term by pi/pi_old, as TRL does by default.")
     top_entropy_quantile: Annotated[float, Interval(ge=1e-6, le=1)] = setting(
         0.8, "Share of each group's steps kept, those of highest mean token entropy; 1.0 keeps all."
