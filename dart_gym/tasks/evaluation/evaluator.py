@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.tasks.evaluation import evaluator_environment
 from dart_gym.tasks.evaluation.cloud_files import Fetch, provide_cloud_files
 from dart_gym.tasks.evaluation.evaluator_worker import TIMEOUT_S, EvaluatorWorker
@@ -103,10 +103,13 @@ async def _scorer(
 def _cache_directory() -> Iterator[Path]:
     folder = tempfile.gettempdir()
     short = folder if len(folder) <= _LONGEST_SOCKET_FOLDER else "/tmp"  # a socket's path has 107 bytes
-    with tempfile.TemporaryDirectory(prefix="dart-evaluation-", dir=short) as directory:
-        cache = Path(directory, "cache")
-        os.mkdir(cache)
+    directory = Path(tempfile.mkdtemp(prefix="dart-evaluation-", dir=short))
+    try:
+        cache = directory / "cache"
+        cache.mkdir()
         yield cache
+    finally:
+        remove_tree(directory)  # whatever metrics left there
 
 
 async def _run(

@@ -2,7 +2,8 @@
 
 The worker (`evaluator_worker_main.py`) runs OSWorld's own getters and metrics. They parse what the agent left, and
 some of them execute it, so each evaluation has a worker of its own: a bubblewrap sandbox with no network but relays to
-the ports of this one desktop, read-only programs, its own `/tmp`, and the evaluation's cache directory.
+the ports of this one desktop, read-only programs, its own `/tmp`, and the evaluation's cache directory. For a server
+that is root it runs as a user of its own, as desktops do.
 
 Invariants:
     - What goes wrong (a hang, a crash, too much memory, an exception, nan) is an `EvaluationFailure` that names it.
@@ -25,16 +26,29 @@ from typing import Any
 
 from dart_gym.core.errors import EvaluationFailure, MissingDependencyError
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.desktops.confinement.bubblewrap import system_directories
+from dart_gym.desktops.confinement.bubblewrap import (
+    Stage,
+    kernel_directories,
+    launcher,
+    memory_directory,
+    missing_parts,
+    namespaces,
+    system_directories,
+)
+from dart_gym.desktops.confinement.machine_settings import settings_copy
+from dart_gym.desktops.confinement.resource_limits import DesktopLimits, make_groups
+from dart_gym.desktops.confinement.system_calls import system_call_filter
+from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
-from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
+from dart_gym.utils.processes import own_pid_namespace
 
 TIMEOUT_S = 90.0
 MEMORY_BYTES = 3 << 30
 FILE_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 30
+LIMITS = DesktopLimits(memory=MEMORY_BYTES + SCRATCH_BYTES, processes=512)
 _SERVER_PORT = 5000
 _MAIN = Path(__file__).with_name("evaluator_worker_main.py")
 _INSIDE, _CACHE, _SCRATCH = "/run/evaluator", "/cache", "/tmp"
@@ -78,12 +92,13 @@ class EvaluatorWorker:
         Raises:
             MissingDependencyError: the machine cannot make sandboxes.
         """
-        if self._isolated and shutil.which("bwrap") is None:
-            raise MissingDependencyError(str(check_sandbox()))
+        if self._isolated and (reason := missing_parts()) is not None:
+            raise MissingDependencyError(reason)
         checks = list(checks)
         configs = [config for check in checks for config in (check.result, check.expected) if config]
         getters = sorted({str(config.get("type")) for config in configs})
         self._ends_at = asyncio.get_running_loop().time() + self._timeout
+        self._take_user()
         sockets = await self._sockets(getters)
         self._log = self._cache.with_name(self._cache.name + ".log")
         self._stack.callback(self._log.unlink, missing_ok=True)
@@ -92,6 +107,21 @@ class EvaluatorWorker:
         metrics = sorted({check.func for check in checks})
         self._send({"op": "load", "metrics": metrics, "getters": getters})
         self._loaded = False
+
+    def _take_user(self) -> None:
+        """Become who the worker will be, as far as its files go, and count what it uses."""
+        self._user = take_user_id()
+        self._stage = Stage(self._user)
+        if self._user is not None:
+            self._stack.callback(self._user.release)
+            os.chown(self._cache, self._user.number, self._user.number)
+        record = self._cache.with_name(self._cache.name + ".groups")
+        groups = make_groups(
+            f"dart-evaluation.{own_pid_namespace().strip('pid:[]')}.{os.getpid()}.{id(self)}", LIMITS, record
+        )
+        self._groups = groups.directories
+        self._stack.callback(groups.remove)
+        self._stack.callback(record.unlink, missing_ok=True)
 
     async def _sockets(self, getters: list[str]) -> dict[str, tuple[Path, int]]:
         """The Unix sockets that the worker may reach, and the ports that they are to its getters."""
@@ -105,13 +135,19 @@ class EvaluatorWorker:
         if not _SERVER_ONLY.issuperset(getters):
             sockets["chromium"] = (await self._desktop.open_port(CHROMIUM_PORT), CHROMIUM_PORT)
             sockets["vlc"] = (await self._desktop.open_port(VLC_PORT), VLC_PORT)
+        for socket, _ in sockets.values():
+            if self._user is not None:
+                os.chown(socket, self._user.number, self._user.number)  # root can use it nevertheless
         return sockets
 
     async def _spawn(self, sockets: dict[str, tuple[Path, int]]) -> asyncio.subprocess.Process:
         info_read, info_write = os.pipe()
         self._stack.callback(os.close, info_read)
         self._info_fd = info_read
-        command = self._command(sockets, info_write)
+        program = os.memfd_create("filter")
+        os.write(program, system_call_filter(notify=False).program)
+        os.lseek(program, 0, os.SEEK_SET)
+        command = self._command(sockets, info_write, program)
         try:
             with open(self._log, "wb") as log:
                 return await asyncio.create_subprocess_exec(
@@ -121,33 +157,38 @@ class EvaluatorWorker:
                     stderr=log,
                     cwd="/",
                     env=_variables(_SCRATCH if self._isolated else str(self._cache)),
-                    pass_fds=(info_write,) if self._isolated else (),
+                    pass_fds=(info_write, program) if self._isolated else (),
                     start_new_session=True,
                     limit=1 << 22,
                 )
         finally:
             os.close(info_write)
+            os.close(program)
 
-    def _command(self, sockets: dict[str, tuple[Path, int]], info_fd: int) -> list[str]:
-        root, inside = self._environment.root, self._isolated
+    def _command(self, sockets: dict[str, tuple[Path, int]], info_fd: int, filter_fd: int) -> list[str]:
+        root, inside, seen = self._environment.root, self._isolated, self._stage.place
         settings = {
             "sockets": {
-                name: (f"{_INSIDE}/{name}.sock" if inside else str(path), port if inside else 0)
+                name: (f"{_INSIDE}/{name}.sock" if inside else str(seen(path)), port if inside else 0)
                 for name, (path, port) in sockets.items()
             },
-            "cache": _CACHE if inside else str(self._cache),
-            "scratch": _SCRATCH if inside else str(self._cache),
-            "numba_cache": str(self._environment.numba_cache),
+            "cache": _CACHE if inside else str(seen(self._cache)),
+            "scratch": _SCRATCH if inside else str(seen(self._cache)),
+            "numba_cache": str(self._environment.numba_cache if inside else seen(self._environment.numba_cache)),
             "memory_bytes": MEMORY_BYTES,
             "file_bytes": FILE_BYTES,
         }
-        main = f"{_INSIDE}/worker_main.py" if inside else str(_MAIN)
-        program = [str(root / "bin" / "python"), "-I", main, json.dumps(settings)]
+        main = f"{_INSIDE}/worker_main.py" if inside else str(seen(_MAIN))
+        python = root / "bin" / "python"
+        program = [str(python if inside else seen(python)), "-I", main, json.dumps(settings)]
         if not inside:
-            return program
+            return [*launcher(self._user, self._groups, self._stage.mounts), *program]
         binds = [("--bind", str(self._cache), _CACHE), ("--ro-bind", str(_MAIN), main)]
         binds += [("--ro-bind", str(path), f"{_INSIDE}/{name}.sock") for name, (path, _) in sockets.items()]
-        return [*_sandbox(self._environment, info_fd), *(word for bind in binds for word in bind), "--", *program]
+        arguments = self._stage.arguments([*_sandbox(self._environment), *(word for bind in binds for word in bind)])
+        arguments += ["--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--remount-ro", "/", "--", *program]
+        start = launcher(self._user, self._groups, self._stage.mounts)
+        return [*start, str(shutil.which("bwrap")), *arguments]
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
         """Score one check.
@@ -261,13 +302,10 @@ def _variables(scratch: str) -> dict[str, str]:
     }
 
 
-def _sandbox(environment: EvaluatorEnvironment, info_fd: int) -> list[str]:
-    args = [str(shutil.which("bwrap")), "--unshare-all", "--uid", "1000", "--gid", "1000", "--hostname", "evaluator"]
-    args += ["--die-with-parent", "--info-fd", str(info_fd), *system_directories()]
-    for name in ("ld.so.cache", "alternatives", "localtime", "mime.types", "fonts", "ssl/certs"):
-        args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    args += ["--proc", "/proc", "--dev", "/dev", "--size", str(SCRATCH_BYTES), "--tmpfs", _SCRATCH]
-    args += ["--tmpfs", "/run", "--dir", _INSIDE]
+def _sandbox(environment: EvaluatorEnvironment) -> list[str]:
+    args = [*namespaces("evaluator"), *system_directories(settings_copy()), *kernel_directories(SCRATCH_BYTES)]
+    args += [*memory_directory(_SCRATCH, SCRATCH_BYTES, "1777"), *memory_directory("/run", SCRATCH_BYTES)]
+    args += ["--dir", _INSIDE]
     if not environment.base.is_relative_to("/usr"):
         args += ["--ro-bind", str(environment.base), str(environment.base)]
     return [*args, "--ro-bind", str(environment.root), str(environment.root)]
