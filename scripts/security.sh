@@ -28,6 +28,8 @@ unshare --mount bash -c '
     mount -t tmpfs -o mode=755 none "$HOME"
     mkdir -p "$PREFIX" && mount --move "$USER_HOME/.prefix" "$PREFIX" ;;
   esac
+  cp /etc/passwd "$USER_HOME/.passwd" && echo "ordinary:x:$DART_USER:$DART_USER::$USER_HOME:/bin/sh" >>"$USER_HOME/.passwd"
+  mount --bind "$USER_HOME/.passwd" /etc/passwd
   exec setpriv --reuid="$DART_USER" --regid="$DART_USER" --clear-groups --inh-caps=-all --bounding-set=-all \
     env -u XDG_RUNTIME_DIR HOME="$USER_HOME" USER=ordinary PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY="$USER_HOME/hypothesis" \
     .venv/bin/python -m pytest -p no:cacheprovider --basetemp "$USER_HOME/pytest" "$@"

@@ -14,6 +14,7 @@ Invariants:
     - Who asks for a refused call gets an error at once; each pair of program and call is recorded once.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -100,7 +101,7 @@ class Recorder:
 
 
 class Purse:
-    """Counts memory where no control group does, and ends the largest program when it is too much.
+    """Counts memory where no control group does, and ends the largest programs when it is too much.
 
     Args:
         most: bytes for all programs and the files in memory.
@@ -125,11 +126,16 @@ class Purse:
         for directory in self.storage:
             found = os.statvfs(directory)
             files += (found.f_blocks - found.f_bfree) * found.f_frsize
-        largest = max((pid for pid in used if pid not in spared), key=lambda pid: used[pid], default=None)
-        if sum(used.values()) + files > self.most and largest is not None:
-            words = f"the desktop used more than {self.most} bytes of memory: its largest program was ended"
-            print(words, file=sys.stderr, flush=True)
-            os.kill(largest, signal.SIGKILL)
+        total = sum(used.values()) + files
+        for pid in sorted(used, key=lambda pid: used[pid], reverse=True):
+            if total <= self.most:
+                return
+            if pid not in spared:
+                words = f"the desktop used more than {self.most} bytes of memory: a program with {used[pid]} was ended"
+                print(words, file=sys.stderr, flush=True)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                total -= used[pid]
 
 
 def watch(child, recorder, purse):
