@@ -17,8 +17,8 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of a directory that no program of a desktop can have replaced yet."""
-    return os.open(path, _DIRECTORY)
+    """A descriptor of a directory that no program of a desktop can have replaced, by a path or `/proc/self/fd/N`."""
+    return os.open(f"{path}/.", _DIRECTORY)
 
 
 def open_below(directory: int, *names: str) -> int:
