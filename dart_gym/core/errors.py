@@ -56,6 +56,10 @@ class DesktopTimeoutError(DesktopError):
     """A desktop did not do something within its deadline."""
 
 
+class DesktopKilledError(DesktopError):
+    """A desktop was ended, or held up for good, by a program inside: the doing of who acts there, no fault of ours."""
+
+
 class TaskError(DartGymError):
     """A task is malformed, unknown, or its set-up failed."""
 

@@ -24,6 +24,7 @@ class TerminalState(StrEnum):
     PARSE_ERROR = "parse_error"  # the model's text held no action (set by the policy side)
     MODEL_ERROR = "model_error"  # no engine could answer (set by the policy side)
     ENV_ERROR = "env_error"  # the desktop or the task's set-up broke
+    DESKTOP_KILLED = "desktop_killed"  # a program inside ended the desktop: a failure of who acted there, not ours
     INTERRUPTED = "interrupted"  # whoever played it was told to stop (set by the policy side)
 
     @property
@@ -118,8 +119,12 @@ class StepResult:
         step_index: int = 0,
         timings: dict[str, float] | None = None,
         info: dict[str, object] | None = None,
+        killed: bool = False,
     ) -> StepResult:
         """The result of an episode whose environment broke: a black screen, terminal ENV_ERROR, and no score.
+
+        Where a program inside broke it, that is terminal DESKTOP_KILLED and a score of 0, or breaking things would be
+        a way to have bad episodes left out of training.
 
         Args:
             size: height and width of the screen in pixels.
@@ -129,10 +134,15 @@ class StepResult:
             step_index: number of actions carried out before.
             timings: seconds by phase; {} by default.
             info: see `StepResult`; {} by default.
+            killed: whether a program inside broke it.
         """
         observation = Observation(np.zeros((*size, 3), np.uint8), instruction, detail)
-        evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, evaluator, detail)
-        return cls(observation, TerminalState.ENV_ERROR, evaluation, step_index, timings or {}, info or {})
+        if killed:
+            terminal, evaluation = TerminalState.DESKTOP_KILLED, Evaluation(EvaluationStatus.OK, 0.0, evaluator, detail)
+        else:
+            evaluation = Evaluation(EvaluationStatus.ENVIRONMENT_ERROR, None, evaluator, detail)
+            terminal = TerminalState.ENV_ERROR
+        return cls(observation, terminal, evaluation, step_index, timings or {}, info or {})
 
     @property
     def reward(self) -> float:

@@ -5,7 +5,8 @@ Invariants:
       status ENVIRONMENT_ERROR; the desktop is thrown away, so the next reset gets a fresh one. The same holds for
       a deadline that passes, for then nobody knows what the desktop did.
     - What a person must act on is raised: an unknown task, a missing program, a step without an episode.
-    - A score exists only if an evaluator gave it; no error becomes a 0.
+    - A desktop that a program inside ended, once the episode ran, is terminal DESKTOP_KILLED with a score of 0.
+    - Any other score is an evaluator's; no error becomes a 0.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dart_gym.core.actions import Action, Done, Fail
-from dart_gym.core.errors import DesktopError, EpisodeStateError, EvaluationFailure, TaskError
+from dart_gym.core.errors import DesktopError, DesktopKilledError, EpisodeStateError, EvaluationFailure, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
-from dart_gym.desktops.base.desktop import ActionError, Desktop
+from dart_gym.desktops.base.desktop import ActionError, Desktop, Endable
 from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.scenario import Prepared, Scenario
@@ -29,6 +30,7 @@ from dart_gym.tasks.catalog.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
 ACCESSIBILITY_S = 10.0
+_END_TOLD_S = 0.5
 _ENVIRONMENT_TROUBLE = (DesktopError, TaskError, OSError, TimeoutError)
 
 
@@ -210,6 +212,8 @@ class Session:
         try:
             return await episode.scenario.evaluate(episode.desktop, terminal, episode.actions)
         except EvaluationFailure as failure:
+            if await _killed(episode.desktop):
+                raise DesktopKilledError(f"while it was evaluated: {failure}") from failure
             return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, episode.task.suite, str(failure))
 
     async def _guarded(self, name: str, operation: _Operation, deadline_s: float) -> StepResult:
@@ -219,6 +223,7 @@ class Session:
             async with asyncio.timeout(deadline_s):
                 observation, terminal, evaluation = await operation(episode, timer)
         except _ENVIRONMENT_TROUBLE as error:
+            killed = isinstance(error, DesktopKilledError) or await _killed(episode.desktop)
             self._abandon()
             return StepResult.lost(
                 (episode.task.desktop.height, episode.task.desktop.width),
@@ -228,6 +233,7 @@ class Session:
                 step_index=len(episode.actions),
                 timings=timer.finish(),
                 info=dict(episode.info),
+                killed=killed,
             )
         except BaseException:  # cancelled, or a bug: nobody knows the desktop's state any more
             self._abandon()
@@ -271,6 +277,16 @@ class Session:
 
 _Outcome = tuple[Observation, TerminalState | None, Evaluation | None]
 _Operation = Callable[[_Episode, PhaseTimer], Awaitable[_Outcome]]
+
+
+async def _killed(desktop: Desktop) -> bool:
+    """Whether a desktop was ended from inside; what failed with it may be known a moment earlier than that."""
+    if not isinstance(desktop, Endable):
+        return False
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_TOLD_S):
+            await desktop.wait_until_ended()
+    return desktop.killed
 
 
 def _explain(operation: str, error: BaseException, deadline_s: float) -> str:

@@ -22,10 +22,12 @@ from prometheus_client.core import (
 
 from dart_gym.cluster.wire import frames
 from dart_gym.cluster.wire.frames import Reply
+from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.prometheus_text import render
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 PREFIX = "dart_gym"
+BROKEN_BY = {"desktop": TerminalState.DESKTOP_KILLED, "environment": TerminalState.ENV_ERROR}
 
 
 class Histogram:
@@ -105,6 +107,16 @@ class Metrics:
         yield waits
         yield _counter("errors", "Error replies", ("op", "code"), self.errors)
         yield _counter("episodes_ended", "Episodes that ended", ("terminal", "evaluation"), self.endings)
+        broken = GaugeMetricFamily(
+            f"{PREFIX}_episodes_broken_share",
+            "Share of the episodes that a program of their desktop ended, or their environment lost",
+            labels=["by"],
+        )
+        ended = sum(self.endings.values())
+        for by, terminal in BROKEN_BY.items():
+            count = sum(count for (ending, _), count in self.endings.items() if ending == terminal)
+            broken.add_metric([by], count / ended if ended else 0.0)
+        yield broken
         phases = {(phase,): spent for phase, spent in self.phases.items()}
         yield _counter("phase_seconds", "Seconds of resets and steps by phase", ("phase",), phases)
         traffic = {(direction,): float(count) for direction, count in self.traffic.items()}

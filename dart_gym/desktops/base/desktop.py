@@ -125,6 +125,18 @@ class SettlePolicy:
 
 
 @runtime_checkable
+class Endable(Protocol):
+    """What a desktop has besides that knows who ended it."""
+
+    @property
+    def killed(self) -> bool:
+        """Whether a program inside ended it, or held it up until it had to be ended."""
+
+    async def wait_until_ended(self) -> None:
+        """Return when it is known to have ended."""
+
+
+@runtime_checkable
 class Desktop(Protocol):
     """One desktop. All methods are coroutines; seconds in floats; pixels in ints."""
 

@@ -149,17 +149,21 @@ class ForkClient:
             raise DesktopError(f"no process for a desktop could be started: {reply.get('error')}")
         return Keeper(reply["pid"], fds[0])
 
-    def describe_end(self, keeper: Keeper) -> str:
-        """How a keeper that has ended by itself did so, in words."""
+    def describe_end(self, keeper: Keeper) -> tuple[str, bool]:
+        """How a keeper that has ended by itself did so, in words; and whether a program of its desktop made it.
+
+        Such a program can only take away the framebuffer under it, which is SIGBUS.
+        """
         try:
             reply, _ = self._ask({"op": "status", "pid": keeper.pid}, [])
         except DesktopError as error:
-            return str(error)
+            return str(error), False
         status = reply.get("status")
         if not isinstance(status, int):
-            return "the desktop's keeper has ended"
+            return "the desktop's keeper has ended", False
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return f"the desktop's keeper has ended {how}, and its desktop with it; the next reset gets a fresh one"
+        words = f"the desktop's keeper has ended {how}, and its desktop with it; the next reset gets a fresh one"
+        return words, status == -signal.SIGBUS
 
 
 _client: ForkClient | None = None

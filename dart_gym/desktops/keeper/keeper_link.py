@@ -17,9 +17,10 @@ import os
 import socket
 from typing import Any
 
-from dart_gym.core.errors import DesktopError, DesktopTimeoutError
+from dart_gym.core.errors import DesktopError, DesktopKilledError, DesktopTimeoutError
 from dart_gym.desktops.keeper import keeper_deadlines
 from dart_gym.desktops.keeper.fork_client import ForkClient, Keeper, fork_client
+from dart_gym.desktops.keeper.held_up import held_up_inside
 from dart_gym.desktops.keeper.keeper_messages import (
     STREAM_BUFFER,
     MessageError,
@@ -45,6 +46,7 @@ class KeeperLink:
     Attributes:
         pid: of the keeper.
         desktop_ended: whether the desktop is known to have ended by itself.
+        killed: whether it was its own programs that ended it, or held it up until it was ended.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class KeeperLink:
         self._asked: dict[int, tuple[asyncio.Future[tuple[dict[str, Any], bytes]], int]] = {}
         self._forgotten: dict[int, int] = {}  # cancelled, with the limits of their bodies
         self._end = ""  # why there are no more answers
+        self.killed = False
+        self._ended = asyncio.Event()
         self._reading = asyncio.create_task(self._read(), name=f"keeper-{keeper.pid}")
 
     @classmethod
@@ -106,7 +110,7 @@ class KeeperLink:
             Exception: what the operation raised: see `keeper_messages`.
         """
         if self._end:
-            raise DesktopError(self._end)
+            raise self._gone()
         number = next(self._numbers)
         answer: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer, limit
@@ -118,8 +122,9 @@ class KeeperLink:
             if answer.done() and not answer.cancelled() and answer.exception() is error:
                 raise  # it is the operation's own
             message = f"the desktop did not answer {op!r} within {deadline_s:g} s, and was ended"
+            self.killed = self.killed or await asyncio.to_thread(held_up_inside, self.pid)
             self.kill(message)
-            raise DesktopTimeoutError(message) from None
+            raise self._gone(DesktopTimeoutError) from None
         except asyncio.CancelledError:
             if not self._end and not answer.done():
                 self._forgotten[number] = limit
@@ -146,7 +151,8 @@ class KeeperLink:
             await self._drained()
         except (asyncio.IncompleteReadError, ConnectionError):
             if not self._end:
-                self._over(await asyncio.to_thread(self._clients.describe_end, self._keeper))
+                why, self.killed = await asyncio.to_thread(self._clients.describe_end, self._keeper)
+                self._over(why)
         finally:
             self._over(STOPPED)
             self._writer.close()
@@ -165,7 +171,8 @@ class KeeperLink:
 
     def _take(self, header: dict[str, Any], body: bytes) -> None:
         if header.get("event") == "ended":
-            self.desktop_ended = True
+            self.desktop_ended, self.killed = True, self.killed or header.get("inside") is True
+            self._ended.set()
             return
         number = field(header, "id", int)
         if number in self._forgotten:
@@ -177,7 +184,9 @@ class KeeperLink:
         if answer.done():
             return
         if "error" in header:
-            answer.set_exception(decode_error(header["error"]))
+            error = decode_error(header["error"])
+            self.killed = self.killed or isinstance(error, DesktopKilledError)
+            answer.set_exception(error)
         else:
             answer.set_result((field(header, "result", dict), body))
 
@@ -186,10 +195,18 @@ class KeeperLink:
         if self._end:
             return
         self._end = why
+        self._ended.set()
         for answer, _ in self._asked.values():
             if not answer.done():
-                answer.set_exception(DesktopError(why))
+                answer.set_exception(self._gone())
                 answer.exception()  # nobody is warned about one that its caller has left
+
+    def _gone(self, otherwise: type[DesktopError] = DesktopError) -> DesktopError:
+        return (DesktopKilledError if self.killed else otherwise)(self._end)
+
+    async def wait_until_ended(self) -> None:
+        """Return when the desktop or its keeper is known to have ended."""
+        await self._ended.wait()
 
     def kill(self, why: str) -> None:
         """End the keeper now; the kernel ends everything of its desktop with it."""

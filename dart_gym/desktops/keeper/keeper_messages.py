@@ -18,6 +18,7 @@ import msgpack
 from dart_gym.core.errors import (
     ConfigurationError,
     DesktopError,
+    DesktopKilledError,
     DesktopTimeoutError,
     MissingDependencyError,
     MissingProgramError,
@@ -39,7 +40,7 @@ _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         *(ActionError, ConfigurationError, MissingDependencyError, MissingProgramError),
-        *(DesktopError, DesktopTimeoutError, ValueError),
+        *(DesktopError, DesktopKilledError, DesktopTimeoutError, ValueError),
         *(FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError),
         *(TimeoutError, OSError),
     )

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.core.actions import action_from_dict
+from dart_gym.core.errors import DesktopError, DesktopKilledError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.base.frame_memory import FrameMemory
 from dart_gym.desktops.keeper.keeper_messages import (
@@ -38,6 +39,7 @@ from dart_gym.utils.processes import set_process_name
 Work = Callable[[], int]
 Result = tuple[dict[str, Any], bytes]
 _NOTHING: Result = ({}, b"")
+_END_S = 1.0  # within which a desktop ends whose display has
 _VICTIM = "500"  # of -1000 to 1000: when memory runs out, a desktop goes before the server
 
 
@@ -111,10 +113,16 @@ class DesktopKeeper:
         except asyncio.CancelledError:
             header["error"] = encode_error(TimeoutError("cancelled"))
         except Exception as error:
-            header["error"] = encode_error(error)
+            header["error"] = encode_error(await self._blamed(error))
             if header["error"]["message"].startswith("the desktop's keeper failed"):
                 traceback.print_exc(file=sys.stderr)
         await self._send(header, content)
+
+    async def _blamed(self, error: Exception) -> Exception:
+        """The error, as one of the programs inside where they have ended the desktop."""
+        if not isinstance(error, (DesktopError, OSError)) or not await self._desktop.ended_inside(_END_S):
+            return error
+        return DesktopKilledError(str(error))
 
     async def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
         with contextlib.suppress(ConnectionError):  # the server has gone, which the reader finds
@@ -125,7 +133,7 @@ class DesktopKeeper:
 
     async def _tell_end(self) -> None:
         await self._desktop.wait_until_dead()
-        await self._send({"event": "ended"})
+        await self._send({"event": "ended", "inside": await self._desktop.ended_inside()})
 
     # --- operations
 

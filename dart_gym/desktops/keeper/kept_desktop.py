@@ -92,6 +92,16 @@ class KeptDesktop:
         """Whether the desktop is started and its processes still run."""
         return self._started and self._link is not None and self._link.alive
 
+    @property
+    def killed(self) -> bool:
+        """Whether a program inside ended it, or held it up until it had to be ended."""
+        return self._link is not None and self._link.killed
+
+    async def wait_until_ended(self) -> None:
+        """Return when it is known to have ended."""
+        if self._link is not None:
+            await self._link.wait_until_ended()
+
     def memory_bytes(self) -> int:
         """Bytes of memory that the desktop uses: programs, keeper and screen. Takes milliseconds: for a thread."""
         link = self._link

@@ -257,6 +257,12 @@ class Sandbox:
         """Whether the sandbox still runs."""
         return self._finalizer.alive and self._process.poll() is None
 
+    @property
+    def ended_inside(self) -> bool:
+        """Whether it has ended by what its own processes did: no program inside can send a signal to bubblewrap."""
+        code = self._process.poll()
+        return self.isolated and code is not None and code >= 0
+
     async def ended(self) -> None:
         """Return when it runs no more."""
         loop, over = asyncio.get_running_loop(), asyncio.Event()

@@ -195,6 +195,20 @@ class XvfbDesktop:
         if sandbox is not None:
             await sandbox.ended()
 
+    async def ended_inside(self, wait_s: float = 0.0) -> bool:
+        """Whether its own programs have ended it, once it was started.
+
+        Args:
+            wait_s: seconds for which an end that is under way is waited for.
+        """
+        sandbox = self._sandbox
+        if sandbox is None or self._input is None:
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await sandbox.ended()
+        return sandbox.ended_inside and not sandbox.disk_note()
+
     def _running(self) -> Sandbox:
         """The sandbox. Raises `DesktopError` when the desktop is not started, or has ended by itself."""
         sandbox = self._sandbox

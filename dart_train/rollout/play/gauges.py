@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_gym.cluster.server.server_metrics import BROKEN_BY
 from dart_train.rollout.fleet.replica import Replica
 from dart_train.rollout.play.rollouts import PHASES
 
@@ -143,6 +144,9 @@ class Gauges:
             "episodes": int(totals.sums["episodes"]),
             "success": self.success.means(),
             "terminals": dict(totals.terminals),
+            "broken_share": {
+                by: totals.terminals[terminal] / max(totals.sums["episodes"], 1.0) for by, terminal in BROKEN_BY.items()
+            },
             "desktops": self.clock.counts(),
             "phase_s": phases,
             "env_utilisation": min(1.0, grown["busy"] / worker_seconds),

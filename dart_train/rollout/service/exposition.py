@@ -99,6 +99,14 @@ def _states(figures: Mapping[str, Any]) -> Iterator[Metric]:
     for phase, count in figures["desktops"].items():
         desktops.add_metric([phase], count)
     yield desktops
+    broken = GaugeMetricFamily(
+        f"{PREFIX}_episodes_broken_share",
+        "Share of the episodes that a program of their desktop ended, or their environment lost",
+        labels=["by"],
+    )
+    for by, share in figures["broken_share"].items():
+        broken.add_metric([by], share)
+    yield broken
     success = GaugeMetricFamily(f"{PREFIX}_success", "Mean reward of a task's newest rollouts", labels=["task"])
     for task, mean in figures["success"].items():
         if mean is not None:
