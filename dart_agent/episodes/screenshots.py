@@ -18,6 +18,10 @@ Images = dict[str, NDArray[np.uint8]]
 """(H, W, 3) uint8 images by their content hash."""
 
 
+PNG_HEAD = 24
+"""Bytes of a PNG up to the end of its size."""
+
+
 def image_hash(image: NDArray[np.uint8]) -> str:
     """Return the content hash of an (H, W, 3) uint8 image: 32 hex digits, of its shape and pixels."""
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
@@ -38,6 +42,14 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )
+
+
+def png_size(head: bytes) -> tuple[int, int] | None:
+    """(height, width) by the first bytes of a PNG; None where they are of something else, or too few."""
+    if len(head) < PNG_HEAD or head[:8] != b"\x89PNG\r\n\x1a\n" or head[12:16] != b"IHDR":
+        return None
+    width, height = struct.unpack(">II", head[16:24])
+    return height, width
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:

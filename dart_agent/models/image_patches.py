@@ -102,7 +102,11 @@ class VisionSpec:
 
     def grid(self, image: NDArray[np.uint8]) -> tuple[int, int, int]:
         """(frames, rows, columns) in patches, as the model's `image_grid_thw`."""
-        height, width = self.resized(*image.shape[:2])
+        return self.grid_of(*image.shape[:2])
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int, int]:
+        """The same for an image of this size. Raises ValueError for absurd aspect ratios."""
+        height, width = self.resized(height, width)
         return 1, height // self.patch_size, width // self.patch_size
 
     def num_tokens(self, image: NDArray[np.uint8]) -> int:

@@ -250,7 +250,7 @@ class DartGRPOTrainer(Trainer):
         return Collator(
             tokens,
             VisionSpec.from_dir(self.model_dir),
-            ImageCache(data.load_image, self.args.image_cache_mb),
+            ImageCache(data.load_image, self.args.image_cache_mb, data.image_size),
             share_prompts=self.args.share_prompts,
             merge_prefixes=self.args.merge_prefixes,
             pack_rows=self.args.pack_rows,

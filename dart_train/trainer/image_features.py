@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -91,6 +91,10 @@ class ImageFeatures:
         lent = {name: self._lend(name) if lends else self._kept[name].float() for name in wanted}
         return [lent[name] for name in batch.image_hashes]
 
+    def keeps(self, image_hash: str) -> bool:
+        """Whether an image need not run through the tower now."""
+        return image_hash in self._kept
+
     def backward(self) -> None:
         """Hand what has gathered to the tower, after the last micro-batch."""
         self._hand_over(list(self._gradients))
@@ -150,6 +154,24 @@ class ImageFeatures:
                     computed = self._tower(source, part)
                 gradients = [self._gradients.pop(name) for name in part]
                 torch.autograd.backward([item.float() for item in computed], gradients)
+
+
+def cut_ahead(batches: Iterable[MicroBatch], features: ImageFeatures | None) -> Iterator[MicroBatch]:
+    """Micro-batches in their order; while one runs, the images of the next that the tower needs are cut.
+
+    Args:
+        batches: that are going to run.
+        features: that are kept of images; None where every micro-batch runs its own through the tower.
+    """
+    before: MicroBatch | None = None
+    for batch in batches:
+        needed = [name for name in batch.image_hashes if features is None or not features.keeps(name)]
+        batch.patches.cut_ahead(needed)
+        if before is not None:
+            yield before
+        before = batch
+    if before is not None:
+        yield before
 
 
 def _size(tensor: Tensor | None) -> int:

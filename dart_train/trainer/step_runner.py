@@ -29,7 +29,7 @@ from dart_train.trainer.batches.collator import Collator, MicroBatch, Sample
 from dart_train.trainer.batches.lease_source import Lease
 from dart_train.trainer.batches.mini_batch import MiniBatch, by_place
 from dart_train.trainer.batches.optimizer_batch import BatchSettings, OptimizerBatch, build_batch
-from dart_train.trainer.image_features import ImageFeatures
+from dart_train.trainer.image_features import ImageFeatures, cut_ahead
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.step_statistics import StepStatistics
@@ -267,7 +267,7 @@ class StepRunner:
         with torch.no_grad():
             for part in parts:
                 own: dict[int, tuple[Tensor, Tensor]] = {}
-                for micro in part.micro_batches:
+                for micro in cut_ahead(part.micro_batches, work.features):
                     logprobs, entropies = self._policy(micro.to(self._device), work.features)
                     values = by_place(micro, entropies)
                     own |= {place: (row, values[place]) for place, row in by_place(micro, logprobs).items()}
@@ -318,12 +318,13 @@ class StepRunner:
         _, work = self._current()
         batches = self._part.micro_batches
         closing = last_number(len(batches), parts)
-        for number, micro in enumerate(batches):
-            if number % parts in wanted:
-                put_off_gradients(self._policy.model, self._settings.reduce_once and number != closing)
-                loss = self.loss(micro.to(self._device))
-                self._backward(loss)
-                work.total += loss.detach()
+        numbers = [number for number in range(len(batches)) if number % parts in wanted]
+        running = cut_ahead([batches[number] for number in numbers], work.features)
+        for number, micro in zip(numbers, running, strict=True):
+            put_off_gradients(self._policy.model, self._settings.reduce_once and number != closing)
+            loss = self.loss(micro.to(self._device))
+            self._backward(loss)
+            work.total += loss.detach()
         if parts - 1 in wanted and work.features is not None:
             work.features.backward()
 

@@ -24,6 +24,10 @@ class LRUCache(Generic[V]):
         self._total = 0.0
         self._lock = threading.Lock()
 
+    def __contains__(self, key: str) -> bool:
+        with self._lock:
+            return key in self._values
+
     def get(self, key: str, load: Callable[[str], V]) -> V:
         """Return the value of a key, loading it if it is not here (twice if two threads ask at once)."""
         with self._lock:

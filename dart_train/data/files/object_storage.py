@@ -93,6 +93,10 @@ class Storage(ABC):
         """Return what is stored under a key. Raises `FileNotFoundError`."""
 
     @abstractmethod
+    def head(self, key: str, size: int) -> bytes:
+        """Return the first bytes of what is stored under a key. Raises `FileNotFoundError`."""
+
+    @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Store bytes under a key, over what was there. Only after `settle` does that outlive a power cut."""
 
@@ -150,6 +154,11 @@ class Directory(Storage):
     def read(self, key: str) -> bytes:
         """See `Storage`."""
         return (self._root / key).read_bytes()
+
+    def head(self, key: str, size: int) -> bytes:
+        """See `Storage`."""
+        with (self._root / key).open("rb") as file:
+            return file.read(size)
 
     def write(self, key: str, data: bytes) -> None:
         """See `Storage`."""
@@ -300,6 +309,11 @@ class ObjectStore(Storage):
         """See `Storage`."""
         with self._explained(key):
             return self._system.cat_file(self._full(key))
+
+    def head(self, key: str, size: int) -> bytes:
+        """See `Storage`."""
+        with self._explained(key):
+            return self._system.cat_file(self._full(key), start=0, end=size)
 
     def write(self, key: str, data: bytes) -> None:
         """See `Storage`."""

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_agent.episodes import trajectory_format
-from dart_agent.episodes.screenshots import decode_image, encode_png, image_hash
+from dart_agent.episodes.screenshots import PNG_HEAD, decode_image, encode_png, image_hash, png_size
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import IMAGE_ID, PARTIAL, TRAJECTORY_FILE, pack_trajectory, unpack_trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
@@ -176,6 +176,24 @@ class TrajectoryFiles:
             raise CorruptDataError(self.storage.name(key), "its pixels have another hash")
         image.setflags(write=False)
         return image
+
+    def image_size(self, image_id: str) -> tuple[int, int]:
+        """Return (height, width) of a stored image: of a PNG by its first bytes, whose pixels nobody looks at.
+
+        Raises:
+            CorruptDataError: missing, or damaged so that it does not even say its size.
+        """
+        key = image_key(image_id)
+        try:
+            size = png_size(self.storage.head(key, PNG_HEAD))
+        except FileNotFoundError:
+            size = None
+        except OSError as error:
+            raise CorruptDataError(self.storage.name(key), error) from error
+        if size is not None:
+            return size
+        height, width, _ = self.read_image(image_id).shape  # a WebP, or an error that says what is wrong
+        return height, width
 
     def reencode_image(self, image_id: str) -> int:
         """Store a PNG as lossless WebP where that is smaller; return the bytes saved.

@@ -115,6 +115,14 @@ class RunData:
         """
         return self._images.get(image_id, self.files.read_image)
 
+    def image_size(self, image_id: str) -> tuple[int, int]:
+        """Return (height, width) of a screenshot by its hash, without reading its pixels where its file allows that.
+
+        Raises:
+            CorruptDataError: it is missing or damaged.
+        """
+        return self.files.image_size(image_id)
+
     def load_trajectory(self, trajectory_id: str) -> Trajectory:
         """Return a trajectory by its id.
 

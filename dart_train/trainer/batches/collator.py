@@ -34,7 +34,7 @@ __all__ = ["Collator", "ImageCache", "MicroBatch", "Problem", "Sample", "equal_c
 
 PADDING = 256
 """So many tokens of padding a row may always have: a forward pass of few tokens costs more than they do."""
-PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "too_long")
+PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "image_size", "too_long")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,10 @@ class Collator:
         pads = np.flatnonzero(np.asarray(sample.prompt_ids) == self._tokens.image_pad_id)
         breaks = np.flatnonzero(np.diff(pads) > 1) + 1
         runs = [len(run) for run in np.split(pads, breaks)] if len(pads) else []
-        need = [self._patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
+        try:
+            need = [self._patches.num_tokens(image_hash) for image_hash in sample.image_hashes]
+        except ValueError as error:
+            return Problem("image_size", f"an image cannot be what this model was shown: {error}")
         if runs == need:
             return None
         return Problem(

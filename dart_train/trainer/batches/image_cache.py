@@ -1,12 +1,15 @@
 """Screenshots of a batch by content hash: read once, cut into patches once, as long as memory allows.
 
-A screenshot of 1932x1092 is 6 MiB of pixels and 50 MiB of patches in float32, so patches are made when a micro-batch
-runs, never for a whole optimizer batch ahead.
+A screenshot of 1932x1092 is 6 MiB of pixels and 50 MiB of patches in float32, so patches are made for a micro-batch
+that runs and the one after it (in threads beside), never for a whole optimizer batch ahead. How many tokens an image
+takes is known from its size, which its file's first bytes say: nothing is decoded for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,6 +20,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_train.data.files.lru_cache import LRUCache
 
 Grid = tuple[int, int, int]
+WORKERS = 2
 
 
 class ImageCache:
@@ -25,16 +29,30 @@ class ImageCache:
     Args:
         load: reads a screenshot by its hash and answers for its content, such as `DataManager.load_image`.
         capacity_mb: most memory for pixels, in MiB; the newest is always kept.
+        size: (height, width) of a screenshot by its hash, such as `DataManager.image_size`; None reads the screenshot.
     """
 
-    def __init__(self, load: Callable[[str], NDArray[np.uint8]], capacity_mb: int = 512) -> None:
+    def __init__(
+        self,
+        load: Callable[[str], NDArray[np.uint8]],
+        capacity_mb: int = 512,
+        size: Callable[[str], tuple[int, int]] | None = None,
+    ) -> None:
         self.capacity_mb = capacity_mb
+        self._size = size
         self._load = load
         self._pixels: LRUCache[NDArray[np.uint8]] = LRUCache(capacity_mb << 20, lambda pixels: pixels.nbytes)
 
     def get(self, image_hash: str) -> NDArray[np.uint8]:
         """The screenshot with a hash."""
         return self._pixels.get(image_hash, self._load)
+
+    def size(self, image_hash: str) -> tuple[int, int]:
+        """(height, width) of the screenshot with a hash."""
+        if self._size is not None:
+            return self._size(image_hash)
+        height, width, _ = self.get(image_hash).shape
+        return height, width
 
 
 class ImagePatches:
@@ -49,12 +67,13 @@ class ImagePatches:
         self.vision = vision
         self._images = images
         self._grids: dict[str, Grid] = {}
+        self._coming: dict[str, Future[NDArray[np.float32]]] = {}
         self._patches: LRUCache[NDArray[np.float32]] = LRUCache(images.capacity_mb << 20, lambda cut: cut.nbytes)
 
     def grid(self, image_hash: str) -> Grid:
         """(frames, rows, columns) in patches."""
         if image_hash not in self._grids:
-            self._grids[image_hash] = self.vision.grid(self._images.get(image_hash))
+            self._grids[image_hash] = self.vision.grid_of(*self._images.size(image_hash))
         return self._grids[image_hash]
 
     def num_tokens(self, image_hash: str) -> int:
@@ -64,9 +83,25 @@ class ImagePatches:
 
     def tensors(self, hashes: Sequence[str]) -> tuple[Tensor, Tensor]:
         """(patches, patch_dim) float32 of the images one after the other, and their (images, 3) grids."""
-        patches = [self._patches.get(image_hash, self._cut) for image_hash in hashes]
+        patches = [self._patches.get(image_hash, self._come) for image_hash in hashes]
         grids = torch.tensor([self.grid(image_hash) for image_hash in hashes])
         return torch.from_numpy(np.concatenate(patches)), grids
 
+    def cut_ahead(self, hashes: Iterable[str]) -> None:
+        """Begin to read and cut images in threads beside; whoever asks for their tensors gets these, or the error."""
+        for image_hash in hashes:
+            if image_hash not in self._coming and image_hash not in self._patches:
+                self._coming[image_hash] = _workers().submit(self._cut, image_hash)
+
+    def _come(self, image_hash: str) -> NDArray[np.float32]:
+        coming = self._coming.pop(image_hash, None)
+        return self._cut(image_hash) if coming is None else coming.result()
+
     def _cut(self, image_hash: str) -> NDArray[np.float32]:
         return self.vision.patchify(self._images.get(image_hash))
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    """Threads that decode and cut: most of both is done without Python's lock."""
+    return ThreadPoolExecutor(WORKERS, thread_name_prefix="patches")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.core.train_errors import CorruptDataError
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
+from dart_train.trainer.image_features import cut_ahead
 
 pytestmark = pytest.mark.train
 
@@ -166,3 +168,77 @@ def test_patches_are_cut_once_and_only_when_they_are_needed(tokens, vision, scre
     for batch in batches:
         assert (batch.pixel_values is None) == (not batch.image_hashes)
     assert len(cut) == len(screens)
+
+
+def test_sizes_of_images_come_from_their_files_beginnings(data, record_group, tokens, vision, screens, samples):
+    """A rank need not decode a lease to know its rows: pixels are read when a micro-batch runs."""
+    record_group("a")
+    sample = Sample.from_step(next(data.trajectories()).steps[0])
+    read: list[str] = []
+
+    def load(name: str) -> np.ndarray:
+        read.append(name)
+        return data.load_image(name)
+
+    collator = Collator(tokens, vision, ImageCache(load, size=data.image_size))
+    assert collator.problem(sample) is None
+    (batch,) = collator.micro_batches([sample], 1000)
+    assert batch.image_grid_thw.tolist() == [list(vision.grid(screens[sample.image_hashes[0]]))]
+    assert not read
+    assert batch.pixel_values is not None and read == [sample.image_hashes[0]]
+
+
+def test_images_that_are_gone_or_no_images_are_named(data, record_group, tokens, vision):
+    record_group("a")
+    name = next(data.trajectories()).steps[0].image_hashes[0]
+    file = data.files.image_path(name)
+    file.write_bytes(b"no image")
+    with pytest.raises(CorruptDataError, match=name):
+        data.image_size(name)
+    file.unlink()
+    with pytest.raises(CorruptDataError, match=f"{name}.*there is no such file"):
+        data.image_size(name)
+
+
+def test_an_image_of_an_absurd_shape_is_left_out_by_name(tokens, vision, samples):
+    images = ImageCache(lambda name: np.zeros((2, 900, 3), np.uint8))
+    problem = Collator(tokens, vision, images).problem(samples[0])
+    assert problem is not None and problem.reason == "image_size" and "aspect ratio of 900x2" in problem.text
+
+
+def test_an_image_above_the_processors_bound_is_shrunk_as_the_engine_shrinks_it(tokens, samples, make_prompt):
+    vision = VisionSpec(temporal_patch_size=1, min_pixels=28 * 28, max_pixels=6 * 28 * 28)
+    large = np.zeros((300, 500, 3), np.uint8)
+    collator = Collator(tokens, vision, ImageCache(lambda name: large))
+    pads = [tokens.image_pad_id] * vision.num_tokens(vision.resize(large))
+    assert 0 < len(pads) <= 6
+    prompt = (tokens.vision_start_id, *pads, tokens.vision_end_id)
+    sample = replace(samples[0], prompt_ids=prompt, image_hashes=("0" * 32,))
+    assert collator.problem(sample) is None
+    as_it_was = [tokens.image_pad_id] * (300 // 28 * (500 // 28))
+    unbounded = replace(sample, prompt_ids=(tokens.vision_start_id, *as_it_was, tokens.vision_end_id))
+    assert collator.problem(unbounded).reason == "image_tokens"
+
+
+def test_patches_of_the_next_micro_batch_are_cut_while_one_runs(tokens, vision, screens, samples):
+    cut, going = [], threading.Event()
+
+    def load(name: str) -> np.ndarray:
+        cut.append((name, threading.current_thread().name))
+        return screens[name]
+
+    collator = Collator(tokens, vision, ImageCache(load, size=lambda name: screens[name].shape[:2]))
+    batches = [collator([sample]) for sample in samples[:2]]
+    running = cut_ahead(batches, None)
+    first = next(running)
+    for _ in range(1000):
+        if len(cut) == sum(len(batch.image_hashes) for batch in batches):
+            break
+        going.wait(0.01)
+    assert {name for name, _ in cut} == {name for batch in batches for name in batch.image_hashes}
+    assert all(thread.startswith("patches") for _, thread in cut)
+    expected = torch.cat([torch.from_numpy(vision.patchify(screens[name])) for name in first.image_hashes])
+    assert torch.equal(first.pixel_values, expected)
+    assert next(running) is batches[1] and next(running, None) is None
+    assert batches[1].pixel_values is not None
+    assert len(cut) == len({name for batch in batches for name in batch.image_hashes})
