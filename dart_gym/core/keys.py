@@ -125,7 +125,6 @@ _ALIASES = {
     "kp_enter": "numenter",
 }
 
-MODIFIERS = frozenset({"ctrl", "ctrlright", "shift", "shiftright", "alt", "altright", "win", "winright"})
 KEYS = frozenset(_NAMED)
 
 

@@ -46,10 +46,10 @@ def start(runs_dir: Path, *arguments: str, config: Path = CONFIG) -> subprocess.
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=tied)
 
 
-def wait_for(condition, process: subprocess.Popen, runs_dir: Path) -> None:
-    """Wait for something that a run does."""
+def wait_for(condition, process: subprocess.Popen, runs_dir: Path):
+    """Wait for something that a run does, and return it."""
     log = runs_dir / "launcher.log"
-    wait_until(
+    return wait_until(
         condition,
         400,
         trouble=lambda: process.poll() is not None and f"it ended early with {process.returncode}: {log.read_text()}",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_end_to_end import REPORT_KEYS, processes_of, start, wait_until
+from test_end_to_end import REPORT_KEYS, processes_of, start, wait_for
 
 from dart_gym.utils.processes import die_with_parent
 
@@ -89,9 +89,9 @@ def test_a_control_that_is_killed_beside_the_tests_is_trained_anew(tmp_path):
     longer = [*SMALL, "rollout.budget_rollouts=96"]  # the control takes as long as they
     line = ["--name", "killed", *(word for setting in longer for word in ("--set", setting))]
     run = start(tmp_path, *line, config=CONFIG)
-    (first,) = wait_until(trainers, run, tmp_path)
+    (first,) = wait_for(trainers, run, tmp_path)
     first.kill()
-    wait_until(lambda: [process for process in trainers() if process != first], run, tmp_path)
+    wait_for(lambda: [process for process in trainers() if process != first], run, tmp_path)
     run.kill()
     run.wait()
     assert start(tmp_path, *line, config=CONFIG).wait(600) == 0, (tmp_path / "launcher.log").read_text()

@@ -22,7 +22,6 @@ from PIL import Image
 from dart_gym.core.errors import ProtocolError
 
 CODECS = ("raw", "png", "webp", "jpeg")
-LOSSLESS = ("raw", "png")
 MAX_SCREEN_SIDE = 16_384
 _BIG_IMAGE_BYTES = 500_000  # of pixels; compressing more takes milliseconds
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {

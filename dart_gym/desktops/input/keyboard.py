@@ -86,11 +86,6 @@ class Keyboard:
             if keysym:
                 self._keystrokes.setdefault(keysym, Keystroke(keycode, level == 1))
 
-    @property
-    def spare_count(self) -> int:
-        """How many different foreign characters can be typed without a pause."""
-        return len(self._spare)
-
     def plan(self, keysyms: list[int]) -> list[Batch]:
         """Cut a sequence of keysyms into batches, each of which needs no keycode in two meanings."""
         batches = [Batch()]

@@ -99,19 +99,6 @@ class TrajectoryFiles:
             raise DataError(f"the files are at {self.storage.where}, which is no directory of this machine")
         return self.storage.directory
 
-    def trajectory_path(self, trajectory_id: str) -> Path:
-        """Return the directory of a trajectory.
-
-        Raises:
-            InvalidTrajectoryError: the id cannot be the name of a directory.
-        """
-        return (self.root / trajectory_key(trajectory_id)).parent
-
-    def image_path(self, image_id: str) -> Path:
-        """Return the file of an image, by its hash; the PNG's where it is not stored."""
-        entry = self.find_image(image_id)
-        return self.root / (entry.key if entry else image_key(image_id))
-
     # Screenshots
 
     def write_images(self, images: Mapping[str, NDArray[np.uint8]]) -> None:

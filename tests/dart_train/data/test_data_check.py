@@ -16,6 +16,7 @@ from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullE
 from dart_train.data import DataManager, image_hash
 from dart_train.data.maintenance.integrity_check import Problem, check_run, unopened
 from dart_train.data.store.schema import rollout_group, rollout_run
+from tests.helpers.stored_files import image_path, trajectory_path
 
 
 @pytest.fixture
@@ -55,29 +56,29 @@ def lose_row(data: DataManager) -> None:
 
 def tear_trajectory(data: DataManager) -> None:
     record_shown(data, "a")
-    path = data.files.trajectory_path("a") / "trajectory.msgpack"
+    path = trajectory_path(data.files, "a") / "trajectory.msgpack"
     path.write_bytes(path.read_bytes()[:-9])
 
 
 def swap_trajectory(data: DataManager) -> None:
     record_shown(data, "a")
-    path = data.files.trajectory_path("a") / "trajectory.msgpack"
+    path = trajectory_path(data.files, "a") / "trajectory.msgpack"
     path.write_bytes(pack_trajectory(make_trajectory("a", reward=0.25, steps=data.load_trajectory("a").steps)))
 
 
 def lose_image(data: DataManager) -> None:
-    data.files.image_path(record_shown(data, "a")).unlink()
+    image_path(data.files, record_shown(data, "a")).unlink()
 
 
 def spoil_image(data: DataManager) -> None:
-    path = data.files.image_path(record_shown(data, "a"))
+    path = image_path(data.files, record_shown(data, "a"))
     path.write_bytes(path.read_bytes()[:-30])
 
 
 def exchange_image(data: DataManager) -> None:
-    path = data.files.image_path(record_shown(data, "a"))
+    path = image_path(data.files, record_shown(data, "a"))
     other = record_shown(data, "b", seed=2)
-    path.write_bytes(data.files.image_path(other).read_bytes())
+    path.write_bytes(image_path(data.files, other).read_bytes())
 
 
 def miscount(data: DataManager) -> None:
@@ -131,7 +132,7 @@ def test_what_is_mended_is_counted_and_whole_afterwards(run, damage):
 def test_a_quick_check_leaves_the_pixels_unread(run):
     spoil_image(run)
     assert problems(run, pixels=False) == {}
-    run.files.image_path(record_shown(run, "b", seed=3)).write_bytes(b"")
+    image_path(run.files, record_shown(run, "b", seed=3)).write_bytes(b"")
     assert problems(run, pixels=False) == {"damaged screenshot": 1}
 
 
@@ -146,7 +147,7 @@ def test_screenshots_that_nothing_shows_are_told_and_harmless(run):
     image = picture(3)
     run.files.write_images({image_hash(image): image})
     long_ago = time.time() - 10 * 86400
-    os.utime(run.files.image_path(image_hash(image)), (long_ago, long_ago))
+    os.utime(image_path(run.files, image_hash(image)), (long_ago, long_ago))
     report = check_run(run, least_free_bytes=0)
     assert report.counts() == {"screenshot that nothing shows": 1}
     assert report.whole

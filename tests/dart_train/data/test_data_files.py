@@ -20,6 +20,7 @@ from dart_train.data.files.trajectory_files import (
     pack_trajectory,
     unpack_trajectory,
 )
+from tests.helpers.stored_files import image_path, trajectory_path
 
 
 @pytest.fixture
@@ -50,9 +51,9 @@ def test_an_image_is_stored_once(files, tmp_path):
     image = picture()
     name = image_hash(image)
     files.write_images({name: image})
-    before = files.image_path(name).stat().st_mtime_ns
+    before = image_path(files, name).stat().st_mtime_ns
     TrajectoryFiles(tmp_path / "data").write_images({name: image})
-    assert files.image_path(name).stat().st_mtime_ns == before
+    assert image_path(files, name).stat().st_mtime_ns == before
     assert files.has_image(name)
     loaded = files.read_image(name)
     assert np.array_equal(loaded, image)
@@ -74,7 +75,7 @@ def test_damaged_images_are_noticed(files, damage):
     image = picture()
     name = image_hash(image)
     files.write_images({name: image})
-    path = files.image_path(name)
+    path = image_path(files, name)
     if damage == "truncated":
         path.write_bytes(path.read_bytes()[:-40])
     elif damage == "other pixels":
@@ -134,7 +135,7 @@ def test_ids_that_are_no_safe_names_are_refused(files, name):
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"\x80", b"\x93\x01\x02\x03", b"\x81\xa1a\x01"])
 def test_damaged_trajectories_are_noticed(files, content):
     files.write_trajectory(make_trajectory("t1"))
-    (files.trajectory_path("t1") / "trajectory.msgpack").write_bytes(content)
+    (trajectory_path(files, "t1") / "trajectory.msgpack").write_bytes(content)
     with pytest.raises(CorruptDataError, match="t1"):
         files.read_trajectory("t1")
 
@@ -142,8 +143,8 @@ def test_damaged_trajectories_are_noticed(files, content):
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_else(tmp_path_factory, content):
     files = TrajectoryFiles(tmp_path_factory.getbasetemp() / "fuzz")
-    files.trajectory_path("t").mkdir(exist_ok=True)
-    (files.trajectory_path("t") / "trajectory.msgpack").write_bytes(content)
+    trajectory_path(files, "t").mkdir(exist_ok=True)
+    (trajectory_path(files, "t") / "trajectory.msgpack").write_bytes(content)
     with pytest.raises(CorruptDataError):
         files.read_trajectory("t")
 

@@ -25,6 +25,7 @@ from dart_train.data import CheckpointStatus, RolloutState, image_hash
 from dart_train.data.groups import checkpoint_rows, lease_rows
 from dart_train.data.manager.leasing import LeasedGroups
 from dart_train.data.store.schema import checkpoint, rollout_group, rollout_meta, rollout_run
+from tests.helpers.stored_files import image_path, trajectory_path
 
 pytestmark = pytest.mark.usefixtures("database")  # everything here on each database
 
@@ -266,10 +267,10 @@ def test_a_waiting_lease_gets_what_is_recorded_meanwhile(data):
 def test_damaged_groups_are_left_out_and_said(data, caplog):
     for index in range(4):
         record_group(data, f"g{index}")
-    shutil.rmtree(data.files.trajectory_path("g0-1"))
+    shutil.rmtree(trajectory_path(data.files, "g0-1"))
     image_id = record_with_image(data, "h-0", "h", picture(), 0.0)
     record_with_image(data, "h-1", "h", picture(), 1.0)
-    data.files.image_path(image_id).write_bytes(b"")
+    image_path(data.files, image_id).write_bytes(b"")
     with caplog.at_level(logging.ERROR):
         leased = data.lease(3, "me")
         assert data.lease(1, "me") is None
@@ -446,7 +447,7 @@ def test_why_accounts_for_every_trajectory(data):
 
 def test_a_damaged_screenshot_is_said(data):
     image_id = record_with_image(data, "t", "g", picture())
-    data.files.image_path(image_id).write_bytes(b"no image")
+    image_path(data.files, image_id).write_bytes(b"no image")
     with pytest.raises(CorruptDataError, match="go on without it"):
         data.load_image(image_id)
 

@@ -16,6 +16,7 @@ from dart_train.data import DataManager, RolloutState, image_hash
 from dart_train.data.maintenance.retention import collect
 from dart_train.data.maintenance.retention_plan import RetentionConfig, StoredTrajectory, plan_removal
 from dart_train.data.store.schema import rollout_run
+from tests.helpers.stored_files import image_path, trajectory_path
 
 EVERYTHING = RetentionConfig(max_age_days=0.0)
 NOW = {"orphan_grace_s": 0.0, "image_grace_s": 0.0}
@@ -121,11 +122,11 @@ def test_a_screenshot_that_a_recorder_needs_is_made_young_before_it_can_be_colle
     name = image_hash(image)
     run.files.write_images({name: image})
     long_ago = time.time() - 10 * 86400
-    os.utime(run.files.image_path(name), (long_ago, long_ago))
+    os.utime(image_path(run.files, name), (long_ago, long_ago))
     with open_manager(run.files.root.parent) as recorder:  # another process, which has written nothing yet
         assert recorder.files.has_image(name)
         assert collect(run).images == 0
-        os.utime(run.files.image_path(name), (long_ago, long_ago))
+        os.utime(image_path(run.files, name), (long_ago, long_ago))
         assert collect(run).images == 1
 
 
@@ -142,7 +143,7 @@ def test_a_complete_trajectory_without_a_row_is_recorded(run):
 
 def test_garbage_without_a_row_is_removed_and_what_another_run_wrote_is_said(run):
     run.files.write_trajectory(make_trajectory("torn"))
-    (run.files.trajectory_path("torn") / "trajectory.msgpack").write_bytes(b"torn")
+    (trajectory_path(run.files, "torn") / "trajectory.msgpack").write_bytes(b"torn")
     run.files.write_trajectory(make_trajectory("stranger", run_id="another run"))
     done = collect(run, **NOW)
     assert (done.unreadable, done.adopted) == (1, 0)
@@ -162,7 +163,7 @@ def test_a_collection_that_was_killed_is_finished_by_the_next(run):
 
 def test_while_a_trajectory_cannot_be_read_no_screenshot_is_removed(run):
     record_group(run, "g")
-    (run.files.trajectory_path("g-0") / "trajectory.msgpack").write_bytes(b"torn")
+    (trajectory_path(run.files, "g-0") / "trajectory.msgpack").write_bytes(b"torn")
     image = picture(1)
     run.files.write_images({image_hash(image): image})
     done = collect(run, **NOW)

@@ -14,6 +14,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_train.core.train_errors import CorruptDataError
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.image_features import cut_ahead
+from tests.helpers.stored_files import image_path
 
 pytestmark = pytest.mark.train
 
@@ -131,7 +132,7 @@ def test_swapped_files_are_caught_by_hash(data, screens, vision, tokens, make_pr
     first, second = list(screens)[:2]
     assert screens[first].shape == screens[second].shape
     data.files.write_images({name: screens[name] for name in (first, second)})
-    paths = [data.files.image_path(name) for name in (first, second)]
+    paths = [image_path(data.files, name) for name in (first, second)]
     contents = [path.read_bytes() for path in paths]
     sample = Sample(make_prompt("Click", first), (first,), (tokens.im_end_id,))
     assert Collator(tokens, vision, ImageCache(data.load_image))([sample]).image_hashes == (first,)
