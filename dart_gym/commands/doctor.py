@@ -20,8 +20,10 @@ from rich.text import Text
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.applications import debian_applications
 from dart_gym.desktops.applications.browser import browser_program
+from dart_gym.desktops.confinement.resource_limits import group_places
 from dart_gym.desktops.sandbox.osworld_profile import desktop_python
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
+from dart_gym.desktops.sandbox.sandbox_end import kept_refused
 from dart_gym.tasks.evaluation import evaluator_environment
 
 PROGRAMS = {
@@ -39,6 +41,7 @@ PROGRAMS = {
 TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "sqlalchemy", "tensorboard", "matplotlib")
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 2.0
+_SHOWN_CALLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,24 @@ def check_sandbox_works() -> Finding:
     """Bubblewrap can make user and network namespaces."""
     cause, _, remedy = (check_sandbox() or "").partition("; next step: ")
     return Finding("sandbox", not cause, cause or "bubblewrap works", remedy)
+
+
+def check_limits() -> Finding:
+    """Whether what a desktop uses as a whole can be limited by control groups."""
+    places = group_places()
+    if places:
+        return Finding("limits", True, f"control groups of version {2 if len(places) == 1 else 1}")
+    detail = "no control groups may be made: each process is limited, a desktop as a whole only by a watch"
+    remedy = "run the server by systemd-run --user --scope -p Delegate=yes, or as root"
+    return Finding("limits", False, detail, remedy, "exact limits of desktops", True)
+
+
+def check_refused() -> Finding:
+    """Which system calls applications asked for on desktops and were refused."""
+    calls = kept_refused()
+    detail = f"refused so far: {', '.join(calls[-_SHOWN_CALLS:])}" if calls else "none refused so far"
+    remedy = "an application that fails for it runs with --isolation none only: report it"
+    return Finding("system calls", not calls, detail, remedy, "applications that ask for these", True)
 
 
 def check_memory() -> Finding:
@@ -152,7 +173,7 @@ def examine() -> list[Finding]:
     checks: list[Callable[[], Finding]] = [check_python, check_memory, check_disk]
     findings = [check() for check in checks]
     findings += [check_program(program, package) for program, package in PROGRAMS.items()]
-    findings += [check_browser(), check_sandbox_works()]
+    findings += [check_browser(), check_sandbox_works(), check_limits(), check_refused()]
     findings += [check_package(name) for name in TRAIN_PACKAGES]
     browser = debian_applications.application_of("chromium")  # has a check of its own
     wanted = [
@@ -194,7 +215,8 @@ def main(console: Console | None = None, task_set: Path | None = None) -> int:
 
 
 def _print_applications(console: Console, findings: list[Finding], task_set: Path | None) -> None:
-    missing = [finding.name for finding in findings if finding.optional and not finding.ok]
+    lacking = [finding.name for finding in findings if finding.optional and not finding.ok]
+    missing = [name for name in lacking if name not in ("limits", "system calls")]  # which are no packages
     if missing:
         console.print(f"\n[yellow]OSWorld's tasks lack[/] {', '.join(missing)}. `make apps` installs them all.")
     if task_set is None:

@@ -192,6 +192,8 @@ def status(
             f"{desktop['slot']:>3}  {desktop['phase']:<8} {desktop['episodes']:>6} episodes  {busy:8.1f} s busy  "
             f"{desktop['spec']:<28} {desktop['task']}"
         )
+    for limits in {tuple(desktop["limits"].items()) for desktop in found["desktops"] if desktop["limits"]}:
+        print("each may use " + ", ".join(f"{name} {amount:g}" for name, amount in limits))
     for one in found["warm"]:
         print(f"  +  {'ready' if one['ready'] else 'boots':<8} {one['spec']}")
     print(f"{found['sessions']} sessions, {found['waiting']} waiting, up {found['uptime_s']:.0f} s")

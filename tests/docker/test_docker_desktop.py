@@ -150,7 +150,7 @@ def test_a_container_has_limits_labels_no_port_and_no_network(serve):
 
 
 def test_without_a_sandbox_inside_the_container_is_the_sandbox(serve):
-    with environment(serve("--sandbox", "none"), EPISODE_TASKS[0]) as env:
+    with environment(serve("--isolation", "none"), EPISODE_TASKS[0]) as env:
         assert play(env, oracle=True) == 1.0
         (container,) = json.loads(docker("inspect", *containers()))
         assert container["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]

@@ -111,7 +111,7 @@ class LocalCluster:
         command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "serve", "--listen", self.url]
         command += ["--desktops", str(self._desktops), "--private", "--die-with-parent", "--parent", str(os.getpid())]
         if self._sandbox:
-            command += ["--sandbox", self._sandbox]
+            command += ["--isolation", self._sandbox]
         try:
             with open(self._log, "ab") as output:
                 self._process = await asyncio.create_subprocess_exec(

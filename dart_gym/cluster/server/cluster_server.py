@@ -105,7 +105,7 @@ class ClusterServer:
         self.metrics, self.live_views = Metrics(), LiveViews()
         self._operations = Operations(
             self.pool,
-            settings.sandbox,
+            settings.desktop_choices,
             self._counters,
             settings.osworld_urls,
             settings.suites,
@@ -170,6 +170,8 @@ class ClusterServer:
                 self._server.close()
                 self._server = None
                 raise
+        if self.settings.isolation == "none":
+            log.warning("--isolation none: programs of desktops see this machine's files, processes and network")
         if not self._address.is_local and self._tls is None:
             log.warning("tokens and screens cross the network in clear text: give --tls-cert, or use a tunnel")
         self._upkeep = asyncio.create_task(self._maintain(), name="upkeep")

@@ -51,6 +51,10 @@ Gone = Callable[[], Coroutine[Any, Any, None]]
 """Waits until the client has gone."""
 
 
+LIMITS = ("memory_mb", "processes", "cpus", "storage_mb")
+"""Fields of a desktop's spec that say what its programs may use."""
+
+
 class ClientGoneError(Exception):
     """The client went away while it waited for a desktop: nothing was executed."""
 
@@ -60,7 +64,7 @@ class Operations:
 
     Args:
         pool: lends the slots.
-        sandbox: replaces the tasks' choice if given.
+        choices: fields of a desktop's spec that replace the tasks'.
         counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
         suites: suites that clients may name as "module:Class"; ("*",) for any.
@@ -71,14 +75,14 @@ class Operations:
     def __init__(
         self,
         pool: Pool,
-        sandbox: str | None,
+        choices: dict[str, Any],
         counters: Counter[str],
         osworld_urls: tuple[str, ...],
         suites: tuple[str, ...],
         metrics: Metrics,
         live_views: LiveViews,
     ) -> None:
-        self._pool, self._sandbox, self._counters, self._osworld_urls = pool, sandbox, counters, osworld_urls
+        self._pool, self._choices, self._counters, self._osworld_urls = pool, choices, counters, osworld_urls
         self._metrics, self._live_views, self._suites = metrics, live_views, suites
         self.closing = asyncio.Event()  # from then on no desktop is lent and no episode begins
         self._table: dict[str, Callable[[Request, ServedSession, Gone], Awaitable[Reply]]] = {
@@ -251,8 +255,8 @@ class Operations:
         url = task.desktop.url
         if url and "*" not in self._osworld_urls and url not in self._osworld_urls:
             raise ConfigurationError(f"this cluster may not use {url}: start it with --osworld-url {url}")
-        if self._sandbox is not None:
-            task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, sandbox=self._sandbox))
+        if self._choices:
+            task = dataclasses.replace(task, desktop=dataclasses.replace(task.desktop, **self._choices))
         return task
 
     async def _step(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
@@ -343,4 +347,5 @@ def _describe(slot: Slot, now: float) -> dict[str, Any]:
         "episodes": slot.episodes,
         "alive": slot.alive,
         "busy_s": busy,
+        "limits": {name: getattr(slot.spec, name) for name in LIMITS} if slot.spec else {},
     }

@@ -140,6 +140,13 @@ def _status_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield phases
     alive = sum(desktop["alive"] for desktop in desktops)
     yield GaugeMetricFamily(f"{PREFIX}_desktops_alive", "Slots with a living desktop", value=alive)
+    limits = GaugeMetricFamily(f"{PREFIX}_desktop_limits", "What living desktops may use, in all", labels=["resource"])
+    allowed: Counter[str] = Counter()
+    for desktop in desktops:
+        allowed.update(desktop["limits"] if desktop["alive"] else {})
+    for resource, amount in sorted(allowed.items()):
+        limits.add_metric([resource], float(amount))
+    yield limits
     busy: Counter[tuple[str, ...]] = Counter()
     for desktop in desktops:
         busy.update({(operation,): seconds for operation, seconds in desktop["busy_s"].items()})

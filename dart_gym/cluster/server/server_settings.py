@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,8 @@ from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
+
+LimitName: TypeAlias = Literal["memory_mb", "processes", "cpus", "storage_mb"]
 
 
 class DesktopSettings(Section):
@@ -25,10 +27,15 @@ class DesktopSettings(Section):
         "package's provider, or module:Class.",
     )
     provider_options: dict[str, Any] = Field(default_factory=dict, description="Options of the provider, by name.")
-    sandbox: Literal["bwrap", "none"] | None = Field(
+    isolation: Literal["bwrap", "none"] | None = Field(
         None,
-        description="How programs are kept apart: bwrap, or none where there are no user namespaces; by default as "
-        "the task says.",
+        description="How programs of desktops are kept apart and from this machine: bwrap, or none, which is no "
+        "protection at all, for machines that cannot make sandboxes; by default as the task says.",
+    )
+    desktop_limits: dict[LimitName, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="What the programs of one desktop may use, by name: memory_mb (4096), files included; "
+        "processes (1024), threads included; cpus (4); storage_mb (1024), each for home, /tmp and /dev/shm.",
     )
     warm: int | None = Field(
         None,
@@ -63,6 +70,12 @@ class DesktopSettings(Section):
         description="Gives each desktop the OSWorld API: on Unix sockets in `directory`, or without one on loopback "
         "ports, with a token unless `open_to_all`.",
     )
+
+    @property
+    def desktop_choices(self) -> dict[str, Any]:
+        """Fields of a desktop's spec that this server chooses in the tasks' place."""
+        whole = {name: value if name == "cpus" else int(value) for name, value in self.desktop_limits.items()}
+        return {**whole, **({"sandbox": self.isolation} if self.isolation is not None else {})}
 
     def limits(self, *, local: bool) -> Limits:
         """What the machine must have left for a desktop to boot; `local`: desktops take memory of this machine."""

@@ -21,6 +21,7 @@ from dart_gym.core.errors import MissingDependencyError
 from dart_gym.desktops.confinement.user_ids import UserId, as_user
 
 GUEST_PYTHON = "/usr/bin/python3"
+SECCOMP = "/proc/sys/kernel/seccomp/actions_avail"
 _NEEDED_OPTIONS = ("--disable-userns", "--size", "--as-pid-1", "--info-fd")
 _OLDEST = "0.8"
 STAGE = Path("/run/dart-gym/stage")
@@ -44,7 +45,7 @@ def missing_parts() -> str | None:
             f"{version} is too old: it has no {', '.join(lacking)}, without which programs could make namespaces and "
             f"fill the memory; next step: install bubblewrap {_OLDEST} or newer (or choose --isolation none)"
         )
-    if not os.path.exists("/proc/sys/kernel/seccomp/actions_avail"):
+    if not os.path.exists(SECCOMP):
         return (
             "this kernel has no seccomp, so that programs could make any system call; next step: use a kernel with "
             "CONFIG_SECCOMP_FILTER (or choose --isolation none)"

@@ -42,7 +42,7 @@ from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
 from dart_gym.desktops.sandbox import guest
 from dart_gym.desktops.sandbox.desktop_plan import Places, account_files, cookie_file, guest_environment, guest_plan
-from dart_gym.desktops.sandbox.log_files import tail_of
+from dart_gym.desktops.sandbox.log_files import read_tail, tail_of
 from dart_gym.desktops.sandbox.openbox_config import openbox_config
 from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
@@ -292,7 +292,11 @@ class Sandbox:
         return (self._directory(_X11) if self.isolated else Path("/tmp/.X11-unix")) / f"X{number}"
 
     def _directory(self, which: int) -> Path:
-        """One of the directories that the first process handed over, before any program could replace it.
+        """The path of one of the directories that were handed over."""
+        return Path(f"/proc/self/fd/{self._handed_over(which)}")
+
+    def _handed_over(self, which: int) -> int:
+        """Descriptor of a directory inside that the first process handed over, before any program could replace it.
 
         Raises:
             DesktopError: it has not got so far.
@@ -303,7 +307,7 @@ class Sandbox:
                 self._rest.directories = socket.recv_fds(self._handover, 1, 3)[1]
         if len(self._rest.directories) <= which:
             raise DesktopError("the desktop has not started its first process")
-        return Path(f"/proc/self/fd/{self._rest.directories[which]}")
+        return self._rest.directories[which]
 
     @contextlib.contextmanager
     def listener(self, name: str) -> Iterator[tuple[Path, socket.socket]]:
@@ -329,7 +333,7 @@ class Sandbox:
         if not self.isolated:
             return tail_of(self.directory, "shared", "log", name, most=_LOG_TAIL)
         try:
-            return tail_of(self._directory(_LOGS), name, most=_LOG_TAIL)
+            return read_tail(self._handed_over(_LOGS), name, most=_LOG_TAIL)
         except DesktopError:
             return ""
 

@@ -82,7 +82,7 @@ def _display(server: ServeProcess) -> object:
 @pytest.mark.parametrize("moment", [_making, _laid_out, _display], ids=["directory", "sandbox", "display"])
 @pytest.mark.parametrize("sandbox", ["bwrap", "none"])
 async def test_a_server_killed_while_it_boots_a_desktop(place, moment, sandbox):
-    async with ServeProcess(place, "--sandbox", sandbox) as old:
+    async with ServeProcess(place, "--isolation", sandbox) as old:
         reset = asyncio.create_task(_reset_until_killed(old))
         await wait_for(lambda: moment(old))
         processes = old.processes()
@@ -101,7 +101,7 @@ async def _reset_until_killed(server: ServeProcess) -> None:
 
 @pytest.mark.desktop
 async def test_programs_whose_supervisor_was_killed_too_are_found_by_the_next_server(place):
-    async with ServeProcess(place, "--sandbox", "none", "--warm", "0") as old, old.client().session() as session:
+    async with ServeProcess(place, "--isolation", "none", "--warm", "0") as old, old.client().session() as session:
         assert (await session.reset(small_desktop(), seed=0)).terminal is None
         guest, display = old.named("desktop-guest")[0], old.named("Xvfb")[0]
         (number,) = place.path.glob("dart-gym-*/*/shared/log/display")

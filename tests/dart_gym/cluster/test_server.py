@@ -180,6 +180,7 @@ async def test_status_tells_what_every_desktop_does(client, until):
     first = status["desktops"][0]
     assert first["phase"] == "held" and first["task"] == TWO_STEPS and first["episodes"] == 1 and first["alive"]
     assert first["busy_s"]["step"] >= 0.2 and first["busy_s"]["boot"] > 0
+    assert first["limits"] == {"memory_mb": 4096, "processes": 1024, "cpus": 4.0, "storage_mb": 1024}
     assert status["counters"]["step"] == 1 and status["uptime_s"] > 0.2
 
 

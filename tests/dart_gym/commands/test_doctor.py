@@ -151,3 +151,29 @@ def test_the_evaluator_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("DART_GYM_EVALUATOR", str(tmp_path / "none"))
     finding = doctor.check_evaluator()
     assert not finding.ok and "is not installed" in finding.detail and "evaluator install" in finding.remedy
+
+
+def test_limits_without_control_groups_are_told_with_the_next_step(monkeypatch):
+    monkeypatch.setattr(doctor, "group_places", lambda: [])
+    finding = doctor.check_limits()
+    assert not finding.ok and finding.optional and "each process" in finding.detail and "Delegate=yes" in finding.remedy
+
+
+def test_refused_system_calls_are_named(monkeypatch):
+    monkeypatch.setattr(doctor, "kept_refused", lambda: ["gimp: ptrace"])
+    finding = doctor.check_refused()
+    assert not finding.ok and finding.optional and "gimp: ptrace" in finding.detail
+    monkeypatch.setattr(doctor, "kept_refused", list)
+    assert doctor.check_refused().ok
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("options", "is too old: it has no --disable-userns"), ("seccomp", "this kernel has no seccomp")],
+)
+def test_a_machine_with_half_the_protection_gets_no_sandbox(bare_path, monkeypatch, part, words):
+    text = "--size --as-pid-1 --info-fd" + ("" if part == "options" else " --disable-userns")
+    program(bare_path, "bwrap", f"#!/bin/sh\necho '{text}'\n")
+    monkeypatch.setattr("dart_gym.desktops.confinement.bubblewrap.SECCOMP", str(bare_path / "none"))
+    finding = doctor.check_sandbox_works()
+    assert not finding.ok and words in finding.detail and "--isolation none" in finding.remedy

@@ -34,7 +34,7 @@ def test_tasks_lists_a_suite():
         (["serve", "--listen", "ws://0.0.0.0:1"], "--token-env"),
         (["serve", "--listen", "http://x"], "ws+unix:///"),
         (["serve", "--token-env", "DART_GYM_NO_SUCH"], "DART_GYM_NO_SUCH"),
-        (["serve", "--sandbox", "jail"], "bwrap"),
+        (["serve", "--isolation", "jail"], "bwrap"),
         (["serve", "--listen", "wss://127.0.0.1:1"], "--tls-cert"),
         (["serve", "--tokens", "/nowhere.yaml"], "cannot read the tokens file /nowhere.yaml"),
         (["token", "two words"], "there can be no such token: name"),

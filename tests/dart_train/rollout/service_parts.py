@@ -67,7 +67,8 @@ def killable(*argv: str) -> Iterator[Killable]:
 
 
 def cluster(url: str) -> contextlib.AbstractContextManager[Killable]:
-    return killable("-m", "dart_gym.commands.gym_cli", "serve", "--listen", url, "--desktops", "4", "--sandbox", "none")
+    serve = ("-m", "dart_gym.commands.gym_cli", "serve", "--listen", url)
+    return killable(*serve, "--desktops", "4", "--isolation", "none")
 
 
 def echo_engine(url: str, weights: Path) -> contextlib.AbstractContextManager[Killable]:
