@@ -192,7 +192,7 @@ def test_sizes_of_images_come_from_their_files_beginnings(data, record_group, to
 def test_images_that_are_gone_or_no_images_are_named(data, record_group, tokens, vision):
     record_group("a")
     name = next(data.trajectories()).steps[0].image_hashes[0]
-    file = data.files.image_path(name)
+    file = image_path(data.files, name)
     file.write_bytes(b"no image")
     with pytest.raises(CorruptDataError, match=name):
         data.image_size(name)
