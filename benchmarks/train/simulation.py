@@ -40,6 +40,8 @@ class Design:
             the trainer cannot keep up with expires (DART as published).
         warm: spare desktops that boot beside those that play, as a share of these.
         bounded: whether admission also keeps to the staleness window, as `data.curation.max_staleness` has it.
+        last: whether a rollout's last step says how stale it is, as `data.curation.staleness_by` has it; else its
+            oldest.
         prefix_reuse: a rollout's requests go to one engine, which keeps its prompt, and old screenshots leave the
             prompt in blocks; else an engine reads every prompt anew.
     """
@@ -51,6 +53,7 @@ class Design:
     warm: float = 0.0
     prefix_reuse: bool = False
     bounded: bool = False
+    last: bool = False
 
     @property
     def coupled(self) -> bool:
@@ -210,7 +213,7 @@ class Simulation:
             self._record(assignment, episode, oldest)
 
     def _steps(self, worker: int, episode: Episode) -> Generator[float | Signal, None, int]:
-        """Policy and desktop in turn; returns the oldest version that served."""
+        """Policy and desktop in turn; returns the version that served the oldest step, or the last."""
         oldest, kept = 1 << 30, _KeptPrompt()
         for step, (tokens, seconds) in enumerate(zip(episode.tokens, episode.step_s, strict=True)):
             self.phases.enter(worker, "generate")
@@ -221,7 +224,8 @@ class Simulation:
             reused = self.design.prefix_reuse and kept.by(engine)
             images, prompt = prompt_to_read(self.setting.model, episode.tokens, step, reused)
             yield engine.submit(images, prompt, tokens)
-            oldest, kept = min(oldest, version), _KeptPrompt(engine, version)
+            oldest = version if self.design.last else min(oldest, version)
+            kept = _KeptPrompt(engine, version)
             self.counts.generated += 1
             self.counts.generate_s += self.clock.now - began
             self.phases.enter(worker, "step")
@@ -256,7 +260,12 @@ class Simulation:
         setting = self.setting
         usable = usable_share(sum(self._decided), len(self._decided))
         room = capacity(
-            Backlog(ready=len(self._ready), leased=self._leased, running=self.scheduler.open_groups, usable=usable),
+            Backlog(
+                ready=len(self._ready),
+                leased=self._leased,
+                running=self.scheduler.open_groups,
+                usable=usable,
+            ),
             batch_groups=setting.batch_groups,
             max_staleness=setting.max_staleness if self.design.bounded else None,
             batches_ahead=self.design.batches_ahead,

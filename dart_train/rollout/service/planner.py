@@ -9,10 +9,11 @@ from dataclasses import asdict
 
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
+from dart_train.data.curation.rollout_admission import most_rollouts
 from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
-from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.rollout.settings.rollout_config import Mode, RolloutConfig
 
 SOURCE = "planner"
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Planner:
         availability: Availability,
     ) -> None:
         self._data, self._scheduler, self._workers, self._availability = data, scheduler, workers, availability
-        self._interval = config.admission_interval_s
+        self._config, self._interval = config, config.admission_interval_s
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
 
     async def run(self) -> None:
@@ -47,6 +48,7 @@ class Planner:
         Raises:
             DataError: the database stayed away for too long.
         """
+        _say_if_idle(self._config, self._data)
         while True:
             pause = self._interval
             try:
@@ -72,3 +74,20 @@ class Planner:
             self._scheduler.plan(task_id, **asdict(plan))
         opened = self._scheduler.opened - before  # meanwhile
         self._workers.room = math.inf if room is None else room - opened
+
+
+def _say_if_idle(config: RolloutConfig, data: Recording) -> None:
+    """Say so where not all desktops can be played on, whatever the trainer does."""
+    sizes = data.config
+    limits = {
+        "batch_groups": sizes.batch_groups * sizes.leases_per_version, "max_staleness": sizes.max_staleness,
+        "batches_ahead": sizes.batches_ahead,
+    }  # fmt: skip
+    most, more = (most_rollouts(config.group_size, **limits, usable=usable) for usable in (1.0, 0.4))
+    if config.mode is not Mode.BATCH and most is not None and more is not None and config.workers > most:
+        _log.info(
+            "of %d workers at most %d play at a time where every group can be trained on, and %d where 40 %% can: more "
+            "would be too old for the trainer. Raise trainer.groups_per_step, data.curation.max_staleness or "
+            "batches_ahead, or play larger groups",
+            config.workers, most, more,
+        )  # fmt: skip

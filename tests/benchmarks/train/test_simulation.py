@@ -66,6 +66,32 @@ def test_back_pressure_keeps_rollouts_from_expiring():
     assert bounded.throughput == pytest.approx(free.throughput, rel=0.25)
 
 
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_little_expires_whatever_the_size_of_groups(size):
+    """180 desktops, a window of one version, a trainer that all wait for, and 40 % of groups with signal.
+
+    Counted in rollouts of groups of 8, 50 % of what was played expired with groups of 4, and 75 % with groups of 2.
+    """
+    slow = Setting(desktops=180, engines=8, group_size=size, signal=0.4, train_s_per_action=6.8 / size)
+    simulation = Simulation(slow, Design(bounded=True, batches_ahead=2.0))
+    outcome = simulation.run(12.0, skip_hours=2.0)
+    assert outcome.staleness <= 1 and outcome.updates > 20
+    assert outcome.expired <= 0.05 * (outcome.trained + outcome.no_signal + outcome.expired)
+    assert outcome.expired <= 0.06 * (outcome.trained + outcome.expired)  # of what there was to train on
+    assert outcome.batch_s < 0.2 * outcome.cycle_s  # and the trainer does not wait for what was held back
+
+
+def test_a_quick_trainer_gets_as_much_from_fewer_rollouts():
+    """180 desktops and a trainer that takes no time: the window stops what would expire, and hardly anything else."""
+    quick = Setting(desktops=180, engines=8, signal=0.4, train_s_per_action=0.01)
+    free, bounded = (
+        Simulation(quick, Design(bounded=limited, batches_ahead=2.0 if limited else None)).run(2.0, skip_hours=0.5)
+        for limited in (False, True)
+    )
+    assert bounded.trained > 0.85 * free.trained and bounded.played < 0.85 * free.played
+    assert bounded.expired < 0.4 * free.expired
+
+
 def test_a_warm_desktop_spares_the_boot():
     cold, warm = (Simulation(SMALL, Design(warm=share)).run(1.0, skip_hours=0.2).played for share in (0.0, 1.0))
     assert warm > 1.05 * cold
