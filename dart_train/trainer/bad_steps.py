@@ -37,15 +37,17 @@ class BadSteps:
         self._in_a_row = 0
         self.skipped = 0
 
-    def passes(self, loss: Tensor, parameters: Iterable[torch.nn.Parameter]) -> bool:
+    def passes(self, loss: Tensor, parameters: Iterable[torch.nn.Parameter], *, scaled: bool = False) -> bool:
         """Whether a step may be made: its loss and the norm of its gradient are finite. Called by all ranks.
 
         Args:
             loss: the same on all ranks.
             parameters: with the gradient of the whole step.
+            scaled: whether a `GradScaler` looks at the gradient (fp16): one that overflows then only says that the
+                scale is too large, the scaler leaves the step out and lowers it.
         """
         parts = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
-        finite = bool(loss.isfinite()) and bool(torch.nn.utils.get_total_norm(parts).isfinite())
+        finite = bool(loss.isfinite()) and (scaled or bool(torch.nn.utils.get_total_norm(parts).isfinite()))
         passed = all(self._ranks.gather(finite))
         if passed:
             self._in_a_row = 0

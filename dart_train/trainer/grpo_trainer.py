@@ -51,6 +51,7 @@ from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, mome
 from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
+from dart_train.trainer.reference_sync import ReferenceSync
 from dart_train.trainer.settings.grpo_config import DartGRPOConfig
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
@@ -130,7 +131,7 @@ class DartGRPOTrainer(Trainer):
             model=self._trained_model(model, args),
             args=args,
             train_dataset=self.leases,
-            callbacks=[_Callbacks(self), *(callbacks or [])],
+            callbacks=[*([ReferenceSync(self)] if args.sync_ref_model else []), _Callbacks(self), *(callbacks or [])],
             optimizers=optimizers,
         )
         if args.idle_clip and self.ranks.is_main:
@@ -323,7 +324,7 @@ class DartGRPOTrainer(Trainer):
             return torch.zeros((), device=self.args.device)
         loss, report = self.steps.finish()
         self._reports.append({**report, "perf/wait_s": part.lease.wait_s if self.steps.iteration == 1 else 0.0})
-        if not self.bad_steps.passes(loss, self.model.parameters()):
+        if not self.bad_steps.passes(loss, self.model.parameters(), scaled=self.accelerator.scaler is not None):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)
             return torch.zeros_like(loss)
@@ -444,6 +445,8 @@ def step_settings(args: DartGRPOConfig) -> StepSettings:
             shuffle_rewards=args.shuffle_rewards,
             max_completion_length=args.max_completion_length,
             pool_weights=args.pool_weights,
+            shortest_path=args.shortest_path,
+            mask_step_limit=args.mask_step_limit,
             mini_batches=args.mini_batches,
             max_samples=args.max_samples,
         ),

@@ -166,6 +166,7 @@ class Collator:
         pack_rows: bool = False,
     ) -> None:
         self._tokens = tokens
+        self.load_screen = images.get
         self._patches = ImagePatches(vision, images)
         self._share_prompts = share_prompts
         self._merge_prefixes = merge_prefixes

@@ -10,68 +10,33 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.batches.collator import Collator, MicroBatch, Problem, Sample, count_problems
+from dart_train.trainer.batches.members import (
+    BatchSettings,
+    GroupLike,
+    adjust_rewards,
+    masked,
+    member_of,
+    metrics_of,
+    samples_of,
+)
 from dart_train.trainer.batches.mini_batch import MiniBatch, filling, rank_samples, shares
 from dart_train.trainer.losses import (
     EntropySelection,
-    GroupRewards,
     Normalizer,
     high_entropy_steps,
     high_entropy_tokens,
 )
-from dart_train.trainer.losses.advantages import Advantage, StepAdvantage, trajectory_weights
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)
-
-
-class GroupLike(Protocol):
-    """What a group must have: `dart_train.data.Group` does."""
-
-    @property
-    def trajectories(self) -> tuple[Trajectory, ...]:
-        """The rollouts that are compared with one another."""
-
-    @property
-    def injected(self) -> frozenset[str]:
-        """Ids of those that come from the experience pool."""
-
-    def version(self, trajectory: Trajectory) -> int | None:
-        """The version that the staleness of a member counts from; None for one of the pool."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """How leased groups become a batch.
-
-    Attributes:
-        advantage: rewards of a group to the advantages of its steps.
-        balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
-        shuffle_rewards: control: permute rewards within each lease.
-        max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
-        pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
-            "one" for all of them.
-        mini_batches: optimizer steps that a lease is cut into.
-        max_samples: most steps of a lease that are trained on; None for all.
-    """
-
-    advantage: Advantage = StepAdvantage()
-    balance_trajectories: bool = False
-    shuffle_rewards: bool = False
-    max_completion_length: int = 500
-    pool_weights: Literal["recorded", "one"] = "recorded"
-    mini_batches: int = 1
-    max_samples: int | None = None
 
 
 @dataclass(slots=True)
@@ -144,20 +109,6 @@ class OptimizerBatch:
             self.split(collator, self.parts[0].max_tokens, ranks)
 
 
-@dataclass(slots=True)
-class _Member:
-    """A trajectory, its version, its reward in this batch, and the steps that can be trained on, each with its sample.
-
-    The version is that from which its staleness counts; None for what came from the experience pool.
-    """
-
-    trajectory: Trajectory
-    version: int | None
-    reward: float
-    steps: tuple[Step, ...]
-    samples: tuple[Sample, ...]
-
-
 def build_batch(
     groups: Sequence[GroupLike],
     collator: Collator,
@@ -190,26 +141,33 @@ def build_batch(
         TrainingError: no step to train on.
     """
     problems: list[Problem] = []
-    members = [[_member(item, group, collator, settings, problems) for item in group.trajectories] for group in groups]
+    members = [
+        [member_of(item, group, collator, settings, problems) for item in group.trajectories] for group in groups
+    ]
     members = [[member for member in group if member.samples] for group in members]
     flat = [member for group in members for member in group]
     if not flat:
         raise TrainingError(_nothing_left(problems))
     _say(problems, sum(len(member.samples) for member in flat))
+    for group in members:
+        adjust_rewards(group, settings)
     if settings.shuffle_rewards:
         rewards = [member.reward for member in flat]
         rng.shuffle(rewards)
         for member, reward in zip(flat, rewards, strict=True):
             member.reward = reward
     newest = version + (1 if unpublished else 0)
-    samples = _samples(members, settings, newest)
-    metrics = _metrics(members, samples, version) | count_problems(problems)
+    samples = samples_of(members, settings, newest, collator)
+    metrics = metrics_of(members, samples, version) | count_problems(problems)
     first = len(flat)
+    left_out = {number for number, member in enumerate(flat) if masked(member, settings)}
     shown = [replace(sample, supervised=True, trajectory=first + sample.trajectory) for sample in demonstrations]
     chosen = _capped(samples, settings.max_samples, rng)
     batch = OptimizerBatch(
-        parts=[_part(own, [*chosen, *shown], settings, ranks) for own in _steps_of([*chosen, *shown], settings)],
-        metrics=metrics | {"batch/capped": float(len(samples) - len(chosen))},
+        parts=[
+            _part(own, [*chosen, *shown], settings, ranks, left_out) for own in _steps_of([*chosen, *shown], settings)
+        ],
+        metrics=metrics | {"batch/capped": float(len(samples) - len(chosen)), "batch/masked": float(len(left_out))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
         newest_version=max(member.trajectory.newest_version for member in flat),
         entropies_recorded=all(sample.entropy is not None for sample in chosen),
@@ -230,10 +188,17 @@ def _steps_of(samples: Sequence[Sample], settings: BatchSettings) -> list[list[S
     return shares(samples, settings.mini_batches, lambda sample: 1)
 
 
-def _part(own: Sequence[Sample], samples: Sequence[Sample], settings: BatchSettings, ranks: Ranks) -> MiniBatch:
-    """One rank's mini-batch; where it would be empty, a sample that counts nothing."""
-    mine = rank_samples(own, ranks) if own else [filling(samples)]
-    return MiniBatch(mine, _normalizer(own, mine, settings, ranks))
+def _part(
+    own: Sequence[Sample], samples: Sequence[Sample], settings: BatchSettings, ranks: Ranks, left_out: Set[int]
+) -> MiniBatch:
+    """One rank's mini-batch; where it would be empty, a sample that counts nothing.
+
+    Trajectories that are left out are not run. As in TRL they count among the samples that a loss is the mean over, and
+    their tokens do not.
+    """
+    kept = [sample for sample in own if sample.supervised or sample.trajectory not in left_out]
+    mine = rank_samples(kept, ranks) if kept else [filling(samples)]
+    return MiniBatch(mine, _normalizer(own, kept, mine, settings, ranks))
 
 
 def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
@@ -248,12 +213,13 @@ def _sizes(batches: Sequence[MicroBatch], ranks: Ranks) -> dict[str, float]:
     return {name: sum(rank[name] for rank in found) for name in numbers}
 
 
-def _normalizer(samples: Sequence[Sample], own: Sequence[Sample], settings: BatchSettings, ranks: Ranks) -> Normalizer:
-    reinforced = [sample for sample in samples if not sample.supervised]
+def _normalizer(
+    samples: Sequence[Sample], kept: Sequence[Sample], own: Sequence[Sample], settings: BatchSettings, ranks: Ranks
+) -> Normalizer:
     mine = [sample for sample in own if not sample.supervised and sample.weight]
     return Normalizer(
-        tokens=sum(len(sample.response_ids) for sample in reinforced),
-        samples=len(reinforced),
+        tokens=sum(len(sample.response_ids) for sample in kept if not sample.supervised),
+        samples=sum(not sample.supervised for sample in samples),
         max_tokens=settings.max_completion_length,
         rank_tokens=sum(len(sample.response_ids) for sample in mine) if ranks.count > 1 else None,
         ranks=ranks.count,
@@ -306,70 +272,6 @@ def _of_all(values: Tensor, ranks: Ranks) -> tuple[Tensor, slice]:
     return torch.cat(found).to(values.device), slice(start, start + len(values))
 
 
-def _member(
-    trajectory: Trajectory, group: GroupLike, collator: Collator, settings: BatchSettings, problems: list[Problem]
-) -> _Member:
-    """What of a trajectory can be trained on; the problems of its other steps are appended."""
-    whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
-    usable: list[tuple[Step, Sample]] = []
-    for step in trajectory.steps:
-        sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
-        if problem := collator.problem(sample):
-            problems.append(problem)
-        else:
-            usable.append((step, sample))
-    steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
-    return _Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples)
-
-
-def _samples(members: Sequence[Sequence[_Member]], settings: BatchSettings, version: int) -> list[Sample]:
-    """All samples of a batch with their advantages and weights."""
-    flat = [member for group in members for member in group]
-    weights = iter(trajectory_weights([len(member.samples) for member in flat]))
-    found: list[Sample] = []
-    number = 0
-    for place, group in enumerate(members):
-        rewards = GroupRewards(
-            np.array([member.reward for member in group], np.float64),
-            np.array([len(member.samples) for member in group], np.int64),
-            tuple(member.steps for member in group),
-        )
-        for member, advantage in zip(group, settings.advantage(rewards), strict=True):
-            weight = float(next(weights)) if settings.balance_trajectories else 1.0
-            found += [
-                replace(
-                    sample, advantage=float(own), group=place, trajectory=number, weight=weight,
-                    stale=member.version is not None and sample.version < version,
-                )
-                for sample, own in zip(member.samples, np.broadcast_to(advantage, len(member.samples)), strict=True)
-            ]  # fmt: skip
-            number += 1
-    return found
-
-
-def _metrics(members: Sequence[Sequence[_Member]], samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """Numbers about the data, by log name."""
-    flat = [member for group in members for member in group]
-    rewards = [[member.reward for member in group] for group in members]
-    spreads = [float(np.std(own, ddof=1)) if len(own) > 1 else 0.0 for own in rewards]
-    ages = [version - item.version for item in flat if item.version is not None] or [0]
-    lengths = [len(sample.response_ids) for sample in samples]
-    return {
-        "reward": float(np.mean([member.reward for member in flat])),
-        "reward_std": float(np.mean(spreads)),
-        "frac_reward_zero_std": float(np.mean([spread == 0 for spread in spreads])),
-        "staleness/mean": float(np.mean(ages)),
-        "staleness/max": float(max(ages)),
-        "completions/mean_length": float(np.mean(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "batch/groups": float(len(members)),
-        "batch/groups_of_one": float(sum(len(own) == 1 for own in rewards)),
-        "batch/trajectories": float(len(flat)),
-        "batch/samples": float(len(samples)),
-        "batch/behaviour_unknown": float(sum(not sample.logprobs for sample in samples)),
-    }
-
-
 def _say(problems: Sequence[Problem], kept: int) -> None:
     if problems:
         counts = {name: int(count) for name, count in count_problems(problems).items() if count}
@@ -383,12 +285,3 @@ def _nothing_left(problems: Sequence[Problem]) -> str:
     words = "the lease holds no step with a response: look at what the rollout service recorded"
     other = next((problem.text for problem in problems if problem.reason != "empty_response"), "")
     return f"the lease holds no step that can be trained on: {other}" if other else words
-
-
-def _reward(trajectory: Trajectory) -> float:
-    if trajectory.score is None:
-        raise TrainingError(
-            f"trajectory {trajectory.trajectory_id} has no reward (it ended in {trajectory.terminal}) and must not be "
-            "leased: an error is never a reward of 0"
-        )
-    return trajectory.score

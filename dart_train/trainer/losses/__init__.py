@@ -3,6 +3,7 @@
     surrogates.py       the losses that may be chosen, and how each weighs tokens against one another
     advantages.py       rewards of a group to advantages
     ratios.py           importance ratios and weights between two policies, and estimates of their KL
+    equal_screens.py    advantages of steps that were decided in front of the same screen
     selection.py        which tokens or steps count, by entropy
     dart_objective.py   all of it, put together by one configuration object
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dart_train.trainer.losses.ratios import geometric_mask as geometric_mask
     from dart_train.trainer.losses.ratios import importance_ratio as importance_ratio
     from dart_train.trainer.losses.ratios import masked_mean as masked_mean
+    from dart_train.trainer.losses.ratios import off_policy_mask as off_policy_mask
     from dart_train.trainer.losses.selection import EntropySelection as EntropySelection
     from dart_train.trainer.losses.selection import high_entropy_steps as high_entropy_steps
     from dart_train.trainer.losses.selection import high_entropy_tokens as high_entropy_tokens

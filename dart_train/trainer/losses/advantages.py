@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dart_agent.episodes.trajectory import Step
 from dart_gym.utils.plugins import Registry, has
 
-ScaleRewards = Literal["group", "none"]
+ScaleRewards = Literal["group", "batch", "none"]
 STEP_STD_EPSILON = 1e-6  # DART
 TRAJECTORY_STD_EPSILON = 1e-4  # TRL
 
@@ -32,11 +32,25 @@ class GroupRewards:
         lengths: (n,) int64, trained steps of each trajectory, 0 allowed.
         steps: the trained steps of each trajectory, for advantages that look at what was seen and done; () where
             only numbers are known.
+        batch_rewards: rewards of all trajectories of the lease, for `scale_rewards="batch"`; None where the group is
+            all of it.
+        batch_lengths: their trained steps; None as well.
+        load_screen: returns a screenshot by its hash, (H, W, 3) uint8; None where there are none.
     """
 
     rewards: NDArray[np.float64]
     lengths: NDArray[np.int64]
     steps: tuple[tuple[Step, ...], ...] = ()
+    batch_rewards: NDArray[np.float64] | None = None
+    batch_lengths: NDArray[np.int64] | None = None
+    load_screen: Callable[[str], NDArray[np.uint8]] | None = None
+
+    def population(self, scale: ScaleRewards, *, by_step: bool) -> NDArray[np.float64]:
+        """The rewards whose deviation scales: the lease's or the group's, each once, or once for each trained step."""
+        rewards, lengths = self.rewards, self.lengths
+        if scale == "batch" and self.batch_rewards is not None and self.batch_lengths is not None:
+            rewards, lengths = self.batch_rewards, self.batch_lengths
+        return np.repeat(rewards, lengths) if by_step else rewards
 
 
 Advantage = Callable[[GroupRewards], Sequence[ArrayLike] | NDArray[np.float64]]
@@ -49,14 +63,15 @@ class StepAdvantage:
     A_i = (R_i - mean R) / (std R + 1e-6), the unbiased deviation
 
     Attributes:
-        scale_rewards: "group" divides by the group's deviation, "none" does not.
+        scale_rewards: "group" divides by the group's deviation, "batch" by that of all groups of the lease (TRL),
+            "none" by nothing.
     """
 
     scale_rewards: ScaleRewards = "group"
 
     def __call__(self, group: GroupRewards) -> NDArray[np.float64]:
         """(n,) advantages; 0 in a group in which all rewards are equal."""
-        return _centred(group.rewards, np.repeat(group.rewards, group.lengths), self.scale_rewards, STEP_STD_EPSILON)
+        return _centred(group, self.scale_rewards, STEP_STD_EPSILON, by_step=True)
 
 
 @dataclass(frozen=True)
@@ -66,14 +81,15 @@ class TrajectoryAdvantage:
     A_i = (R_i - mean R) / (std R + 1e-4), the unbiased deviation
 
     Attributes:
-        scale_rewards: "group" divides by the group's deviation, "none" does not.
+        scale_rewards: "group" divides by the group's deviation, "batch" by that of all groups of the lease (TRL),
+            "none" by nothing.
     """
 
     scale_rewards: ScaleRewards = "group"
 
     def __call__(self, group: GroupRewards) -> NDArray[np.float64]:
         """(n,) advantages; 0 in a group in which all rewards are equal."""
-        return _centred(group.rewards, group.rewards, self.scale_rewards, TRAJECTORY_STD_EPSILON)
+        return _centred(group, self.scale_rewards, TRAJECTORY_STD_EPSILON)
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,7 @@ class RLOOAdvantage:
     A_i = R_i - mean_{j != i} R_j = n / (n - 1) * (R_i - mean R), over trajectories
 
     Attributes:
-        scale_rewards: "group" divides by the group's deviation plus 1e-4, "none" does not.
+        scale_rewards: "group" divides by the group's deviation plus 1e-4, "batch" by the lease's, "none" by nothing.
     """
 
     scale_rewards: ScaleRewards = "group"
@@ -92,29 +108,52 @@ class RLOOAdvantage:
         """(n,) advantages; 0 in a group in which all rewards are equal."""
         count = len(group.rewards)
         factor = count / (count - 1) if count > 1 else 1.0
-        return _centred(group.rewards, group.rewards, self.scale_rewards, TRAJECTORY_STD_EPSILON, factor)
+        return _centred(group, self.scale_rewards, TRAJECTORY_STD_EPSILON, factor)
 
 
 def _centred(
-    rewards: NDArray[np.float64],
-    population: NDArray[np.float64],
-    scale: ScaleRewards,
-    epsilon: float,
-    factor: float = 1,
+    group: GroupRewards, scale: ScaleRewards, epsilon: float, factor: float = 1, *, by_step: bool = False
 ) -> NDArray[np.float64]:
-    """(n,) rewards less the mean of a population, in units of its deviation; 0 where there is no signal."""
-    if rewards.size < 2 or population.size < 2 or np.ptp(rewards) == 0:
-        return np.zeros_like(rewards)
-    centred = (rewards - population.mean()) * factor
-    return centred if scale == "none" else centred / (population.std(ddof=1) + epsilon)
+    """(n,) rewards less their group's mean, in units of a deviation; 0 where there is no signal."""
+    own = group.population("group", by_step=by_step)
+    if group.rewards.size < 2 or own.size < 2 or np.ptp(group.rewards) == 0:
+        return np.zeros_like(group.rewards)
+    centred = (group.rewards - own.mean()) * factor
+    if scale == "none":
+        return centred
+    return centred / (group.population(scale, by_step=by_step).std(ddof=1) + epsilon)
 
 
 ADVANTAGES: Registry[Callable[..., Advantage]] = Registry(
     "advantage",
     "dart_gui.advantages",
-    {"step": StepAdvantage, "trajectory": TrajectoryAdvantage, "rloo": RLOOAdvantage},
+    {
+        "step": StepAdvantage,
+        "trajectory": TrajectoryAdvantage,
+        "rloo": RLOOAdvantage,
+        "equal_screens": "dart_train.trainer.losses.equal_screens:EqualScreensAdvantage",
+    },
     (has(__call__=("group",)),),
 )
+
+
+def shortest_path_rewards(rewards: NDArray[np.float64], steps: Sequence[int], strength: float) -> NDArray[np.float64]:
+    """(n,) rewards of a group in which a success counts less, the longer it took than the shortest one.
+
+    R'_i = R_i (1 - strength (T_i - T_min) / T_i) with T_min the fewest steps of a success of the group, after the
+    shortest-path reward adjustment of MobileRL (arXiv 2509.18119). Failures stay as they are.
+
+    Args:
+        rewards: (n,), a success is above 0.
+        steps: of each trajectory.
+        strength: in [0, 1]; 0 changes nothing.
+    """
+    lengths = np.maximum(np.asarray(steps, dtype=np.float64), 1.0)
+    succeeded = rewards > 0
+    if not strength or not succeeded.any():
+        return rewards
+    shortest = lengths[succeeded].min()
+    return np.where(succeeded, rewards * (1.0 - strength * (lengths - shortest) / lengths), rewards)
 
 
 def trajectory_weights(lengths: Sequence[int]) -> NDArray[np.float64]:

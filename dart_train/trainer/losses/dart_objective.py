@@ -1,9 +1,9 @@
 """The whole objective: every term of the loss, chosen by one configuration object.
 
-Per token, with A the step's advantage, w the correction weight and 1_g the geometric mask between pi_old and mu, 1_H
-the selection by entropy:
+Per token, with A the step's advantage, w the correction weight and 1_g the geometric mask between pi_old and mu, 1_near
+the mask of negative steps far off pi, 1_step and 1_token the selection by entropy:
 
-    L_t = 1_step * (1_token * w * 1_g * loss(pi / pi_old, A) + beta * KL(pi, ref))
+    L_t = 1_step * (1_token * 1_near * w * 1_g * loss(pi / pi_old, A) + beta * KL(pi, ref))
 
 aggregated as the loss says, minus entropy_coef times the mean entropy of the batch's (selected) tokens. The selection
 of steps covers the KL term (DART's formula), the selection of tokens does not (TRL's). The entropy's mean does not
@@ -22,6 +22,7 @@ from dart_train.trainer.losses.ratios import (
     divergence,
     geometric_mask,
     importance_ratio,
+    off_policy_mask,
 )
 from dart_train.trainer.losses.surrogates import GRPO, CorrectionMode, KLEstimator, Loss, Normalizer, RatioLevel, Terms
 
@@ -38,6 +39,8 @@ class ObjectiveConfig:
         tis_clip_max: C of the correction; None switches the whole correction off.
         tis_clip_min: lower bound of the correction; None for none.
         geometric_clip: (low, high) of the mask by geometric mean; None for none.
+        off_policy_threshold: steps with a negative advantage do not count where the mean of log mu - log pi over their
+            tokens is above; None for no such mask.
         beta: weight of the KL term.
         kl_estimator: how the KL is estimated.
         use_bias_correction_kl: multiply the KL term by the ratio (TRL's field).
@@ -50,6 +53,7 @@ class ObjectiveConfig:
     tis_clip_max: float | None = 1.0
     tis_clip_min: float | None = None
     geometric_clip: tuple[float | None, float | None] | None = None
+    off_policy_threshold: float | None = None
     beta: float = 0.1
     kl_estimator: KLEstimator = "k3"
     use_bias_correction_kl: bool = False
@@ -130,6 +134,11 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
         loss = loss * weight
     if scored.kept_tokens is not None:
         loss = loss * scored.kept_tokens
+    near = None
+    if config.off_policy_threshold is not None:
+        behaviour = torch.where(scored.behaviour_known, scored.behaviour_logprobs, scored.old_logprobs)
+        near = off_policy_mask(terms.advantages, scored.logprobs, behaviour, mask, config.off_policy_threshold)
+        loss = loss * near
     kl = None
     if config.beta and scored.reference_logprobs is not None:
         kl = divergence(scored.logprobs, scored.reference_logprobs, mask, config.kl_estimator)
@@ -143,6 +152,8 @@ def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -
         total = total - config.entropy_coef * bonus * normalizer.ranks / max(normalizer.acting_tokens, 1)
     with torch.no_grad():
         statistics = {name: values.detach() for name, values in config.loss.statistics(terms).items()}
+        if near is not None:
+            statistics["off_policy_masked"] = (~near).expand_as(mask)
     return Objective(total, statistics, weight, None if kl is None else kl.detach())
 
 

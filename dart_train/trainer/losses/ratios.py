@@ -129,6 +129,28 @@ def geometric_mask(
     return ~(outside & known.any(-1))
 
 
+def off_policy_mask(
+    advantages: Tensor, logprobs: Tensor, behaviour_logprobs: Tensor, mask: Tensor, threshold: float
+) -> Tensor:
+    """Which steps count: those with an advantage of at least 0, and those that pi still does much as mu did.
+
+    keep = A >= 0 or mean_t (log mu - log pi) <= threshold: pushing down what the policy would hardly do any more
+    teaches nothing and destabilises (DeepSeek-V3.2, arXiv 2512.02556, eq. 9; TRL's `off_policy_mask_threshold`).
+
+    Args:
+        advantages: (S, 1) or (S, T).
+        logprobs: (S, T) log pi.
+        behaviour_logprobs: (S, T) log mu; log pi_old where mu is not on record.
+        mask: (S, T) True on response tokens.
+        threshold: in nats per token, above 0.
+
+    Returns:
+        (S, 1) or (S, T) boolean.
+    """
+    gap = masked_mean(log_ratio(behaviour_logprobs, logprobs.detach(), mask), mask, dim=-1)[:, None]
+    return (advantages >= 0) | (gap <= threshold)
+
+
 def effective_sample_share(total: float, total_of_squares: float, count: float) -> float:
     """Effective sample size over the number of samples, (sum w)^2 / (n sum w^2): 1 for equal weights, 1/n for one."""
     if count <= 0 or total_of_squares <= 0:

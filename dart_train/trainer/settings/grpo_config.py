@@ -65,6 +65,7 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
             tis_clip_max=None if self.old_logprobs == "behaviour" else self.tis_clip_max,
             tis_clip_min=self.tis_clip_min,
             geometric_clip=None if bounds == (None, None) else bounds,
+            off_policy_threshold=self.off_policy_mask_threshold,
             beta=self.beta,
             kl_estimator=self.kl_estimator,
             use_bias_correction_kl=self.use_bias_correction_kl,
@@ -123,5 +124,9 @@ def _check_sharding(config: DartGRPOConfig) -> None:
     for name, allowed, why in _FSDP_FIXED:
         if given.get(name, allowed) != allowed:
             raise ValueError(f"fsdp_config: {name}={given[name]!r} is not supported, only {allowed!r}: {why}")
+    if config.sync_ref_model:
+        raise ValueError(
+            "sync_ref_model with fsdp is not supported: policy and reference are cut differently; leave one of them out"
+        )
     if config.world_size == 1:
         raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")

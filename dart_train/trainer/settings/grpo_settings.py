@@ -85,6 +85,18 @@ class GRPOSettings:
     geometric_clip_max: Annotated[float | None, Interval(ge=1)] = setting(
         None, "Leave out steps whose geometric mean of pi_old/mu is above; None for none."
     )
+    off_policy_mask_threshold: Annotated[float | None, Interval(ge=1e-6)] = setting(
+        None,
+        "Steps with a negative advantage do not count where the mean of log mu - log pi over their tokens is above, "
+        "such as 0.5 (TRL's field; DeepSeek-V3.2); None for no such mask.",
+    )
+    sync_ref_model: bool = setting(
+        False, "Move the KL term's reference towards the policy now and then (TRL's field; TR-DPO)."
+    )
+    ref_model_mixup_alpha: Annotated[float, Interval(ge=0, le=1)] = setting(
+        0.6, "Share of the policy in the reference after that: ref = alpha policy + (1 - alpha) ref."
+    )
+    ref_model_sync_steps: Annotated[int, Interval(ge=1)] = setting(512, "Optimizer steps between two of them.")
     temperature: Annotated[float, Interval(ge=1e-6)] = setting(
         1.0, "Temperature that rollouts are sampled at; log-probabilities are taken at it."
     )
@@ -105,13 +117,14 @@ class GRPOSettings:
         "group", "Quantile of steps within each 'group' (DART), or of the whole 'batch'."
     )
     entropy_coef: float = setting(0.0, "Weight of an entropy bonus.")
-    scale_rewards: Literal["group", "none"] = setting(
-        "group", "'group' divides advantages by the group's deviation, 'none' does not."
+    scale_rewards: Literal["group", "batch", "none"] = setting(
+        "group",
+        "'group' divides advantages by the group's deviation, 'batch' by the whole lease's (TRL), 'none' by nothing.",
     )
     advantage: str = setting(
         "step",
-        "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), 'rloo' (the others), one of an installed "
-        "package, or 'module:Class'.",
+        "Baseline over all 'step's of a group (DART), per 'trajectory' (TRL), 'rloo' (the others), 'equal_screens' "
+        "(GiGPO: also among steps before the same screen), one of an installed package, or 'module:Class'.",
     )
     advantage_options: dict[str, Any] | None = setting(
         None, "What the advantage takes beside the settings of this section."
@@ -124,6 +137,16 @@ class GRPOSettings:
     )
     balance_trajectories: bool = setting(
         False, "Weigh steps so that every trajectory counts the same, however long it is."
+    )
+    mask_step_limit: bool = setting(
+        False,
+        "Leave trajectories that ended at their step or time limit out of the loss; their rewards stay in the baseline "
+        "(overlong filtering: DAPO, SkyRL; TRL's mask_truncated_completions, for trajectories).",
+    )
+    shortest_path: Annotated[float, Interval(ge=0, le=1)] = setting(
+        0.0,
+        "How much less a success counts that took longer than its group's shortest: R (1 - s (T - T_min) / T) (after "
+        "MobileRL); 0 for not at all.",
     )
     shuffle_rewards: bool = setting(False, "Control: permute rewards within each lease. Must not learn.")
     groups_per_step: Annotated[int, Interval(ge=1)] = setting(
@@ -282,6 +305,11 @@ class GRPOSettings:
                     f"{name}={getattr(self, name)} needs the policy before the first update on a lease: set "
                     f"old_logprobs='recompute' or 'behaviour', or {name}=1"
                 )
+        if self.sync_ref_model and (self.beta == 0 or self.use_peft):
+            why = "beta=0" if self.beta == 0 else "use_peft, whose reference is the model without its adapter"
+            raise ValueError(
+                f"sync_ref_model moves a reference model of its own, and there is none with {why}: leave it out"
+            )
         if self.recorded_entropies and self.entropy_mask_level == "token":
             raise ValueError(
                 "recorded_entropies are means of steps, and entropy_mask_level='token' wants those of tokens: set one "

@@ -30,7 +30,7 @@ def test_every_field_has_a_help_text():
     ("values", "words"),
     [
         ({"loss_type": "grp"}, "loss_type: unknown loss 'grp'; did you mean 'grpo'?"),
-        ({"scale_rewards": "batch"}, "'group', 'none'"),
+        ({"scale_rewards": "all"}, "'group', 'batch', 'none'"),
         ({"old_logprobs": "fresh"}, "'current', 'recompute', 'behaviour'"),
         ({"epsilon": 1.5}, "epsilon=1.5 is out of range"),
         ({"top_entropy_quantile": 0.0}, "top_entropy_quantile=0.0 is out of range"),

@@ -1,0 +1,179 @@
+"""The trajectories of a lease as members of their groups: rewards, advantages, weights, and what is known of them.
+
+Pure but for the look at screenshots that an advantage by equal screens takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_gym.core.outcomes import TerminalState
+from dart_train.core.train_errors import TrainingError
+from dart_train.trainer.batches.collator import Collator, Problem, Sample
+from dart_train.trainer.losses.advantages import (
+    Advantage,
+    GroupRewards,
+    StepAdvantage,
+    shortest_path_rewards,
+    trajectory_weights,
+)
+
+LIMITS = (TerminalState.STEP_LIMIT, TerminalState.TIME_LIMIT)
+
+
+class GroupLike(Protocol):
+    """What a group must have: `dart_train.data.Group` does."""
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """The rollouts that are compared with one another."""
+
+    @property
+    def injected(self) -> frozenset[str]:
+        """Ids of those that come from the experience pool."""
+
+    def version(self, trajectory: Trajectory) -> int | None:
+        """The version that the staleness of a member counts from; None for one of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """How leased groups become a batch.
+
+    Attributes:
+        advantage: rewards of a group to the advantages of its steps.
+        balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
+        shuffle_rewards: control: permute rewards within each lease.
+        max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
+        pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
+            "one" for all of them.
+        shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
+        mask_step_limit: leave trajectories that ended at their step or time limit out of the loss.
+        mini_batches: optimizer steps that a lease is cut into.
+        max_samples: most steps of a lease that are trained on; None for all.
+    """
+
+    advantage: Advantage = StepAdvantage()
+    balance_trajectories: bool = False
+    shuffle_rewards: bool = False
+    max_completion_length: int = 500
+    pool_weights: Literal["recorded", "one"] = "recorded"
+    shortest_path: float = 0.0
+    mask_step_limit: bool = False
+    mini_batches: int = 1
+    max_samples: int | None = None
+
+
+@dataclass(slots=True)
+class Member:
+    """A trajectory, its version, its reward in this batch, and the steps that can be trained on, each with its sample.
+
+    The version is that from which its staleness counts; None for what came from the experience pool.
+    """
+
+    trajectory: Trajectory
+    version: int | None
+    reward: float
+    steps: tuple[Step, ...]
+    samples: tuple[Sample, ...]
+
+
+def member_of(
+    trajectory: Trajectory, group: GroupLike, collator: Collator, settings: BatchSettings, problems: list[Problem]
+) -> Member:
+    """What of a trajectory can be trained on; the problems of its other steps are appended."""
+    whole = settings.pool_weights == "one" and trajectory.trajectory_id in group.injected
+    usable: list[tuple[Step, Sample]] = []
+    for step in trajectory.steps:
+        sample = Sample.from_step(replace(step, logprobs=()) if whole else step)
+        if problem := collator.problem(sample):
+            problems.append(problem)
+        else:
+            usable.append((step, sample))
+    steps, samples = tuple(zip(*usable, strict=True)) or ((), ())
+    return Member(trajectory, group.version(trajectory), _reward(trajectory), steps, samples)
+
+
+def adjust_rewards(group: Sequence[Member], settings: BatchSettings) -> None:
+    """Let a group's successes count less where they took longer than the shortest of them."""
+    if settings.shortest_path and group:
+        rewards = np.array([member.reward for member in group], np.float64)
+        steps = [len(member.trajectory.steps) for member in group]
+        for member, reward in zip(group, shortest_path_rewards(rewards, steps, settings.shortest_path), strict=True):
+            member.reward = float(reward)
+
+
+def masked(member: Member, settings: BatchSettings) -> bool:
+    """Whether a trajectory is left out of the loss. Its reward stays in its group's baseline (DAPO, TRL)."""
+    return settings.mask_step_limit and member.trajectory.terminal in LIMITS
+
+
+def samples_of(
+    members: Sequence[Sequence[Member]], settings: BatchSettings, version: int, collator: Collator
+) -> list[Sample]:
+    """All samples of a batch with their advantages and weights, those that are masked too."""
+    flat = [member for group in members for member in group]
+    everything: dict[str, Any] = {
+        "batch_rewards": np.array([member.reward for member in flat], np.float64),
+        "batch_lengths": np.array([len(member.samples) for member in flat], np.int64),
+        "load_screen": collator.load_screen,
+    }
+    weights = iter(trajectory_weights([len(member.samples) for member in flat]))
+    found: list[Sample] = []
+    number = 0
+    for place, group in enumerate(members):
+        rewards = GroupRewards(
+            np.array([member.reward for member in group], np.float64),
+            np.array([len(member.samples) for member in group], np.int64),
+            tuple(member.steps for member in group),
+            **everything,
+        )
+        for member, advantage in zip(group, settings.advantage(rewards), strict=True):
+            weight = float(next(weights)) if settings.balance_trajectories else 1.0
+            found += [
+                replace(
+                    sample, advantage=float(own), group=place, trajectory=number, weight=weight,
+                    stale=member.version is not None and sample.version < version,
+                )
+                for sample, own in zip(member.samples, np.broadcast_to(advantage, len(member.samples)), strict=True)
+            ]  # fmt: skip
+            number += 1
+    return found
+
+
+def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Numbers about the data, by log name."""
+    flat = [member for group in members for member in group]
+    rewards = [[member.reward for member in group] for group in members]
+    spreads = [float(np.std(own, ddof=1)) if len(own) > 1 else 0.0 for own in rewards]
+    ages = [version - item.version for item in flat if item.version is not None] or [0]
+    lengths = [len(sample.response_ids) for sample in samples]
+    return {
+        "reward": float(np.mean([member.reward for member in flat])),
+        "reward_std": float(np.mean(spreads)),
+        "frac_reward_zero_std": float(np.mean([spread == 0 for spread in spreads])),
+        "staleness/mean": float(np.mean(ages)),
+        "staleness/max": float(max(ages)),
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "batch/groups": float(len(members)),
+        "batch/groups_of_one": float(sum(len(own) == 1 for own in rewards)),
+        "batch/trajectories": float(len(flat)),
+        "batch/samples": float(len(samples)),
+        "batch/at_step_limit": float(sum(member.trajectory.terminal in LIMITS for member in flat)),
+        "batch/behaviour_unknown": float(sum(not sample.logprobs for sample in samples)),
+    }
+
+
+def _reward(trajectory: Trajectory) -> float:
+    if trajectory.score is None:
+        raise TrainingError(
+            f"trajectory {trajectory.trajectory_id} has no reward (it ended in {trajectory.terminal}) and must not be "
+            "leased: an error is never a reward of 0"
+        )
+    return trajectory.score

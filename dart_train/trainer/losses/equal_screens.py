@@ -1,0 +1,151 @@
+"""Credit by step: steps of a group that were decided in front of the same screen are compared with one another (GiGPO).
+
+    A_k = A^E + w A^S_k
+    A^E    the advantage of the trajectory among those of its group
+    A^S_k  (Q_k - mean Q) / (std Q + 1e-6) over the steps of the group that saw the same screen; 0 where it was alone
+    Q_k    gamma^(T - 1 - k) R, the discounted return of step k of T
+
+Source: GiGPO (arXiv 2505.10978; verl-agent's `gigpo`). A trajectory that came back to a screen, or passed it in vain,
+has a smaller Q there than one that went on to succeed, so its detour is not rewarded with it.
+
+Screens are equal by the hash of their pixels, with what changes by itself painted over: the pointer, which is drawn
+where the last action left it, and boxes that are given, such as a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.episodes.trajectory import Step
+from dart_train.trainer.losses.advantages import GroupRewards, ScaleRewards, TrajectoryAdvantage
+
+EPSILON = 1e-6
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class EqualScreensAdvantage:
+    """GiGPO: the trajectory's advantage, and that of each step among those before the same screen.
+
+    Attributes:
+        scale_rewards: "group" divides both by deviations, "batch" the first by that of the lease, "none" neither.
+        gamma: discount of the return per step.
+        step_weight: w.
+        pointer: half the side in pixels of the real screen of the square that is painted over the pointer.
+        masked: (x, y, width, height) of boxes that are painted over, in pixels of the real screen.
+    """
+
+    needs_screens: ClassVar[bool] = True
+
+    scale_rewards: ScaleRewards = "group"
+    gamma: float = 0.95
+    step_weight: float = 1.0
+    pointer: int = 24
+    masked: tuple[tuple[int, int, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.gamma <= 1.0:
+            raise ValueError(f"gamma={self.gamma!r} is a discount: choose a value above 0 and at most 1")
+        if any(len(box) != 4 for box in self.masked):
+            raise ValueError(f"masked={self.masked!r}: each box is [x, y, width, height]")
+
+    def __call__(self, group: GroupRewards) -> Sequence[NDArray[np.float64]]:
+        """One array of a trajectory's steps for each trajectory."""
+        episodes = TrajectoryAdvantage(self.scale_rewards)(group)
+        returns = [
+            reward * self.gamma ** np.arange(length - 1, -1, -1, dtype=np.float64)
+            for reward, length in zip(group.rewards, group.lengths, strict=True)
+        ]
+        steps = step_advantages(self.anchors(group), returns, scaled=self.scale_rewards != "none")
+        return [episode + self.step_weight * own for episode, own in zip(episodes, steps, strict=True)]
+
+    def anchors(self, group: GroupRewards) -> list[list[str]]:
+        """What each step of each trajectory saw."""
+        if group.load_screen is None:
+            raise ValueError("this advantage looks at screenshots, and was given none")
+        return [screens_seen(steps, group.load_screen, self.pointer, self.masked) for steps in group.steps]
+
+
+def step_advantages(
+    anchors: Sequence[Sequence[str]], returns: Sequence[NDArray[np.float64]], *, scaled: bool
+) -> list[NDArray[np.float64]]:
+    """A^S of each step of each trajectory, by what it saw and its return. Pure."""
+    seen: dict[str, list[float]] = {}
+    for names, values in zip(anchors, returns, strict=True):
+        for name, value in zip(names, values, strict=True):
+            seen.setdefault(name, []).append(float(value))
+    found = []
+    for names, values in zip(anchors, returns, strict=True):
+        own = np.zeros(len(values))
+        for place, name in enumerate(names):
+            others = np.array(seen[name])
+            if len(others) > 1:
+                own[place] = values[place] - others.mean()
+                own[place] /= others.std(ddof=1) + EPSILON if scaled else 1.0
+        found.append(own)
+    return found
+
+
+def screens_seen(
+    steps: Sequence[Step],
+    load: Callable[[str], Pixels],
+    pointer: int,
+    masked: Sequence[tuple[int, int, int, int]],
+) -> list[str]:
+    """Names of the screens that steps were decided on; a step without a screenshot is alone.
+
+    Args:
+        steps: of a trajectory, in order.
+        load: a screenshot by its hash, (H, W, 3).
+        pointer: half the side of the square over the pointer, in pixels of the real screen.
+        masked: boxes (x, y, width, height) that are painted over, in pixels of the real screen.
+    """
+    names, at = [], None
+    for place, step in enumerate(steps):
+        shown = step.screenshot or (step.image_hashes[-1] if step.image_hashes else "")
+        names.append(anchor(load(shown), step.screen, at, pointer, masked) if shown else f"{id(steps)}/{place}")
+        at = pointer_after(step, at)
+    return names
+
+
+def pointer_after(step: Step, before: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Where a step's actions left the pointer, in pixels of the real screen; None where nobody knows."""
+    at = before
+    for action in step.actions:
+        points: Sequence[Sequence[Any]] = [(action.get("x"), action.get("y")), *action.get("path", ())]  # a drag's last
+        for x, y in points:
+            if x is not None and y is not None:
+                at = int(x), int(y)
+    return at
+
+
+def anchor(
+    image: Pixels,
+    screen: tuple[int, int],
+    at: tuple[int, int] | None,
+    pointer: int,
+    masked: Sequence[tuple[int, int, int, int]],
+) -> str:
+    """A name that equal screens share: the hash of the pixels, with pointer and boxes painted over.
+
+    Args:
+        image: (H, W, 3), of any size.
+        screen: (width, height) of the real screen; (0, 0) where it is the image's.
+        at: where the pointer is, in pixels of the real screen; None where nobody knows.
+        pointer: half the side of the square over it.
+        masked: boxes (x, y, width, height), in pixels of the real screen.
+    """
+    painted = image.copy()
+    height, width = image.shape[:2]
+    across, down = (width / screen[0], height / screen[1]) if all(screen) else (1.0, 1.0)
+    own = [(at[0] - pointer, at[1] - pointer, 2 * pointer, 2 * pointer)] if at and pointer else []
+    for x, y, wide, high in (*masked, *own):
+        left, top = max(0, round(x * across)), max(0, round(y * down))
+        painted[top : max(0, round((y + high) * down)), left : max(0, round((x + wide) * across))] = 0
+    return hashlib.blake2b(painted.tobytes(), digest_size=16, salt=f"{width}x{height}".encode()).hexdigest()
