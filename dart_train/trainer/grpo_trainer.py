@@ -328,6 +328,8 @@ class DartGRPOTrainer(Trainer):
             self.model.zero_grad(set_to_none=True)  # without gradients the optimizer does nothing, not even decay
             self.bad_steps.skip(step + 1, self.steps.made_of)
             return torch.zeros_like(loss)
+        if self.steps.empty:
+            self.model.zero_grad(set_to_none=True)
         self.publisher.unpublished += 1
         return loss
 

@@ -224,6 +224,11 @@ class StepRunner:
         self.batch = self._work = None
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing of the step counts, on any rank: too small a lease, or all of it was left out."""
+        return not any(self._ranks.gather(bool(self._part.counted) or any(s.supervised for s in self._part.samples)))
+
+    @property
     def made_of(self) -> Sequence[str]:
         """Ids of the trajectories of the batch."""
         return self.batch.trajectory_ids if self.batch else ()

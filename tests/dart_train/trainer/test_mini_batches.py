@@ -186,3 +186,20 @@ def test_mini_batches_need_the_policy_before_them(make_config):
         make_config(mini_batches=2)
     with pytest.raises(ValueError, match="recorded_entropies are means of steps"):
         make_config(recorded_entropies=True, entropy_mask_level="token")
+
+
+def test_a_step_of_nothing_changes_nothing(record, data, make_config, model_dir):
+    """Five mini-batches of four trajectories: for the fifth nothing is left, and not even the weights decay."""
+    record("a")
+    options = {"groups_per_step": 1, "mini_batches": 5, "old_logprobs": "recompute", "max_steps": 5, "publish_steps": 5}
+    seen = []
+
+    class Watching(DartGRPOTrainer):
+        def end_step(self, control):
+            seen.append((weights(self.model), self.steps.empty))
+            super().end_step(control)
+
+    config = make_config(**(PLAIN | options | {"weight_decay": 0.5, "optim": "adamw_torch"}))
+    Watching(model_dir, config, data).run()
+    assert [empty for _, empty in seen] == [False] * 4 + [True]
+    assert torch.equal(seen[4][0], seen[3][0]) and not torch.equal(seen[3][0], seen[2][0])
