@@ -20,7 +20,14 @@ from dart_train.trainer.grpo_trainer import DartGRPOTrainer
 
 pytestmark = pytest.mark.train
 
-PLAIN = {"optim": "sgd", "learning_rate": 0.1, "max_steps": 1, "share_prompts": False, "micro_batch_tokens": 64}
+PLAIN = {
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_steps": 1,
+    "share_prompts": False,
+    "pack_rows": False,
+    "micro_batch_tokens": 64,
+}
 
 
 def weights(model) -> torch.Tensor:
