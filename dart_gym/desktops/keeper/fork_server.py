@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import select
@@ -20,6 +21,8 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+
+from Xlib import ext
 
 from dart_gym.desktops.keeper import keeper_process
 from dart_gym.desktops.keeper.fork_client import MAX_MESSAGE
@@ -166,12 +169,19 @@ def _clean() -> int:
     return 0
 
 
+def _import_extensions() -> None:
+    """Import what python-xlib imports when it connects."""
+    for name in (*(f"ext.{module}" for _, module in ext.__extensions__), "support.unix_connect", "xauth"):
+        importlib.import_module(f"Xlib.{name}")
+
+
 def main(arguments: list[str]) -> None:
     """Serve until the server has gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its server, not before
     server = ForkServer(socket.socket(fileno=int(arguments[0])), int(arguments[1]))
     prepare()
+    _import_extensions()
     gc.collect()
     gc.freeze()  # so that the children's collections do not copy what they share
     server.serve()

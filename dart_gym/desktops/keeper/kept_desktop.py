@@ -31,8 +31,6 @@ from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
 from dart_gym.utils.processes import private_memory
 
-_LARGE_PIXELS = 500_000  # from here on a copy of the screen goes to a thread
-
 
 class KeptDesktop:
     """See `dart_gym.desktops.base.desktop.Desktop`.
@@ -137,9 +135,7 @@ class KeptDesktop:
             frame = self._frame
             if frame is None:
                 raise DesktopError(STOPPED)
-            if self.spec.width * self.spec.height >= _LARGE_PIXELS:
-                return await asyncio.to_thread(frame.pixels.copy)
-            return frame.pixels.copy()
+            return frame.pixels.copy()  # less than a millisecond: as much as a thread takes to begin
 
     async def read_margin(self) -> NDArray[np.uint8]:
         """The rows below the screen; see `Desktop.read_margin`."""

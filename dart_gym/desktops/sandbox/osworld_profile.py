@@ -208,7 +208,7 @@ def _make_settings(directory: Path, place: str) -> None:
     arguments = f"-n -F {place}/pulse.pa --exit-idle-time=-1 --use-pid-file=yes --log-target=stderr --disable-shm=yes"
     _write(directory / "pulse-client.conf", _PULSE_CLIENT.format(arguments=arguments))
     _write(directory / "dconf-profile", f"user-db:user\nfile-db:{place}/dconf.db\n")
-    (directory / "dconf.db").write_bytes(_compiled_defaults())
+    (directory / "dconf.db").write_bytes(compiled_defaults())
 
 
 def _write(path: Path, text: str) -> None:
@@ -217,7 +217,7 @@ def _write(path: Path, text: str) -> None:
 
 
 @functools.cache
-def _compiled_defaults() -> bytes:
+def compiled_defaults() -> bytes:
     """The machine's dconf defaults in dconf's own format."""
     dconf = shutil.which("dconf")
     if dconf is None:
