@@ -174,9 +174,9 @@ def tiny(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="field=value of TinyModelConfig.")] = None,
 ) -> None:
     """Build the untrained tiny vision-language model."""
-    from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model, config_from_text
+    from dart_agent.models.tiny_model import build_tiny_model, config_from_text
 
-    config = config_from_text(overrides or [], TinyModelConfig())
+    config = config_from_text(overrides or [])
     build_tiny_model(directory, seed=seed, config=config)
     size = sum(path.stat().st_size for path in directory.iterdir())
     console.print(f"{directory}: {size / 1e6:.1f} MB", highlight=False)

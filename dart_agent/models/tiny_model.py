@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import Unigram
 
@@ -140,30 +141,31 @@ class TinyModelConfig:
         )  # fmt: skip
 
 
-def config_from_text(items: Sequence[str], base: TinyModelConfig) -> TinyModelConfig:
-    """Apply `field=value` items to a configuration; words are separated by commas.
+def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:
+    """The configuration with some fields as given: plain values, or texts that stand for them.
 
     Raises:
-        ConfigurationError: an unknown field, or a value of the wrong type.
+        ConfigurationError: an unknown field, or a value that it cannot have.
     """
-    known = {field.name: type(getattr(base, field.name)) for field in dataclasses.fields(base)}
-    changes: dict[str, Any] = {}
-    for item in items:
-        name, equals, text = item.partition("=")
-        if not equals or name not in known:
-            hint = suggest(name, known)
-            raise ConfigurationError(f"{item!r} is not field=value of the tiny model's configuration; {hint}")
-        try:
-            if known[name] is bool and text not in ("true", "false"):
-                raise ValueError(f"{text!r} is neither true nor false")
-            changes[name] = _value(known[name], text)
-        except ValueError as error:
-            raise ConfigurationError(f"{name}: {error}") from None
-    return dataclasses.replace(base, **changes)
+    known = [field.name for field in dataclasses.fields(TinyModelConfig)]
+    for name in values:
+        if name not in known:
+            raise ConfigurationError(f"the tiny model's configuration has no {name!r}; {suggest(name, known)}")
+    try:
+        return TypeAdapter(TinyModelConfig).validate_python(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ConfigurationError(f"{first['loc'][0]}: {first['msg'].lower()} (got {first['input']!r})") from None
 
 
-def _value(kind: type, text: str) -> Any:
-    return text.split(",") if kind is tuple else text == "true" if kind is bool else kind(text)
+def config_from_text(items: Sequence[str]) -> TinyModelConfig:
+    """The configuration of `field=value` items; words are separated by commas.
+
+    Raises:
+        ConfigurationError: an unknown field, or a value that it cannot have.
+    """
+    texts = {name: text for name, _, text in (item.partition("=") for item in items)}
+    return config_from_values({name: text.split(",") if "words" in name else text for name, text in texts.items()})
 
 
 def build_tokenizer(config: TinyModelConfig) -> Tokenizer:

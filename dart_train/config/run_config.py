@@ -47,6 +47,18 @@ class ModelConfig(Section):
         default_factory=dict, description='Fields of `dart_agent.models.tiny_model.TinyModelConfig`, for path "tiny".'
     )
 
+    @field_validator("tiny")
+    @classmethod
+    def _of_a_model(cls, tiny: dict[str, Any]) -> dict[str, Any]:
+        if tiny:
+            from dart_agent.models.tiny_model import config_from_values  # needs the tokenizers' library
+
+            try:
+                config_from_values(tiny)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from error
+        return tiny
+
 
 class ClusterConfig(DesktopSettings):
     """The desktops: a cluster that runs already at `url`, or else a server that is started for the run.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -53,15 +52,9 @@ def place_model(
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     if path == "tiny":
-        from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
+        from dart_agent.models.tiny_model import build_tiny_model, config_from_values
 
-        try:
-            config = TinyModelConfig(**tiny)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ConfigurationError(
-                f"model.tiny: {error}; its fields: {', '.join(_fields(TinyModelConfig))}"
-            ) from error
-        build_tiny_model(temporary, seed=seed, config=config)
+        build_tiny_model(temporary, seed=seed, config=config_from_values(tiny))
     elif path in SHIPPED_MODELS:
         with as_file(files("dart_train").joinpath("assets", SHIPPED_MODELS[path])) as source:
             shutil.copytree(source, temporary)
@@ -80,10 +73,6 @@ def place_model(
         shutil.rmtree(temporary)
         raise
     publish_directory(temporary, target)
-
-
-def _fields(kind: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
 
 
 def limit_pixels(model_dir: Path, pixels: dict[str, int | None]) -> None:

@@ -100,7 +100,7 @@ def test_what_is_no_model_is_refused_and_leaves_nothing(tmp_path, path, words):
 
 @pytest.mark.train
 def test_wrong_settings_of_the_tiny_model_are_named(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"model\.tiny: .*hiden_size.*; its fields: family, hidden_size"):
+    with pytest.raises(ConfigurationError, match=r"has no 'hiden_size'; did you mean 'hidden_size'"):
         prepare.place_model("tiny", {"hiden_size": 3}, tmp_path / "v", seed=0)
     with pytest.raises(ConfigurationError, match="min_pixels = 9000000 is above agent.max_pixels"):
         prepare.place_model("tiny", SMALL, tmp_path / "v", seed=0, pixels={"min_pixels": 9_000_000})

@@ -73,6 +73,19 @@ def test_reading_a_configuration_imports_neither_torch_nor_a_database():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("tiny", "words"),
+    [
+        ({"hiden_size": 3}, r"model\.tiny: .*no 'hiden_size'; did you mean 'hidden_size'"),
+        ({"layers": "many"}, r"model\.tiny: layers: .*valid integer.*'many'"),
+        ({"hidden_size": 60}, r"model\.tiny: hidden_size must be a multiple of 8"),
+    ],
+)
+def test_wrong_settings_of_the_tiny_model_are_found_when_the_configuration_is_read(tiny, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_config({"name": "a", "rollout": {"tasks": ["fake/two-steps"]}, "model": {"tiny": tiny}})
+
+
 def test_missing_file_lists_what_there_is(tmp_path):
     (tmp_path / "there.yaml").write_text("a: 1")
     with pytest.raises(ConfigError, match=r"no configuration .*there\.yaml"):
