@@ -14,16 +14,6 @@ PLACES = (
     *("/home/user", "/tmp", "/dev/shm", "/var/tmp", "/run/desktop", "/run/desktop/log", "/run/user/1000"),
     *("/etc", "/"),
 )
-    "/home/user",
-    "/tmp",
-    "/dev/shm",
-    "/var/tmp",
-    "/run/desktop",
-    "/run/desktop/log",
-    "/run/user/1000",
-    "/etc",
-    "/",
-)
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT, signal.SIGHUP)
 LONGEST_REST_S = 0.2
 
