@@ -50,6 +50,11 @@ SIZES = {
     ),
 }  # fmt: skip
 """Models by their numbers of weights, roughly."""
+LOADED = TinyModelConfig(
+    hidden_size=768, layers=8, heads=8, intermediate_size=2048, vision_hidden_size=128, vision_layers=3,
+    vision_intermediate_size=384,
+)  # fmt: skip
+"""What ranks read their parts of: 58 million weights, so that libraries' own memory does not show."""
 SCREEN = (224, 336)
 ROWS, TOKENS = 4, 512
 """Trajectories of one step each that a lease holds, and tokens of a micro-batch: one row."""
@@ -113,6 +118,20 @@ def planned(size: ModelSize, ranks: int, settings: Mapping[str, Any]) -> RankMem
     )
     work = Work(TOKENS, 16, images=1, image_patches=patches, recurring=False)
     return rank_memory(size, setting, work)
+
+
+def host_copy(ranks: int, scratch: Path) -> tuple[float, float]:
+    """Most MiB that a rank takes while it reads its parts of a model and of a reference, and what these parts are.
+
+    Args:
+        ranks: that share the model.
+        scratch: a directory for it.
+    """
+    build_tiny_model(scratch / "tiny")
+    size = ModelSize.of_directory(build_tiny_model(scratch / "model", config=LOADED))
+    _run_ranks(["load", str(scratch / "tiny"), str(scratch / "model"), str(scratch / "peak")], ranks)
+    peak = max(int((scratch / f"peak{rank}").read_text()) for rank in range(ranks))
+    return peak / 2**20, 2 * 4 * (size.language / ranks + size.tower) / 2**20
 
 
 def _run_ranks(arguments: list[str], ranks: int) -> None:
@@ -198,8 +217,30 @@ def peak_beyond(work: Callable[[], object]) -> int:
     return highest[0] - before
 
 
+def _load(model_dir: Path) -> list[Any]:
+    """This rank's parts of a model and of a reference."""
+    import torch
+
+    from dart_train.trainer.weights.ranks import Ranks
+    from dart_train.trainer.weights.sharding import Cut, load_sharded
+
+    cut = Cut(torch.device("cpu"), Ranks.current())
+    return [load_sharded(model_dir, cut), load_sharded(model_dir, cut, lambda model: model.requires_grad_(False))]
+
+
 def main() -> None:
     """One rank of a measurement."""
+    if sys.argv[1] == "load":
+        import torch.distributed as dist
+
+        tiny, model, peak_file = sys.argv[2:5]
+        dist.init_process_group("gloo")
+        _load(Path(tiny))
+        held: list[Any] = []
+        peak = peak_beyond(lambda: held.extend(_load(Path(model))))
+        Path(f"{peak_file}{os.environ['RANK']}").write_text(str(peak))
+        dist.destroy_process_group()
+        return
     warm, tiny, run, model = map(Path, sys.argv[1:5])
     settings = json.loads(sys.argv[6])
     _train(warm, tiny, settings)

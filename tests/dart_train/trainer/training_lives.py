@@ -28,7 +28,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-DEADLINE_S = 380
+DEADLINE_S = 1200
 
 
 def live(
@@ -110,12 +110,21 @@ def _arm(trainer, moment: str, at: int) -> None:
             return original(*args, **kwargs)
 
         setattr(owner, name, dying)
+    if moment == "chunks":
+        _score_in_chunks()
     if moment == "poison":
         _poison(trainer)
     if moment == "memory":
         _run_out_of_memory(trainer)
     if moment == "save":
         _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
+
+
+def _score_in_chunks() -> None:
+    """Let the head run on seven tokens at a time."""
+    from dart_train.trainer import policy_logprobs
+
+    policy_logprobs.LOGITS_AT_ONCE = 7 * 151936
 
 
 def _poison(trainer) -> None:
