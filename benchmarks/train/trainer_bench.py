@@ -24,19 +24,26 @@ import torch
 from benchmarks.reporting.report import Aim, Report, median
 from benchmarks.train.bench_models import Cost, prepare
 from benchmarks.train.made_up_steps import Window, record_steps
+from benchmarks.train.memory_bench import host_copy
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import DartTrainError
 from dart_train.plan.plan_machine import peak_flops
 from dart_train.trainer import losses
+from dart_train.trainer.attention.kernels import at_hand
+from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.image_features import ImageFeatures, features_pay
+from dart_train.trainer.memory.model_size import ModelSize
+from dart_train.trainer.memory.rank_memory import Setting
+from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import base_model, response_logprobs, tower_features
 
 AIMS = {
     "merged_speedup_window5": Aim(1.5, at_most=False),
     "merged_speedup_block": Aim(2.5, at_most=False),
     "feature_cache_growth": Aim(1.0, at_most=True),
+    "host_copy_over_share": Aim(1.1, at_most=True),
 }
 FEATURE_BUDGET_MB = 1
 WINDOWS = {"window5": Window(5), "block": Window(9, block=5), "narrow_block": Window(5, block=4)}
@@ -80,6 +87,7 @@ class Outcome:
         rows: that ran through the model.
         peak_mb: most memory meanwhile, in MiB: of the process, or of the device.
         flops: of forward and backward passes, recomputation left out.
+        planned_ratio: what `rank_memory` says of gradients and passes, over what they took beyond what was held.
     """
 
     seconds: float
@@ -87,6 +95,7 @@ class Outcome:
     rows: int
     peak_mb: float
     flops: float
+    planned_ratio: float
 
 
 class _Workbench:
@@ -105,6 +114,9 @@ class _Workbench:
         names = [f"{number}-{step}" for number in range(options.trajectories) for step in range(options.steps)]
         self.screens = {name: rng.integers(0, 256, (height, width, 3), dtype=np.uint8) for name in names}
         self._rng = rng
+        self.dtype = next(iter(self.model.parameters())).dtype
+        numbers = {name: item.numel() for name, item in base_model(self.model).named_parameters()}
+        self.size = ModelSize.of(self.model.config.to_dict(), numbers)
 
     def samples(self, window: Window) -> list[Sample]:
         """The steps of all trajectories under a window."""
@@ -120,10 +132,11 @@ class _Workbench:
             found += [Sample.from_step(step, advantage=(-1.0) ** number, trajectory=number) for step in steps]
         return found
 
-    def run(self, samples: list[Sample], *, merged: bool) -> Outcome:
+    def run(self, samples: list[Sample], *, merged: bool, kernel: KernelName = "sdpa") -> Outcome:
         """One batch, from records to gradients."""
         self.model.zero_grad(set_to_none=True)
         reset_peak(self.device)
+        before = peak_mb(self.device)
         started = clock(self.device)
         # Without a capacity the cache keeps one screenshot: each occurrence is cut anew, as a processor does.
         images = ImageCache(self.screens.__getitem__, 2048 if merged else 0)
@@ -133,20 +146,40 @@ class _Workbench:
         batches = collator.micro_batches(samples, self.options.micro_batch_tokens)
         features = None
         if merged and features_pay(batches, trainable=self.trained_tower):
-            tower = partial(tower_features, base_model(self.model))
+            tower = partial(tower_features, base_model(self.model), kernel=kernel)
             features = ImageFeatures(tower, trainable=self.trained_tower)
-        loss = self._train(batches, samples, features)
+        loss = self._train(batches, samples, features, kernel)
         synchronize(self.device)
         seconds = clock(self.device) - started
         rows = sum(batch.rows for batch in batches)
-        return Outcome(seconds, loss, rows, peak_mb(self.device), self._flops(batches, features is not None))
+        highest = peak_mb(self.device)
+        planned = self._planned_mb(batches, features is not None) / max(highest - before, 1.0)
+        return Outcome(seconds, loss, rows, highest, self._flops(batches, features is not None), planned)
 
-    def _train(self, batches: list[MicroBatch], samples: list[Sample], features: ImageFeatures | None) -> float:
+    def _planned_mb(self, batches: list[MicroBatch], cached: bool) -> float:
+        """What gradients and the passes should take beyond the weights, in MiB."""
+        trained = [item for item in self.model.parameters() if item.requires_grad]
+        setting = Setting(
+            half=trained[0].dtype is not torch.float32,
+            checkpointing=base_model(self.model).is_gradient_checkpointing,
+            trains_tower=self.trained_tower,
+            lora_rank=32 if self.model is not base_model(self.model) else 0,
+        )
+        found = StepMemory(self.size, setting).of(batches, recurring=cached)
+        cast = found.passes["weights in half precision"]  # they are kept in it here
+        passes = max(sum(found.passes.values()) - cast, found.tower_pass)
+        return (sum(item.nbytes for item in trained) + passes) / 2**20
+
+    def _train(
+        self, batches: list[MicroBatch], samples: list[Sample], features: ImageFeatures | None, kernel: KernelName
+    ) -> float:
         config = losses.ObjectiveConfig(losses.GRPO(epsilon=0.9, epsilon_high=9.0, delta=None), beta=0.0)
         normalizer = losses.Normalizer(sum(len(sample.response_ids) for sample in samples), len(samples))
         total = 0.0
         for batch in (batch.to(self.device) for batch in batches):
-            logprobs, entropies = response_logprobs(self.model, batch, self.tokens.suppressed_ids, features=features)
+            logprobs, entropies = response_logprobs(
+                self.model, batch, self.tokens.suppressed_ids, features=features, kernel=kernel
+            )
             # pi_old a little beside pi, so that the value says something: it would be the mean advantage otherwise.
             scored = losses.Scored(
                 logprobs, entropies, torch.full_like(logprobs, -6.4), batch.mask, batch.advantages,
@@ -165,12 +198,15 @@ class _Workbench:
         pads, response = self.vision.num_tokens(screen), [self.tokens.encode("a") + [self.tokens.im_end_id]]
         collator = Collator(self.tokens, self.vision, ImageCache(lambda name: screen + int(name) % 256, 2))
         features = ImageFeatures(
-            partial(tower_features, base_model(self.model)), trainable=True, budget_bytes=FEATURE_BUDGET_MB << 20
-        )
+            partial(tower_features, base_model(self.model)), trainable=self.trained_tower,
+            budget_bytes=FEATURE_BUDGET_MB << 20,
+        )  # fmt: skip
         for name in map(str, range(images)):
             steps = record_steps(self.tokens, "Click", [name], [pads], response, Window(1))
             batch = collator([Sample.from_step(step) for step in steps]).to(self.device)
-            sum(item.sum() for item in features.of(batch)).backward()
+            total = sum(item.sum() for item in features.of(batch))
+            if self.trained_tower:
+                total.backward()
         features.backward()
         self.model.zero_grad(set_to_none=True)
         return features.peak_bytes / 2**20
@@ -208,11 +244,24 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
                 if number:  # the first round warms up
                     outcomes[name, merged].append(outcome)
                 progress(f"{name}, {'merged' if merged else 'separate'}: {outcome.seconds:.2f} s")
-    report = _report(options, samples, outcomes, next(iter(bench.model.parameters())).dtype)
+        kernels = {
+            (kernel, name): [bench.run(samples[name], merged=True, kernel=kernel) for _ in range(options.repeat + 1)]
+            for kernel in at_hand(bench.device, bench.dtype)
+            for name in WINDOWS
+            if kernel != "sdpa" and options.device == "cuda"  # on a CPU there is none that trains
+        }
+        taken, parts = host_copy(2, Path(scratch) / "ranks")
+    report = _report(options, samples, outcomes, bench.dtype)
+    for (kernel, name), found in kernels.items():
+        tokens = sum(sample.length for sample in samples[name])
+        report.keys[f"{kernel}_{name}_tokens_per_s"] = tokens / median([item.seconds for item in found[1:]])
+        report.keys[f"{kernel}_{name}_peak_mb"] = max(item.peak_mb for item in found)
+    report.keys |= {"host_copy_mb_per_rank": taken, "host_copy_over_share": taken / parts}
     report.keys |= {"feature_cache_peak_mb": cached[512], "feature_cache_growth": cached[512] / cached[64]}
     report.notes.append(
         f"feature_cache_peak_mb is of 512 images under a budget of {FEATURE_BUDGET_MB} MiB, feature_cache_growth that "
-        "over the peak of 64."
+        "over the peak of 64; host_copy is what each of two ranks takes while they read a model of 58 million weights and "
+        "its reference, over what they hold of them."
     )
     return report
 
@@ -237,6 +286,7 @@ def _report(
             f"{name}_tokens_per_s_separate": tokens / slow,
             f"{name}_peak_mb": max(item.peak_mb for item in merged),
             f"{name}_peak_mb_separate": max(item.peak_mb for item in separate),
+            f"{name}_planned_over_measured": max(item.planned_ratio for item in merged),
         }
         peak = peak_flops(torch.cuda.get_device_name()) if options.device == "cuda" else None
         if peak:
@@ -254,8 +304,8 @@ def _report(
         f"median of {options.repeat}.",
         "tokens are those of the records, prompts and responses of every step, whichever way they are trained; "
         "window5 slides over 5 screenshots, block keeps 5 to 9 and drops 5 at once, narrow_block keeps 2 to 5 and "
-        "drops 4 at once; block_speedup_to_published is the time of separate window5 rows over that of merged block "
-        "rows.",
+        "drops 4 at once; planned_over_measured is of gradients and passes, and says little of megabytes; "
+        "block_speedup_to_published is the time of separate window5 rows over that of merged block rows.",
     ]
     return Report("trainer", keys, AIMS, notes)
 

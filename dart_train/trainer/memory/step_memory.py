@@ -34,14 +34,20 @@ class StepMemory:
     setting: Setting
     limit: int | None = None
 
-    def of(self, batches: Sequence[MicroBatch]) -> RankMemory:
-        """With the largest of these micro-batches, and the images of all of them."""
+    def of(self, batches: Sequence[MicroBatch], *, recurring: bool = True) -> RankMemory:
+        """With the largest of these micro-batches, and the images of all of them.
+
+        Args:
+            batches: at least one.
+            recurring: whether features of images are kept, or run in each micro-batch.
+        """
         images = {name: batch for batch in batches for name in batch.image_hashes}
         work = Work(
             tokens=max(batch.input_ids.numel() for batch in batches),
             responses=max(batch.num_tokens for batch in batches),
-            images=len(images),
+            images=len(images) if recurring else max(len(batch.image_hashes) for batch in batches),
             image_patches=max((prod(batch.patches.grid(name)) for name, batch in images.items()), default=0),
+            recurring=recurring,
         )
         return rank_memory(self.size, self.setting, work)
 

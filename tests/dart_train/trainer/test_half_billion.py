@@ -46,6 +46,7 @@ def half_a_billion(tmp_path_factory) -> Path:
     model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=torch.bfloat16)
     assert 0.45e9 < sum(item.numel() for item in model.parameters()) < 1e9
     model.save_pretrained(path)
+    write_processing(path, TinyModelConfig(temporal_patch_size=2))  # over a generation config without our end token
     return path
 
 
