@@ -260,8 +260,8 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
     report.keys |= {"feature_cache_peak_mb": cached[512], "feature_cache_growth": cached[512] / cached[64]}
     report.notes.append(
         f"feature_cache_peak_mb is of 512 images under a budget of {FEATURE_BUDGET_MB} MiB, feature_cache_growth that "
-        "over the peak of 64; host_copy is what each of two ranks takes while they read a model of 58 million weights and "
-        "its reference, over what they hold of them."
+        "over the peak of 64; host_copy is what each of two ranks takes while they read a model of 58 million weights "
+        "and its reference, over what they hold of them."
     )
     return report
 

@@ -163,7 +163,8 @@ def _gathered(size: ModelSize, setting: Setting, number: int, *, trains_weights:
         return 0
     layers = 2 if setting.reshard else size.layers
     backward = (number + 4) * size.layer if trains_weights else 0
-    return 4 * size.root + number * layers * size.layer + backward
+    reference = 4 * size.root + number * 2 * size.layer if setting.reference else 0
+    return 4 * size.root + number * layers * size.layer + backward + reference
 
 
 def _features(size: ModelSize, setting: Setting, work: Work, number: int) -> int:

@@ -84,8 +84,9 @@ def shard(model: Any, cut: Cut) -> Any:
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=cut.reshard_after_forward)
     if not any(item.is_meta for item in parts.visual.parameters()):
         parts.visual.to(cut.device)
+    trained = any(item.requires_grad for item in model.parameters())  # no backward pass lets go of one that is frozen
     fully_shard(
-        model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=False,
+        model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32), reshard_after_forward=not trained,
         ignored_params=set(parts.visual.parameters()),
     )  # fmt: skip
     return model

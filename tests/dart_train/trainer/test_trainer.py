@@ -354,3 +354,17 @@ def test_tensorboard_gets_the_numbers(data, record_group, make_config, model_dir
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tensorboard"))
     DartGRPOTrainer(model_dir, make_config(max_steps=1, report_to="tensorboard"), data).run()
     assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_a_group_whose_images_are_gone_is_left_out_with_one_message_before_the_step(
+    data, record_group, make_config, model_dir, make_prompt, screens, caplog
+):
+    lost, kept = list(screens)[1:3]
+    for key, name in (("a", lost), ("b", kept)):
+        record_group(key, prompts=[(make_prompt("Click", name), (name,))] * 4)
+    (image,) = data.files.root.rglob(f"{lost}.png")
+    image.unlink()
+    DartGRPOTrainer(model_dir, make_config(max_steps=1, groups_per_step=1), data).run()
+    (said,) = [row.getMessage() for row in caplog.records if "left out" in row.getMessage()]
+    assert said.startswith("group a is left out: ") and "damaged or missing (there is no such file)" in said
+    assert counted(data) == {"rejected": 4, "trained": 4}

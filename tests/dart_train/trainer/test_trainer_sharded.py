@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
+from pathlib import Path
+
 import pytest
 from rank_checks import (
     ADAPTER,
@@ -13,6 +17,7 @@ from rank_checks import (
 )
 from training_lives import as_left, assert_same_training, copy_run, live
 
+from dart_agent.engines.kinds.vllm_server import free_port
 from dart_train.core.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
@@ -72,3 +77,42 @@ def test_a_step_that_would_not_fit_is_cut_on_all_ranks_before_it_begins(recorded
 def test_a_step_that_never_fits_is_refused_before_it_begins(recorded, model_dir, tmp_path):
     root = copy_run(recorded, tmp_path / "run")
     assert live(root, model_dir, ranks=2, fsdp=True, device_memory_mb=1, **LONG) == [1, 1]
+
+
+def _count_gathers(model_dir: str, rank: int, port: int, out: str) -> None:
+    """Gathers of weights in a step of a rank, with activation checkpointing and without."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    from dart_train.trainer.weights.ranks import Ranks
+    from dart_train.trainer.weights.sharding import Cut, load_sharded
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    gather, calls, found = _fsdp_param_group.foreach_all_gather, [], []
+    _fsdp_param_group.foreach_all_gather = lambda *args, **more: calls.append(1) or gather(*args, **more)
+    for checkpointing in (False, True):
+        model = load_sharded(model_dir, Cut(torch.device("cpu"), Ranks.current())).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        calls.clear()
+        model(input_ids=torch.arange(20, 25)[None]).logits.sum().backward()
+        found.append(len(calls))
+    if rank == 0:
+        Path(out).write_text(json.dumps([found, model.config.text_config.num_hidden_layers]))
+    dist.destroy_process_group()
+
+
+def test_activation_checkpointing_gathers_no_layer_once_more(model_dir, tmp_path):
+    """Each layer once for its forward pass and once for its backward pass, the root once, computed again or not."""
+    port, out = free_port(), tmp_path / "found.json"
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=_count_gathers, args=(str(model_dir), rank, port, str(out))) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(300)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    (plain, checkpointed), layers = json.loads(out.read_text())
+    assert plain == checkpointed == 2 * layers + 1
