@@ -115,6 +115,17 @@ def parity(json: JsonOption = None) -> None:
 
 
 @app.command()
+def trl(
+    json: JsonOption = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Steps of each trainer that are measured.")] = 3,
+) -> None:
+    """One optimizer step on 64 completions with several images: TRL's GRPOTrainer and ours (a minute or two)."""
+    from benchmarks.train.trl_bench import measure
+
+    finish(measure(repeat, progress), json)
+
+
+@app.command()
 def data(
     json: JsonOption = None,
     rows: Annotated[int, typer.Option(min=1000, help="Trajectories in the run that is leased from.")] = 1_000_000,
