@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 VENV=.venv
 APT_PACKAGES=(
-  xvfb openbox bubblewrap dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
+  xvfb openbox bubblewrap libseccomp2 dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
   zenity mousepad
 )
 TEST_PACKAGES=(mariadb-server-core mariadb-client-core)   # the server's programs alone: tests start one of their own

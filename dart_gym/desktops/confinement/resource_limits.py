@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 GROUPS_FILE = "groups"
 CONTROLLERS = ("memory", "pids", "cpu")
@@ -109,7 +112,8 @@ def make_groups(name: str, limits: DesktopLimits, record: Path) -> ControlGroups
                 _write(directory, version_2_settings(limits))
             else:
                 _write(directory, version_1_settings(controllers[0], limits))
-    except OSError:
+    except OSError as error:
+        log.warning("no control group for a desktop could be made, each of its processes is limited instead: %s", error)
         remove_groups(directories)
         return ControlGroups()
     return ControlGroups(directories)
