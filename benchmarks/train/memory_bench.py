@@ -241,10 +241,10 @@ def main() -> None:
         Path(f"{peak_file}{os.environ['RANK']}").write_text(str(peak))
         dist.destroy_process_group()
         return
-    warm, tiny, run, model = map(Path, sys.argv[1:5])
+    warm, first, run, measured = map(Path, sys.argv[1:5])
     settings = json.loads(sys.argv[6])
-    _train(warm, tiny, settings)
-    peak = peak_beyond(lambda: _train(run, model, settings))
+    _train(warm, first, settings)
+    peak = peak_beyond(lambda: _train(run, measured, settings))
     Path(f"{sys.argv[5]}{os.environ.get('RANK', '0')}").write_text(str(peak))
 
 

@@ -204,7 +204,7 @@ class _Workbench:
         for name in map(str, range(images)):
             steps = record_steps(self.tokens, "Click", [name], [pads], response, Window(1))
             batch = collator([Sample.from_step(step) for step in steps]).to(self.device)
-            total = sum(item.sum() for item in features.of(batch))
+            total = torch.stack([item.sum() for item in features.of(batch)]).sum()
             if self.trained_tower:
                 total.backward()
         features.backward()

@@ -272,7 +272,7 @@ def _host(config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machi
         "trainer": 0 if machine.gpus else ranks * memory.peak,
         "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
         "engines": local * (PROCESS_BYTES + on_cpu),
-        "a version on its way to the disk": 4 * size.total,
+        "a version on its way to the disk": size.stored * size.total,
         "rollout service": PROCESS_BYTES + (config.rollout.max_unrecorded_mb << 20),
     }
     return {name: value for name, value in found.items() if value}
@@ -287,7 +287,7 @@ def _disk(config: RunConfig, size: ModelSize, assumed: Assumed, step_s: float) -
     episodes = steps * trainer.groups_per_step * config.rollout.group_size
     return {
         "screenshots": int(episodes * assumed.steps * assumed.screenshot_bytes),
-        "versions kept": int(min(steps / trainer.publish_steps, trainer.keep_published) * 4 * size.total),
+        "versions kept": int(min(steps / trainer.publish_steps, trainer.keep_published) * size.stored * size.total),
         "states kept": int(min(steps / trainer.save_steps, trainer.save_total_limit or math.inf) * state),
     }
 

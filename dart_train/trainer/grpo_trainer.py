@@ -198,7 +198,7 @@ class DartGRPOTrainer(Trainer):
             ranks=self.ranks.count,
             sharded=bool(args.fsdp),
             half=args.bf16 or args.fp16,
-            checkpointing=args.gradient_checkpointing or args.activation_checkpointing,
+            checkpointing=bool(args.gradient_checkpointing or args.activation_checkpointing),
             trains_tower=self._policy.trains_tower,
             lora_rank=args.lora_r if is_adapted(self.model) else 0,
             reference=self.ref_model is not None and self.ref_model is not self.model,

@@ -10,7 +10,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Configurations of Qwen2.5-VL's published sizes, UI-TARS-1.5-7B's among them."""
+_WIDTHS = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
+"""Bytes of a number, by the name of its type in safetensors files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class ModelSize:
         whole_blocks: blocks of the tower that attend to whole images.
         merge: patches a side that become one token.
         levels: of features that an image has.
+        stored: bytes of a number in its files, which is what is published too.
     """
 
     layers: int
@@ -78,6 +81,7 @@ class ModelSize:
     whole_blocks: int
     merge: int = 2
     levels: int = 1
+    stored: int = 2
 
     @classmethod
     def of_directory(cls, model_dir: str | Path) -> ModelSize:
@@ -88,7 +92,11 @@ class ModelSize:
             DartTrainError: no weights in safetensors files.
         """
         family_in(model_dir)
-        return cls.of(model_config(model_dir), _numbers_in(Path(model_dir)))
+        found = _header_in(Path(model_dir))
+        widths = {item["dtype"]: math.prod(item["shape"]) for item in found.values()}
+        numbers = {name: math.prod(item["shape"]) for name, item in found.items()}
+        size = cls.of(model_config(model_dir), numbers)
+        return replace(size, stored=_WIDTHS.get(max(widths, key=lambda name: widths[name]), 4))
 
     @classmethod
     def published(cls, name: str) -> ModelSize:
@@ -157,14 +165,14 @@ class ModelSize:
         return text + tower + 2.0 * self.hidden * self.vocabulary * responses
 
 
-def _numbers_in(model_dir: Path) -> dict[str, int]:
-    """How many numbers each weight of a directory has, by the headers of its files."""
-    found: dict[str, int] = {}
+def _header_in(model_dir: Path) -> dict[str, dict[str, Any]]:
+    """Type and shape of each weight of a directory, by the headers of its files."""
+    found: dict[str, dict[str, Any]] = {}
     for file in sorted(model_dir.glob("*.safetensors")):
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = json.loads(stream.read(length))
-        found |= {name: math.prod(item["shape"]) for name, item in header.items() if name != "__metadata__"}
+        found |= {name: item for name, item in header.items() if name != "__metadata__"}
     if not found:
         raise DartTrainError(f"{model_dir} has no safetensors files: there are no weights to plan for")
     return found

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, GenerationConfig
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightRenaming, rename_source_key
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.attention.model_attention import take_over
@@ -59,7 +59,7 @@ def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
     """
     transforms = get_model_conversion_mapping(model)
     renamings = [item for item in transforms if isinstance(item, WeightRenaming)]
-    others = [item for item in transforms if not isinstance(item, WeightRenaming)]
+    others = [item for item in transforms if isinstance(item, WeightConverter)]
     wanted = model.state_dict()
     found: dict[str, tuple[Path, str]] = {}
     for file in sorted(Path(model_dir).glob("*.safetensors")):

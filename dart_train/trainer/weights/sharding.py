@@ -153,7 +153,7 @@ def take_over(accelerator: Accelerator, plugin_args: dict[str, Any], model: Any)
         # Its own way finds an optimizer's parameters by their addresses, and a rank's empty parts have none.
         return tuple(item if item is model else accelerator.prepare_optimizer(item, False) for item in objects)
 
-    accelerator.prepare = prepared  # type: ignore[method-assign]
+    accelerator.prepare = prepared
 
 
 def split_groups(optimizer: torch.optim.Optimizer, whole: Iterable[torch.nn.Parameter]) -> None:

@@ -70,7 +70,7 @@ def test_who_waits_follows_from_the_times():
     slow, fast = Assumed(step_s=0.5), Assumed(step_s=200.0)
     assert "rollouts wait" in planned(assumed=slow).waits and "the trainer waits" in planned(assumed=fast).waits
     assert "not known" in planned(machine=replace(GPUS, flops=None)).waits
-    seconds = planned("trainer.top_entropy_quantile=1.0").seconds
+    seconds = planned("trainer.top_entropy_quantile=1.0", "trainer.old_logprobs=behaviour").seconds
     assert "scoring" not in seconds and seconds["forward and backward"] > seconds["reference"]
 
 
