@@ -14,7 +14,7 @@ APT_PACKAGES=(
   xvfb openbox bubblewrap libseccomp2 dbus x11-utils x11-xserver-utils xdotool fonts-dejavu-core python3
   zenity mousepad
 )
-TEST_PACKAGES=(mariadb-server-core mariadb-client-core)   # the server's programs alone: tests start one of their own
+TEST_PACKAGES=(mariadb-server-core mariadb-client-core strace)   # the server's programs alone: tests start one of their own
 
 installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
 

@@ -35,6 +35,7 @@ from dart_agent.episodes.trajectory_format import FORMAT, PARTIAL
 from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog import registry
+from dart_gym.utils.durable_files import make_directories
 
 MANIFEST = "evaluation.json"
 
@@ -81,7 +82,7 @@ class EvaluationDirectory:
             RecordError: it cannot be written.
         """
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_directories(self.root)
             lock = self._stack.enter_context((self.root / ".lock").open("w"))
         except OSError as error:
             raise RecordError(f"cannot write {self.root}: {error}; choose another --out") from error

@@ -191,7 +191,7 @@ class DownloadCache:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[tuple[IO[bytes], hashlib._Hash]]:
         partial = self.directory / "partial"
-        partial.mkdir(parents=True, exist_ok=True)
+        make_directories(partial)
         file = tempfile.NamedTemporaryFile(dir=partial, delete=False)
         try:
             with file:
