@@ -8,6 +8,7 @@ import shutil
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from dart_agent.models.families.family_table import family_in
 from dart_agent.models.image_patches import VisionSpec, image_settings
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
@@ -16,15 +17,22 @@ from dart_train.core.digests import write_digests
 from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectoryError
 
+OWN_TRAINER = "dart_grpo"
 SHIPPED_MODELS = {"tiny-base": "tiny_base"}
 """Names of models that come with the package: directories in `dart_train/assets`."""
 
 
 def main(context: ModuleContext) -> None:
-    """Publish version 0. Does nothing when that has happened before."""
+    """Publish version 0. Does nothing when that has happened before.
+
+    Raises:
+        ConfigurationError: our trainer does not know the model's family.
+    """
     target = context.run.checkpoint(0)
     if not target.exists():
         model, agent = context.config.model, context.config.agent
+        if context.config.trainer.kind == OWN_TRAINER and (Path(model.path) / "config.json").is_file():
+            family_in(model.path)  # a trainer of the user's may know others
         pixels = {"min_pixels": agent.min_pixels, "max_pixels": agent.max_pixels}
         place_model(model.path, model.tiny, target, seed=context.config.seed, pixels=pixels)
     with context.open_data() as data:

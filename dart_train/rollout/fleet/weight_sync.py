@@ -123,7 +123,7 @@ class WeightSync:
         stale = next_stale(
             self._pool.replicas,
             weights.version,
-            at_once=self._pool.config.updates_at_once,
+            at_once=self._pool.config.updates_at_once or max(1, len(self._pool.replicas) // 2),
             proven=proven,
             begun=self._running,
             spare_last=not self._long_alone(),

@@ -81,8 +81,11 @@ class EngineConfig(Section):
     )
     least_requests: int = Field(4, ge=1, description="Requests that a loaded replica gets at the same time, at least.")
     most_requests: int = Field(256, ge=1, description="Requests that a replica gets at the same time, at most.")
-    updates_at_once: int = Field(
-        1, ge=1, description="Replicas whose weights are updated at the same time; one always goes on serving."
+    updates_at_once: int | None = Field(
+        None,
+        ge=1,
+        description="Replicas whose weights are updated at the same time, so that they read a version side by side; "
+        "null for half of them. One always goes on serving.",
     )
     update: Literal["drain", "abort", "keep"] | None = Field(
         None,

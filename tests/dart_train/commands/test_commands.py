@@ -54,6 +54,17 @@ def make_context(tmp_path: Path, config: RunConfig) -> ModuleContext:
 # --- prepare ----------------------------------------------------------------------------------------------------
 
 
+def test_prepare_refuses_a_family_that_our_trainer_does_not_know(tmp_path):
+    """Before an engine has loaded it, and before a rollout has been played."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "qwen9_vl"}')
+    context = make_context(tmp_path, make_config(model={"path": str(model)}))
+    with pytest.raises(ConfigurationError, match="is a qwen9_vl model.*Known are qwen2_vl, qwen2_5_vl, qwen3_vl"):
+        prepare.main(context)
+    assert not context.run.checkpoint(0).exists()
+
+
 @pytest.mark.train
 def test_prepare_publishes_a_tiny_model_once(tmp_path):
     context = make_context(tmp_path, make_config(model={"path": "tiny", "tiny": SMALL}))
