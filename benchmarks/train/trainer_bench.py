@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -25,25 +25,34 @@ from benchmarks.reporting.report import Aim, Report, median
 from benchmarks.train.bench_models import Cost, prepare
 from benchmarks.train.made_up_steps import Window, record_steps
 from benchmarks.train.memory_bench import host_copy
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_gym.core.outcomes import TerminalState
 from dart_train.core.train_errors import DartTrainError
+from dart_train.data.manager.leasing import Group
 from dart_train.plan.plan_machine import peak_flops
 from dart_train.trainer import losses
 from dart_train.trainer.attention.kernels import at_hand
 from dart_train.trainer.attention.segments import KernelName
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
+from dart_train.trainer.batches.lease_source import Lease
+from dart_train.trainer.batches.optimizer_batch import BatchSettings
 from dart_train.trainer.image_features import ImageFeatures, features_pay
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import Setting
 from dart_train.trainer.memory.step_memory import StepMemory
-from dart_train.trainer.policy_logprobs import base_model, response_logprobs, tower_features
+from dart_train.trainer.policy_logprobs import Policy, Reference, base_model, response_logprobs, tower_features
+from dart_train.trainer.step_runner import StepRunner, StepSettings
+from dart_train.trainer.weights.model_loading import frozen_copy
+from dart_train.trainer.weights.ranks import ALONE
 
 AIMS = {
     "merged_speedup_window5": Aim(1.5, at_most=False),
     "merged_speedup_block": Aim(2.5, at_most=False),
     "feature_cache_growth": Aim(1.0, at_most=True),
     "host_copy_over_share": Aim(1.1, at_most=True),
+    "dropped_steps_ratio": Aim(0.9, at_most=True),
 }
 FEATURE_BUDGET_MB = 1
 WINDOWS = {"window5": Window(5), "block": Window(9, block=5), "narrow_block": Window(5, block=4)}
@@ -211,6 +220,56 @@ class _Workbench:
         self.model.zero_grad(set_to_none=True)
         return features.peak_bytes / 2**20
 
+    @cached_property
+    def _reference(self) -> Reference:
+        return Reference(frozen_copy(self.model, None, self.device), self.tokens.suppressed_ids, adapter_off=False)
+
+    @cached_property
+    def _memory(self) -> StepMemory:
+        numbers = {name: item.numel() for name, item in self.model.named_parameters()}
+        return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), Setting())  # no limit: never asked
+
+    def step_s(self, samples: list[Sample], *, run_dropped: bool, recorded: bool) -> float:
+        """Seconds of the gradient of one optimizer step by the trainer's own `StepRunner`, 80 % of the steps kept.
+
+        Each step is a row of its own: in the middle of a merged row a dropped step is what later ones see.
+
+        Args:
+            samples: of a lease; their advantages are made of their places.
+            run_dropped: whether the steps that the selection drops run all the same, for an entropy bonus of nothing.
+            recorded: whether the engine recorded the entropies.
+        """
+        members = [
+            Trajectory(
+                "t", 0, trajectory_id=f"{number}", terminal=TerminalState.DONE, score=float(number % 2),
+                steps=tuple(
+                    Step(
+                        one.prompt_ids, one.image_hashes, one.response_ids,
+                        entropy=float(place) if recorded else None,
+                    )
+                    for place, one in enumerate(samples) if one.trajectory == number
+                ),
+            )
+            for number in range(self.options.trajectories)
+        ]  # fmt: skip
+        settings = StepSettings(
+            losses.ObjectiveConfig(beta=0.1, entropy_coef=1e-12 if run_dropped else 0.0), BatchSettings(),
+            losses.EntropySelection(0.8), recorded_entropies=recorded,
+            micro_batch_tokens=self.options.micro_batch_tokens,
+        )  # fmt: skip
+        images = ImageCache(self.screens.__getitem__, 2048)
+        collator = Collator(self.tokens, self.vision, images, share_prompts=False, merge_prefixes=False)
+        runner = StepRunner(
+            settings, collator, Policy(self.model, self.tokens.suppressed_ids), self._reference, demonstrations=(),
+            ranks=ALONE, device=self.device, memory=self._memory, backward=torch.Tensor.backward,
+        )  # fmt: skip
+        self.model.zero_grad(set_to_none=True)
+        started = clock(self.device)
+        runner.begin(Lease((Group("g", "t", tuple(members)),), 1), step=0, version=0, unpublished=0)
+        runner.run(0, 1, 0)
+        synchronize(self.device)
+        return clock(self.device) - started
+
     def _flops(self, batches: list[MicroBatch], cached: bool) -> float:
         """Of the useful passes: forward, and twice that backward; adapters leave out the gradient of the weights."""
         cost = Cost.of(base_model(self.model))
@@ -244,6 +303,7 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
                 if number:  # the first round warms up
                     outcomes[name, merged].append(outcome)
                 progress(f"{name}, {'merged' if merged else 'separate'}: {outcome.seconds:.2f} s")
+        dropping = _dropping(bench, samples["window5"], options.repeat, progress)
         kernels = {
             (kernel, name): [bench.run(samples[name], merged=True, kernel=kernel) for _ in range(options.repeat + 1)]
             for kernel in at_hand(bench.device, bench.dtype)
@@ -258,12 +318,33 @@ def measure(options: Options, progress: Callable[[str], None]) -> Report:
         report.keys[f"{kernel}_{name}_peak_mb"] = max(item.peak_mb for item in found)
     report.keys |= {"host_copy_mb_per_rank": taken, "host_copy_over_share": taken / parts}
     report.keys |= {"feature_cache_peak_mb": cached[512], "feature_cache_growth": cached[512] / cached[64]}
+    report.keys |= dropping
+    report.notes.append(
+        "dropped_steps_ratio is one step of DART's objective (KL, 80 % of the steps by entropy) over the same with the "
+        "dropped steps still run; dropped_steps_ratio_recorded, where the engine recorded the entropies, over that too."
+    )
     report.notes.append(
         f"feature_cache_peak_mb is of 512 images under a budget of {FEATURE_BUDGET_MB} MiB, feature_cache_growth that "
         "over the peak of 64; host_copy is what each of two ranks takes while they read a model of 58 million weights "
         "and its reference, over what they hold of them."
     )
     return report
+
+
+def _dropping(
+    bench: _Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
+) -> dict[str, float]:
+    """What a step takes that leaves out what its selection drops, over one that runs it."""
+    ways = {"": (False, False), "_recorded": (False, True), "_whole": (True, False)}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(repeat + 1):
+        for name, (run_dropped, recorded) in ways.items():
+            seconds = bench.step_s(samples, run_dropped=run_dropped, recorded=recorded)
+            if number:  # the first round warms up
+                found[name].append(seconds)
+            progress(f"a step{name}: {seconds:.2f} s")
+    whole = median(found.pop("_whole"))
+    return {f"dropped_steps_ratio{name}": median(seconds) / whole for name, seconds in found.items()}
 
 
 def _report(

@@ -44,6 +44,7 @@ def test_measures_and_writes_the_keys(tmp_path):
     assert (keys["window5_rows"], keys["window5_rows_separate"]) == (3, 7)
     assert (keys["block_rows"], keys["narrow_block_rows"]) == (1, 2)
     assert keys["merged_speedup_block"] > 1
+    assert 0 < keys["dropped_steps_ratio_recorded"] < 1 and 0 < keys["dropped_steps_ratio"] < 1.1  # 0.8: a busy machine
     assert keys["feature_cache_growth"] == 1.0 and keys["feature_cache_peak_mb"] <= bench.FEATURE_BUDGET_MB
 
 
