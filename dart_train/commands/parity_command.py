@@ -20,7 +20,9 @@ def parity(
     engine_options: Annotated[
         str | None, typer.Option(metavar="JSON", help="options of an engine that is started, as rollout.engine.options")
     ] = None,
-    engine_dtype: Annotated[str, typer.Option(help="precision of our engine: float32 or bfloat16")] = "float32",
+    engine_dtype: Annotated[
+        str | None, typer.Option(help="precision of the engine: float32 (ours) or bfloat16 (servers) if not given")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     screen: Annotated[str, typer.Option(metavar="WxH", help="size of the screenshots")] = "1280x720",
     steps: Annotated[int, typer.Option(min=2, help="of each of the two rollouts")] = 5,

@@ -51,7 +51,7 @@ class Compared:
 
 def compare(
     model_dir: str | Path, *, engine: str = "transformers", engine_options: dict[str, Any] | None = None,
-    device: str = "cpu", engine_dtype: str = "float32", shape: Shape = Shape(),
+    device: str = "cpu", engine_dtype: str | None = None, shape: Shape = Shape(),
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16),
 ) -> Compared:  # fmt: skip
     """Sample a conversation and compute its log-probabilities in every way.
@@ -62,7 +62,8 @@ def compare(
             address of a server.
         engine_options: of a kind that is started.
         device: of the trainer, and of our engine.
-        engine_dtype: precision of our engine; other engines have what they were started with.
+        engine_dtype: precision of our engine, float32 if not given; of another, bfloat16 if not given, what it was
+            started with, from which follows how large a gap rounding explains.
         shape: of the conversation.
         dtypes: of the trainer's ways.
 
@@ -76,8 +77,9 @@ def compare(
     disable_progress_bar()  # of reading weights
     if device == "cuda" and not torch.cuda.is_available():
         raise TrainingError("torch finds no CUDA device: leave --device out, or install a torch built for CUDA")
-    recorded = asyncio.run(_record(model_dir, engine, engine_options, device, engine_dtype, shape))
-    half = engine != "transformers" or engine_dtype != "float32"
+    computes_in = engine_dtype or ("float32" if engine == "transformers" else "bfloat16")
+    recorded = asyncio.run(_record(model_dir, engine, engine_options, device, computes_in, shape))
+    half = computes_in != "float32"
     sampled = Way(
         "engine", torch.bfloat16 if half else torch.float32, [list(item.logprobs) for item in recorded.samples]
     )

@@ -122,3 +122,14 @@ def test_bad_input_is_refused_in_one_message(model, tmp_path):
         compare(model, engine="ftp://somewhere")
     done = CliRunner().invoke(app, ["parity", str(model), "--screen", "large"])
     assert done.exit_code == 2 and "not WIDTHxHEIGHT" in done.output
+
+
+@pytest.mark.train
+@pytest.mark.process
+def test_an_engine_is_started_for_the_comparison_and_ended(model):
+    kind = "dart_agent.engines.kinds.transformers_server:TransformersServer"
+    options = {"engine": kind, "engine_options": {"threads": 1}, "shape": SMALL, "dtypes": (torch.float32,)}
+    found = compare(model, **options, engine_dtype="float32")
+    engines = [item for item in found.gaps if "engine" in item.pair]
+    assert engines and max(item.largest for item in engines) <= EXACT
+    assert {item.expected for item in engines} == {EXACT}
