@@ -115,13 +115,13 @@ class Purse:
     def look(self, spared):
         """Compare what is used with what may be."""
         used = {}
-        for pid in filter(str.isdigit, os.listdir("/proc")):
+        for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{pid}/statm") as file:
+                with open(f"/proc/{name}/statm") as file:
                     _, resident, shared, *_ = map(int, file.read().split())
             except OSError:
                 continue  # it has ended
-            used[int(pid)] = (resident - shared) * self.page
+            used[int(name)] = (resident - shared) * self.page
         files = 0
         for directory in self.storage:
             found = os.statvfs(directory)
