@@ -43,13 +43,24 @@ _ACCOUNTS = {
 _ETC = Path("/etc")
 
 
+@contextlib.contextmanager
+def readable_by_all() -> Iterator[None]:
+    """New files can be read by whom they are for, whatever the server's umask, unless their mode says otherwise."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def kept_directory() -> Path:
     """The directory of what all desktops of this user have in common, and what outlives them."""
     if os.geteuid() == 0:
         path = Path("/run/dart-gym")
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dart-gym", "sandboxes")
-    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with readable_by_all():
+        path.mkdir(parents=True, exist_ok=True)
     return path
 
 
@@ -69,7 +80,8 @@ def settings_copy() -> Path:
     making = base / f"{place.name}.{os.getpid()}"
     remove_tree(making)
     try:
-        _copy(making, [path for path, *_ in entries])
+        with readable_by_all():
+            _copy(making, [path for path, *_ in entries])
         with contextlib.suppress(FileExistsError, OSError):
             making.rename(place)
     finally:
@@ -95,7 +107,7 @@ def _entries() -> Iterator[tuple[str, int, int]]:
 
 
 def _copy(making: Path, paths: list[str]) -> None:
-    making.mkdir(mode=0o755)
+    making.mkdir()
     for path in paths:
         source, target = Path(path), making / Path(path).relative_to(_ETC)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -64,8 +64,8 @@ def test_processes_of_a_dead_desktop_are_ended(dead_desktop):
     program = [sys.executable, "-c", "print(flush=True); input()"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with (
-        subprocess.Popen(program, env={"HOME": str(dead_desktop / "home")}, **pipes) as left_behind,
-        subprocess.Popen(program, env={"HOME": str(dead_desktop.parent)}, **pipes) as other,
+        subprocess.Popen(program, env=runtime_directory.mark(dead_desktop), **pipes) as left_behind,
+        subprocess.Popen(program, env=runtime_directory.mark(dead_desktop.parent), **pipes) as other,
     ):
         for process in (left_behind, other):
             assert process.stdout.readline()
