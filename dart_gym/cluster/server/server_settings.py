@@ -74,8 +74,7 @@ class DesktopSettings(Section):
     @property
     def desktop_choices(self) -> dict[str, Any]:
         """Fields of a desktop's spec that this server chooses in the tasks' place."""
-        given = self.desktop_limits.items()
-        whole: dict[str, Any] = {name: value if name == "cpus" else int(value) for name, value in given}
+        whole = {name: value if name == "cpus" else int(value) for name, value in self.desktop_limits.items()}
         return {**whole, **({"sandbox": self.isolation} if self.isolation is not None else {})}
 
     def limits(self, *, local: bool) -> Limits:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
-from dart_gym.desktops.confinement.machine_settings import readable_by_all
 from dart_gym.desktops.confinement.user_ids import UserId, as_user
 
 GUEST_PYTHON = "/usr/bin/python3"
@@ -164,13 +163,12 @@ class Stage:
 
 def _mount_point(number: int, *, directory: bool) -> str:
     """A path at which something can be mounted; what is there is never seen."""
+    STAGE.mkdir(mode=0o755, parents=True, exist_ok=True)
     path = STAGE / f"{'directory' if directory else 'file'}-{number}"
-    with readable_by_all():
-        STAGE.mkdir(parents=True, exist_ok=True)
-        if directory:
-            path.mkdir(exist_ok=True)
-        else:
-            path.touch()
+    if directory:
+        path.mkdir(mode=0o755, exist_ok=True)
+    else:
+        path.touch(mode=0o644)
     return str(path)
 
 
@@ -187,8 +185,7 @@ def launcher(user: UserId | None, groups: Iterable[Path], mounts: Mapping[str, s
     """
     lines = [f"echo 0 > {shlex.quote(str(group / 'cgroup.procs'))}" for group in groups]
     lines += [f"mount --bind {shlex.quote(source)} {shlex.quote(place)}" for source, place in mounts.items()]
-    lines += ["read -r score </proc/self/oom_score_adj"]  # who has a higher one may not lower it
-    lines += [f'[ "$score" -ge {_OOM_SCORE} ] || echo {_OOM_SCORE} >/proc/self/oom_score_adj', 'exec "$@"']
+    lines += [f"echo {_OOM_SCORE} > /proc/self/oom_score_adj", 'exec "$@"']
     started = ["/bin/sh", "-ec", "\n".join(lines), "sandbox", *(as_user(user.number) if user is not None else ())]
     if not mounts:
         return started

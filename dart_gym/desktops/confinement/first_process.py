@@ -115,27 +115,29 @@ class Purse:
     def look(self, spared):
         """Compare what is used with what may be."""
         used = {}
-        for name in filter(str.isdigit, os.listdir("/proc")):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{name}/statm") as file:
+                with open(f"/proc/{pid}/statm") as file:
                     _, resident, shared, *_ = map(int, file.read().split())
             except OSError:
                 continue  # it has ended
-            used[int(name)] = (resident - shared) * self.page
+            used[int(pid)] = (resident - shared) * self.page
         files = 0
         for directory in self.storage:
             found = os.statvfs(directory)
             files += (found.f_blocks - found.f_bfree) * found.f_frsize
         total = sum(used.values()) + files
-        for pid in sorted(used, key=lambda pid: used[pid], reverse=True):
+        for victim in sorted(used, key=lambda number: used[number], reverse=True):
             if total <= self.most:
                 return
-            if pid not in spared:
-                words = f"the desktop used more than {self.most} bytes of memory: a program with {used[pid]} was ended"
+            if victim not in spared:
+                words = (
+                    f"the desktop used more than {self.most} bytes of memory: a program with {used[victim]} was ended"
+                )
                 print(words, file=sys.stderr, flush=True)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                total -= used[pid]
+                    os.kill(victim, signal.SIGKILL)
+                total -= used[victim]
 
 
 def watch(child, recorder, purse):

@@ -43,34 +43,31 @@ _ACCOUNTS = {
 _ETC = Path("/etc")
 
 
-@contextlib.contextmanager
-def readable_by_all() -> Iterator[None]:
-    """New files can be read by whom they are for, whatever the server's umask, unless their mode says otherwise."""
-    before = os.umask(0o022)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def kept_directory() -> Path:
     """The directory of what all desktops of this user have in common, and what outlives them."""
     if os.geteuid() == 0:
         path = Path("/run/dart-gym")
     else:
         path = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dart-gym", "sandboxes")
-    with readable_by_all():
-        path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
     return path
 
 
-@functools.cache
 def settings_copy() -> Path:
-    """The copy, in a directory of this user's own.
+    """The copy, in a directory of this user's own; made again when somebody has removed it.
 
     Raises:
         OSError: it cannot be written.
     """
+    place = _made_copy()
+    if not place.is_dir():
+        _made_copy.cache_clear()
+        place = _made_copy()
+    return place
+
+
+@functools.cache
+def _made_copy() -> Path:
     entries = list(_entries())
     digest = hashlib.sha256(repr([_NAMES, _ACCOUNTS, entries]).encode()).hexdigest()[:16]
     base = kept_directory()
@@ -80,8 +77,7 @@ def settings_copy() -> Path:
     making = base / f"{place.name}.{os.getpid()}"
     remove_tree(making)
     try:
-        with readable_by_all():
-            _copy(making, [path for path, *_ in entries])
+        _copy(making, [path for path, *_ in entries])
         with contextlib.suppress(FileExistsError, OSError):
             making.rename(place)
     finally:
@@ -107,7 +103,7 @@ def _entries() -> Iterator[tuple[str, int, int]]:
 
 
 def _copy(making: Path, paths: list[str]) -> None:
-    making.mkdir()
+    making.mkdir(mode=0o755)
     for path in paths:
         source, target = Path(path), making / Path(path).relative_to(_ETC)
         target.parent.mkdir(parents=True, exist_ok=True)

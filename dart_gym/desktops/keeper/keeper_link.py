@@ -224,6 +224,8 @@ class KeeperLink:
                 await asyncio.wait({self._reading}, timeout=_CLEANING_S)
         self._reading.cancel()
         await asyncio.wait({self._reading})
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
 
 
 def _let_go(starting: asyncio.Future[Keeper]) -> None:

@@ -36,7 +36,7 @@ from dart_gym.desktops.confinement.bubblewrap import (
     missing_parts,
 )
 from dart_gym.desktops.confinement.file_removal import remove_tree
-from dart_gym.desktops.confinement.machine_settings import readable_by_all, settings_copy
+from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, ControlGroups, DesktopLimits, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
@@ -107,8 +107,7 @@ class Sandbox:
                 self._stage = Stage(self._user)
                 self._groups = self._make_groups()
                 undo.callback(self._groups.remove)
-                with readable_by_all():
-                    self._lay_out(profile)
+                self._lay_out(profile)
                 self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
             except OSError as error:
                 raise _cannot_write(self.directory, error) from error
@@ -190,8 +189,7 @@ class Sandbox:
             plan = json.dumps(guest_plan(self.places, screen, listener.fileno()))
             if self.isolated:
                 settings = self._first_settings(record.fileno(), theirs.fileno(), plan)
-                with readable_by_all():
-                    (self._settings / "settings.json").write_text(settings)
+                (self._settings / "settings.json").write_text(settings)
                 inner = [GUEST_PYTHON, "-I", "-S", f"{self.places.settings}/first_process.py"]
                 arguments = self._stage.arguments(self._bwrap_arguments(screen, info_write))
                 file = stack.enter_context(tempfile.TemporaryFile())

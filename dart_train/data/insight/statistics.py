@@ -83,8 +83,8 @@ def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> di
         sa.func.row_number().over(**latest).label("place"),
         sa.func.first_value(_meta.expected).over(**latest).label("group_size"),
     )
-    each = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, *columns)
-    rows = each.where(_scored(run_id)).subquery()
+    query = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, *columns)
+    rows = query.where(_scored(run_id)).subquery()
     recent = rows.c.place <= (rows.c.group_size if window is None else window)
     query = sa.select(
         rows.c.task_id,

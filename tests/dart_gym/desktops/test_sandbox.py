@@ -10,6 +10,7 @@ import pytest
 
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.confinement import machine_settings
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.sandbox import runtime_directory, sandbox_check
 from dart_gym.utils.processes import start_time
@@ -136,3 +137,15 @@ def test_this_machine_can_make_sandboxes():
 def test_impossible_specs_are_refused(fields, message):
     with pytest.raises(ConfigurationError, match=message):
         make_desktop(DesktopSpec(**fields))
+
+
+def test_the_copy_of_the_machines_settings_is_made_again_when_it_is_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine_settings, "kept_directory", lambda: tmp_path)
+    machine_settings._made_copy.cache_clear()
+    try:
+        first = machine_settings.settings_copy()
+        assert (first / "passwd").exists() and machine_settings.settings_copy() == first
+        shutil.rmtree(first)
+        assert (machine_settings.settings_copy() / "passwd").exists()
+    finally:
+        machine_settings._made_copy.cache_clear()

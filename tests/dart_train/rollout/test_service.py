@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
 import signal
@@ -221,24 +220,6 @@ async def test_pauses_while_the_trainer_is_behind(cluster_url, echo_url, data, m
     await until(lambda: service.scheduler.completed > waiting)
     service.stop()
     await run
-
-
-@pytest.mark.parametrize(("workers", "said"), [(180, True), (128, False)])
-async def test_desktops_that_can_never_play_at_once_are_said(
-    cluster_url, echo_url, data, make_policy, caplog, workers, said
-):
-    """The paper's 180 desktops, groups of 8, leases of 8 groups, a window of one version."""
-    sizes = {"max_staleness": 1, "batch_groups": 8, "group_size": 8, "batches_ahead": 2.0}
-    manager = DataManager(data.store, data.files, data.run_id, data.config.model_copy(update=sizes))
-    config = config_of(echo_url, group_size=8, workers=workers, budget_rollouts=8)
-    service = RolloutService(config, manager, url=cluster_url, weights=Weights("", 0), make_policy=make_policy)
-    with caplog.at_level(logging.INFO):
-        run = asyncio.create_task(service.run())
-        await until(lambda: service.playing)
-        service.stop()
-        await run
-    words = "of 180 workers at most 128 play at a time where every group can be trained on, and 256 where 40 % can"
-    assert (words in caplog.text) is said
 
 
 async def test_members_of_a_group_that_expired_are_not_played(cluster_url, echo_url, data, make_policy, tmp_path):
