@@ -111,7 +111,7 @@ def _arm(trainer, moment: str, at: int) -> None:
 
         setattr(owner, name, dying)
     if moment == "chunks":
-        _score_in_chunks()
+        _score_in_chunks(trainer)
     if moment == "poison":
         _poison(trainer)
     if moment == "memory":
@@ -120,11 +120,12 @@ def _arm(trainer, moment: str, at: int) -> None:
         _cut_off_the_optimizer(lambda: trainer.state.global_step > at)
 
 
-def _score_in_chunks() -> None:
-    """Let the head run on seven tokens at a time."""
+def _score_in_chunks(trainer) -> None:
+    """Let the head run on seven tokens at a time, and publish nothing: a fingerprint of a large model takes minutes."""
     from dart_train.trainer import policy_logprobs
 
     policy_logprobs.LOGITS_AT_ONCE = 7 * 151936
+    trainer.publisher._publish = lambda *taken, **more: None
 
 
 def _poison(trainer) -> None:
