@@ -1,0 +1,130 @@
+"""Two tenants on one server: while one attacks it, the other plays on, without one wrong reply and at nearly its speed.
+
+Each attack lasts `DART_ATTACK_S` seconds (6; 60 for the whole proof, in which the other plays 100 episodes at least).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import statistics
+import time
+
+import pytest
+
+from dart_gym.cluster.client.private_cluster import LocalCluster
+from dart_gym.cluster.wire.cluster_address import parse_address
+from dart_gym.core.actions import Click, Done, Move
+from dart_gym.core.errors import DartGymError
+from dart_gym.core.outcomes import EvaluationStatus, TerminalState
+
+pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(600)]
+ATTACK_S = float(os.environ.get("DART_ATTACK_S", "6"))
+EPISODES = max(5, round(100 * ATTACK_S / 60))
+LEAST_SPEED = 0.7
+SIZE = {"width": 320, "height": 240}
+QUIET = {"id": "quiet", "instruction": "Say that it cannot be done", "evaluator": {"func": "infeasible"}}
+
+PROGRAMS = {
+    "forks": "bomb() { bomb | bomb & }; bomb",
+    "spins": "for i in $(seq 64); do while :; do :; done & done; wait",
+    "fills memory": "exec python3 -c 'x = []\nwhile True: x.append(bytearray(1 << 24))'",
+    "fills disks": "for d in /tmp /dev/shm ~ /run/user/1000; do cat /dev/zero > $d/full & done; wait",
+    "kills all": "kill -9 -1",
+    "stops the display": "pkill -STOP Xvfb; sleep 1000",
+    "cuts the framebuffer": "truncate -s 0 /run/desktop/Xvfb_screen0",
+    "floods the logs": "yes | head -c 100G > /run/desktop/log/xvfb.log",
+    "draws for ever": "while :; do xsetroot -solid red; xsetroot -solid blue; done",
+    "makes deep directories": "cd /tmp; while mkdir d; do cd d; done; sleep 1000",
+}
+
+
+def hostile(command):
+    script = f"sleep 0.5; {command}"
+    planted = {"type": "launch", "parameters": {"command": ["bash", "-c", script]}}
+    return {**QUIET, "id": "hostile", "config": [planted]}
+
+
+@pytest.fixture
+async def cluster():
+    async with LocalCluster(2) as cluster:
+        yield cluster
+
+
+async def attack_by_program(cluster, command):
+    """Attack from a desktop, and from the next one where that has ended."""
+    async with cluster.client().session() as session:
+        while True:
+            with contextlib.suppress(DartGymError):
+                result = await session.reset(hostile(command), seed=0, max_steps=10_000, desktop=SIZE)
+                while result.terminal is None:
+                    result = await session.step(Click(20, 20))
+
+
+async def attack_by_names(cluster):
+    """Ask for tasks of endless names."""
+    async with cluster.client().session() as session:
+        while True:
+            with pytest.raises(DartGymError):
+                await session.reset("x" * 4_000_000, seed=0)
+
+
+async def attack_by_handshakes(cluster):
+    """Connect, say half of a line, and wait."""
+    writers = []
+    try:
+        while True:
+            _, writer = await asyncio.open_unix_connection(parse_address(cluster.url).path)
+            writer.write(b"GET / HTT")
+            writers.append(writer)
+            await asyncio.sleep(0.01 if len(writers) < 400 else 1.0)
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+async def play_one(session, seed):
+    """An episode that can only go right; how long it took, in seconds."""
+    started = time.perf_counter()
+    result = await session.reset(QUIET, seed=seed, max_steps=20, desktop=SIZE)
+    assert result.terminal is None, result.observation.action_error
+    assert result.info["seed"] == seed and result.observation.instruction == QUIET["instruction"]
+    for number in range(1, 5):
+        result = await session.step(Move(10 + seed % 200, 10 * number))
+        assert (result.terminal, result.step_index, result.observation.action_error) == (None, number, "")
+        assert result.observation.screenshot.shape == (240, 320, 3) and result.observation.screenshot.any()
+    result = await session.step(Done())
+    assert (result.terminal, result.step_index) == (TerminalState.DONE, 5)
+    assert (result.evaluation.status, result.evaluation.score) == (EvaluationStatus.OK, 0.0)
+    return time.perf_counter() - started
+
+
+async def play(session, seeds, until):
+    """Seconds of each episode, played until a moment and a number of them are reached."""
+    taken = []
+    while time.monotonic() < until or len(taken) < EPISODES:
+        taken.append(await play_one(session, next(seeds)))
+    return taken
+
+
+@pytest.mark.parametrize("attack", [*PROGRAMS, "endless names", "handshakes without an end"])
+async def test_while_one_tenant_attacks_the_other_plays_on(cluster, attack):
+    seeds = iter(range(1_000_000))
+    async with cluster.client().session() as session:
+        await play(session, seeds, 0.0)  # warm
+        before = await play(session, seeds, time.monotonic() + ATTACK_S / 3)
+        if attack in PROGRAMS:
+            attacking = asyncio.create_task(attack_by_program(cluster, PROGRAMS[attack]))
+        else:
+            attacking = asyncio.create_task((attack_by_names if "names" in attack else attack_by_handshakes)(cluster))
+        try:
+            during = await play(session, seeds, time.monotonic() + ATTACK_S)
+            assert not attacking.done(), attacking.exception()
+        finally:
+            attacking.cancel()
+            await asyncio.wait({attacking})
+        after = await play(session, seeds, time.monotonic() + ATTACK_S / 3)
+        speed = statistics.median([*before, *after]) / statistics.median(during)
+        print(f"{attack}: {len(during)} episodes at {100 * speed:.0f} % of the speed alone")
+        assert speed >= LEAST_SPEED
