@@ -77,7 +77,7 @@ def clean_leftovers() -> list[Path]:
         end_processes(processes_of(dead))
     for path in dead:
         remove_groups(recorded_groups(path / GROUPS_FILE))
-        _remove_display(path)
+        remove_display(path)
         remove_tree(path, last=OWNER_FILE)
     return [path for path in dead if not path.exists()]
 
@@ -139,7 +139,7 @@ def end_processes(pids: Iterable[int]) -> None:
             waiting = [fd for fd in waiting if fd not in ended]
 
 
-def _remove_display(path: Path) -> None:
+def remove_display(path: Path) -> None:
     """Remove the socket of a killed X server that used the displays of this machine (no sandbox)."""
     try:
         directory = open_directory(path)

@@ -23,7 +23,7 @@ from dart_gym.desktops.confinement.machine_settings import kept_directory
 from dart_gym.desktops.confinement.resource_limits import ControlGroups
 from dart_gym.desktops.confinement.user_ids import UserId
 from dart_gym.desktops.sandbox.guest import kill_descendants
-from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, end_processes, processes_of
+from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, end_processes, processes_of, remove_display
 
 REFUSED_FILE = "refused"
 _MOST_REFUSED = 1000
@@ -85,6 +85,7 @@ def destroy(owner: int, remains: Remains) -> None:
     remains.handover.close()
     keep_refused(refused_calls(directory / REFUSED_FILE))
     remains.groups.remove()
+    remove_display(directory)  # of a guest that was killed before it could
     remove_tree(directory, last=OWNER_FILE)
     if remains.user is not None:
         remains.user.release()
