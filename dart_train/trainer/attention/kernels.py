@@ -16,7 +16,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -214,9 +214,18 @@ class _SdpaPlan:
         longest = max((part.keys.shape[1] for part in same if part.seen), default=0)
         mask = None
         if longest and like.device.type == "cpu":
-            hidden = torch.ones(STRIP, longest, dtype=torch.bool).tril(longest - STRIP).logical_not()
-            mask = like.new_zeros(STRIP, longest).masked_fill(hidden, -torch.inf)
+            mask = _corner(STRIP, -(-longest // 1024) * 1024, like.dtype)
         return cls(parts, torch.cat([queries.flatten() for queries, _ in parts]), mask)
+
+
+@lru_cache(maxsize=8)
+def _corner(height: int, width: int, dtype: torch.dtype) -> Tensor:
+    """(height, width) to be added to products: its last column is seen by the last row, the one before by two, ...
+
+    Micro-batches share it: a wider one serves every row that is shorter.
+    """
+    hidden = torch.ones(height, width, dtype=torch.bool).tril(width - height).logical_not()
+    return torch.zeros(height, width, dtype=dtype).masked_fill(hidden, -torch.inf)
 
 
 def _strips(length: int, keys: int) -> Iterator[tuple[int, int, int]]:
