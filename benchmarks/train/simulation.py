@@ -265,6 +265,7 @@ class Simulation:
                 leased=self._leased,
                 running=self.scheduler.open_groups,
                 usable=usable,
+                playing=self.scheduler.unfinished / setting.group_size,
             ),
             batch_groups=setting.batch_groups,
             max_staleness=setting.max_staleness if self.design.bounded else None,

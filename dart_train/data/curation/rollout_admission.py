@@ -50,12 +50,15 @@ class Backlog:
         leased: groups that a trainer has.
         running: groups that were begun and lack members.
         usable: share of these that will be ready one day, as of `usable_share`.
+        playing: rollouts of these that are not played yet, in full groups; None for all of them. A group that waits for
+            its last member takes no desktops, but is one that a trainer will see.
     """
 
     ready: int
     leased: int
     running: int
     usable: float = 1.0
+    playing: float | None = None
 
 
 def capacity(
@@ -75,7 +78,8 @@ def capacity(
         wanted = (max_staleness + 1) * batch_groups - backlog.leased - backlog.ready
         rooms.append(_begun_for(wanted, usable, DEVIATIONS) - running)
     if batches_ahead is not None:
-        rooms.append(_begun_for(batches_ahead * batch_groups - backlog.ready, usable, 0.0) - running)
+        playing = running if backlog.playing is None else math.ceil(backlog.playing)
+        rooms.append(_begun_for(batches_ahead * batch_groups - backlog.ready, usable, 0.0) - playing)
     return min(rooms, default=None)
 
 

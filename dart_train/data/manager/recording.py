@@ -81,17 +81,19 @@ class Recording(Insight):
         """Say that an engine replica serves a version from now on; None: that it serves none."""
         self.write(serving.serve, replica, version)
 
-    def room(self, open_groups: int) -> int | None:
+    def room(self, open_groups: int, unfinished: int | None = None) -> int | None:
         """Return how many more groups may be begun, 0 while the trainer is too far behind; None for any number.
 
         Args:
             open_groups: begun groups of which not all members are recorded yet.
+            unfinished: members of these that are not; None for all.
         """
+        playing = None if unfinished is None else unfinished / self.config.group_size
 
         def work(connection: sa.Connection) -> Backlog:
             ready = lease_rows.count_ready(connection, self.run_id, self._oldest_allowed(connection))[0]
             usable = usable_share(*lease_rows.count_usable(connection, self.run_id, LATEST_GROUPS))
-            return Backlog(ready, lease_rows.count_leased(connection, self.run_id), open_groups, usable)
+            return Backlog(ready, lease_rows.count_leased(connection, self.run_id), open_groups, usable, playing)
 
         backlog, config = self.store.read(work), self.config
         room = capacity(

@@ -73,6 +73,12 @@ def test_what_is_begun_brings_no_more_than_the_window_takes(ready, leased, runni
         assert ready + leased + expected <= 2 * batch + 1e-6
 
 
+def test_a_group_that_waits_for_its_last_member_takes_no_desktops_and_counts_for_the_window():
+    late = Backlog(ready=0, leased=0, running=8, playing=1.0)
+    assert capacity(late, batch_groups=8, max_staleness=None, batches_ahead=1.0) == 7
+    assert capacity(late, batch_groups=8, max_staleness=0, batches_ahead=1.0) == 0
+
+
 def test_rollouts_that_can_be_played_at_once_are_those_of_the_groups_that_may_be_open():
     sizes = {"batch_groups": 8, "max_staleness": 1, "batches_ahead": None}
     assert most_rollouts(8, **sizes) == 2 * 8 * 8 and most_rollouts(2, **sizes) == 2 * 8 * 2
