@@ -20,8 +20,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dart_gym.utils.processes import own_pid_namespace, start_time
+
 log = logging.getLogger(__name__)
 
+EVALUATION_GROUPS = "dart-evaluation"
+"""What the names of evaluations' groups begin with."""
 GROUPS_FILE = "groups"
 CONTROLLERS = ("memory", "pids", "cpu")
 _PERIOD_US = 100_000
@@ -205,6 +209,16 @@ def recorded_groups(record: Path) -> list[Path]:
         return [Path(line) for line in record.read_text().splitlines()]
     except OSError:
         return []
+
+
+def remove_groups_of_the_dead(kind: str) -> None:
+    """Remove groups that are named `<kind>.<pid namespace>.<pid>.<anything>` after processes that have ended."""
+    namespace = own_pid_namespace().strip("pid:[]")
+    for place, _ in group_places():
+        for path in place.glob(f"{kind}.{namespace}.*"):
+            pid = path.name.split(".")[2]
+            if pid.isdigit() and start_time(int(pid)) is None:
+                remove_groups([path])
 
 
 def remove_groups(directories: Iterable[Path]) -> None:

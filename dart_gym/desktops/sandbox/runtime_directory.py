@@ -26,7 +26,13 @@ from typing import Any
 
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.confinement.file_removal import remove_tree
-from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, recorded_groups, remove_groups
+from dart_gym.desktops.confinement.resource_limits import (
+    EVALUATION_GROUPS,
+    GROUPS_FILE,
+    recorded_groups,
+    remove_groups,
+    remove_groups_of_the_dead,
+)
 from dart_gym.desktops.sandbox.log_files import open_directory, read_tail
 from dart_gym.utils.processes import has_ended, own_pid_namespace, start_time
 
@@ -72,6 +78,7 @@ def own_directory(prefix: str = "") -> Path:
 
 def clean_leftovers() -> list[Path]:
     """Remove what dead owners left behind, end what still runs of it, and return the directories that are gone."""
+    remove_groups_of_the_dead(EVALUATION_GROUPS)
     dead = [path for path in runtime_dir().iterdir() if _owner_is_dead(path)]
     if dead:
         end_processes(processes_of(dead))

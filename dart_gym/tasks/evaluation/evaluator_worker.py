@@ -36,7 +36,7 @@ from dart_gym.desktops.confinement.bubblewrap import (
     system_directories,
 )
 from dart_gym.desktops.confinement.machine_settings import settings_copy
-from dart_gym.desktops.confinement.resource_limits import DesktopLimits, make_groups
+from dart_gym.desktops.confinement.resource_limits import EVALUATION_GROUPS, DesktopLimits, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
@@ -117,7 +117,7 @@ class EvaluatorWorker:
             os.chown(self._cache, self._user.number, self._user.number)
         record = self._cache.with_name(self._cache.name + ".groups")
         groups = make_groups(
-            f"dart-evaluation.{own_pid_namespace().strip('pid:[]')}.{os.getpid()}.{id(self)}", LIMITS, record
+            f"{EVALUATION_GROUPS}.{own_pid_namespace().strip('pid:[]')}.{os.getpid()}.{id(self)}", LIMITS, record
         )
         self._groups = groups.directories
         self._stack.callback(groups.remove)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dart_gym.desktops.confinement import resource_limits
 from dart_gym.desktops.confinement.resource_limits import CONTROLLERS, DesktopLimits, find_places, make_groups
+from dart_gym.utils.processes import own_pid_namespace
 
 LIMITS = DesktopLimits(memory=1 << 30, processes=100, cpus=1.5)
 
@@ -79,3 +81,13 @@ def test_a_group_that_cannot_be_limited_is_none(tmp_path, monkeypatch, refused):
     monkeypatch.setattr(Path, "write_text", refuse)
     monkeypatch.setattr(resource_limits, "_GONE_S", 0.0)
     assert make_groups("desktop", LIMITS, tmp_path / "record").directories == ()
+
+
+def test_groups_of_processes_that_have_ended_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource_limits, "group_places", lambda: [(tmp_path, CONTROLLERS)])
+    namespace = own_pid_namespace().strip("pid:[]")
+    names = [f"kind.{namespace}.{pid}.1" for pid in (os.getpid(), 1 << 30)] + ["kind.1.1073741824.1", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    resource_limits.remove_groups_of_the_dead("kind")
+    assert {path.name for path in tmp_path.iterdir()} == set(names) - {names[1]}
