@@ -18,7 +18,11 @@ say "Security, as an ordinary user"
 DART_USER=${DART_USER:-65533}
 home=$(mktemp -d /tmp/dart-security.XXXXXX)
 trap 'rm -rf --one-file-system "$home"' EXIT
-chown "$DART_USER:$DART_USER" "$home"
+share=.local/share/dart-gym   # what `make apps` has put there for desktops
+if [ -d "$HOME/$share/desktop-python" ]; then
+  mkdir -p "$home/$share" && cp -r "$HOME/$share/desktop-python" "$home/$share/"
+fi
+chown -R "$DART_USER:$DART_USER" "$home"
 export PREFIX USER_HOME=$home DART_USER
 PREFIX=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
 unshare --mount bash -c '

@@ -1,6 +1,6 @@
 """Two tenants on one server: while one attacks it, the other plays on, without one wrong reply and at nearly its speed.
 
-Each attack lasts `DART_ATTACK_S` seconds (6; 60 for the whole proof, in which the other plays 100 episodes at least).
+Each attack lasts `DART_ATTACK_S` seconds (3; 60 for the whole proof, in which the other plays 100 episodes at least).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dart_gym.core.actions import Click, Done, Move
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 
-pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(600)]
-ATTACK_S = float(os.environ.get("DART_ATTACK_S", "6"))
+pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(300)]
+ATTACK_S = float(os.environ.get("DART_ATTACK_S", "3"))
 EPISODES = max(5, round(100 * ATTACK_S / 60))
 LEAST_SPEED = 0.7
 SIZE = {"width": 320, "height": 240}
