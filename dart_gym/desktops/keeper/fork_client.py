@@ -63,6 +63,7 @@ class ForkClient:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._lock = threading.Lock()
+        self._used = False
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
@@ -101,6 +102,8 @@ class ForkClient:
             if self.owner != os.getpid() or process is None or connection is None:
                 return
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                if not self._used:
+                    return self._give_up()  # it may be importing yet, and has nobody to end
                 connection.send(json.dumps({"op": "end"}).encode())
                 process.wait(_END_S)
             self._give_up()
@@ -140,6 +143,7 @@ class ForkClient:
         Raises:
             DesktopError: it did not start.
         """
+        self._used = True
         try:
             reply, fds = self._ask({"op": "keeper", "spec": spec}, [channel_fd, frame_fd])
         finally:
