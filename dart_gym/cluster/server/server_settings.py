@@ -74,8 +74,10 @@ class DesktopSettings(Section):
     @property
     def desktop_choices(self) -> dict[str, Any]:
         """Fields of a desktop's spec that this server chooses in the tasks' place."""
-        whole = {name: value if name == "cpus" else int(value) for name, value in self.desktop_limits.items()}
-        return {**whole, **({"sandbox": self.isolation} if self.isolation is not None else {})}
+        choices: dict[str, Any] = {} if self.isolation is None else {"sandbox": self.isolation}
+        for name, value in self.desktop_limits.items():
+            choices[name] = value if name == "cpus" else int(value)
+        return choices
 
     def limits(self, *, local: bool) -> Limits:
         """What the machine must have left for a desktop to boot; `local`: desktops take memory of this machine."""

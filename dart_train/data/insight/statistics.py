@@ -86,7 +86,7 @@ def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> di
     query = sa.select(_meta.task_id, _meta.reward, _meta.num_steps, *columns)
     rows = query.where(_scored(run_id)).subquery()
     recent = rows.c.place <= (rows.c.group_size if window is None else window)
-    query = sa.select(
+    totals: sa.Select[Any] = sa.select(
         rows.c.task_id,
         sa.func.count(),
         sa.func.sum(sa.case((recent, 1), else_=0)),
@@ -96,7 +96,7 @@ def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> di
     ).group_by(rows.c.task_id)
     return {
         task: TaskStats(task, count, int(size), rate, int(steps) / int(size), longest)
-        for task, count, size, rate, steps, longest in connection.execute(query.order_by(rows.c.task_id))
+        for task, count, size, rate, steps, longest in connection.execute(totals.order_by(rows.c.task_id))
     }
 
 

@@ -79,11 +79,16 @@ class Planner:
 def _say_if_idle(config: RolloutConfig, data: Recording) -> None:
     """Say so where not all desktops can be played on, whatever the trainer does."""
     sizes = data.config
-    limits = {
-        "batch_groups": sizes.batch_groups * sizes.leases_per_version, "max_staleness": sizes.max_staleness,
-        "batches_ahead": sizes.batches_ahead,
-    }  # fmt: skip
-    most, more = (most_rollouts(config.group_size, **limits, usable=usable) for usable in (1.0, 0.4))
+    most, more = (
+        most_rollouts(
+            config.group_size,
+            batch_groups=sizes.batch_groups * sizes.leases_per_version,
+            max_staleness=sizes.max_staleness,
+            batches_ahead=sizes.batches_ahead,
+            usable=usable,
+        )
+        for usable in (1.0, 0.4)
+    )
     if config.mode is not Mode.BATCH and most is not None and more is not None and config.workers > most:
         _log.info(
             "of %d workers at most %d play at a time where every group can be trained on, and %d where 40 %% can: more "
