@@ -370,7 +370,9 @@ class ClusterServer:
             reply = Reply(request.id, self.status(served.principal))
         else:
             reply = await self._operations.execute(request, served, connection.wait_closed)
+        shared = served.sender.bytes if served.sender else 0
         encoded = await _encode(reply, served)
+        self.metrics.traffic["shared"] += served.sender.bytes - shared if served.sender else 0
         served.last_id, served.last_reply = request.id, encoded
         return encoded
 

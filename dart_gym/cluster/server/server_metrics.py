@@ -62,7 +62,7 @@ class Metrics:
         errors: (operation, code) of error replies.
         endings: (terminal state, status of the evaluation) of episodes.
         phases: seconds of resets and steps by phase.
-        traffic: bytes of frames: "received" and "sent".
+        traffic: bytes of frames: "received", "sent", and "shared" by memory.
     """
 
     def __init__(self) -> None:

@@ -65,9 +65,14 @@ def taken(codecs: Sequence[str]) -> tuple[str, ...]:
 
 
 class FrameSender:
-    """The server's end, for one session."""
+    """The server's end, for one session.
+
+    Attributes:
+        bytes: of all screens that it has taken.
+    """
 
     def __init__(self) -> None:
+        self.bytes = 0
         self._memory: FrameMemory | None = None
         self._number = 0
 
@@ -80,6 +85,7 @@ class FrameSender:
             self._memory = FrameMemory.create(height, width, writable=True)
             self._number += 1  # a descriptor's number may come again
         np.copyto(self._memory.pixels, image)
+        self.bytes += image.nbytes
         return [SHARED, height, width, f"/proc/{os.getpid()}/fd/{self._memory.fd}", self._number]
 
 

@@ -40,7 +40,8 @@ async def phases(server: ServeProcess) -> list[str]:
 
 
 @pytest.mark.desktop
-async def test_a_server_killed_in_a_step_and_started_again(place):
+@pytest.mark.parametrize("with_keepers", [False, True], ids=["alone", "with its keepers"])
+async def test_a_server_killed_in_a_step_and_started_again(place, with_keepers):
     async with ServeProcess(place, "--desktops", "2") as old:
         async with old.client().session() as session:
             assert (await session.reset(small_desktop(), seed=1)).terminal is None
@@ -48,7 +49,12 @@ async def test_a_server_killed_in_a_step_and_started_again(place):
             await wait_for(lambda: _in_phase(old, "step"))
             processes, directories = old.processes(), place.desktops()
             assert directories and any(name == "Xvfb" for _, name in processes.values())
+            keepers = _keepers(processes) if with_keepers else []
+            for keeper in keepers:
+                os.kill(keeper, signal.SIGSTOP)  # else they would clean up as soon as their server is gone
             await old.kill()
+            for keeper in keepers:
+                os.kill(keeper, signal.SIGKILL)
             async with ServeProcess(place, "--desktops", "2") as new:
                 result = await step
                 assert result.terminal is TerminalState.ENV_ERROR
@@ -59,7 +65,12 @@ async def test_a_server_killed_in_a_step_and_started_again(place):
                 again = await session.reset(small_desktop(), seed=2)
                 assert again.terminal is None and again.info["seed"] == 2
                 assert (await session.step(Move(5, 5))).step_index == 1
-                assert "left behind by a process that is dead" in new.log()
+                assert ("left behind by a process that is dead" in new.log()) == with_keepers
+
+
+def _keepers(processes: dict[int, tuple[int | None, str]]) -> list[int]:
+    """Pids of the processes that stand between desktops and their server, and of their parent."""
+    return [pid for pid, (_, name) in processes.items() if name.startswith("python")]
 
 
 async def _in_phase(server: ServeProcess, phase: str) -> bool:
@@ -178,7 +189,8 @@ async def test_the_slots_of_a_dead_client_are_free_within_heartbeat_and_grace(pl
 
 
 @pytest.mark.desktop
-async def test_one_of_eight_desktops_is_killed_in_a_step(place):
+@pytest.mark.parametrize(("program", "by_host"), [("Xvfb", False), ("bwrap", True)], ids=["inside", "host"])
+async def test_one_of_eight_desktops_is_killed_in_a_step(place, program, by_host):
     async with ServeProcess(place, "--desktops", "8", "--warm", "0") as server:
         envs = DesktopVectorEnv(8, task_ids("dialogs")[0], url=server.url)
         tasks = [small_desktop(f"desktop-{i}") for i in range(8)]
@@ -188,12 +200,13 @@ async def test_one_of_eight_desktops_is_killed_in_a_step(place):
             before = server.processes()
             step = asyncio.create_task(asyncio.to_thread(envs.step, [Wait(2.0)] * 8))
             await wait_for(lambda: _all_in_phase(server, "step"))
-            os.kill(server.named("Xvfb")[3], signal.SIGKILL)
-            _, _, terminated, truncated, infos = await step
-            (broken,) = np.flatnonzero(truncated)
-            assert infos["env_fault"].tolist() == truncated.tolist() and not terminated.any()
-            assert infos["step_index"][~truncated].tolist() == [1] * 7
-            await asyncio.to_thread(envs.reset, options={"tasks": tasks, "reset_mask": truncated})
+            os.kill(server.named(program)[3], signal.SIGKILL)
+            _, rewards, terminated, truncated, infos = await step
+            ended, others = (truncated, terminated) if by_host else (terminated, truncated)
+            (broken,) = np.flatnonzero(ended)
+            assert infos["env_fault"].tolist() == truncated.tolist() and not others.any() and not rewards.any()
+            assert infos["step_index"][~ended].tolist() == [1] * 7
+            await asyncio.to_thread(envs.reset, options={"tasks": tasks, "reset_mask": ended})
             observations, _, _, truncated, infos = await asyncio.to_thread(envs.step, [Move(20, 20)] * 8)
             assert not truncated.any()
             assert infos["step_index"].tolist() == [1 if i == broken else 2 for i in range(8)]
