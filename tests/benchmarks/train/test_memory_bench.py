@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.train.memory_bench import SIZES, host_copy, measure
 
-pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

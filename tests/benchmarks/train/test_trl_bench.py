@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.train import trl_bench
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.scale, pytest.mark.train]
 
 
 def test_the_same_step_takes_less_of_the_processor(monkeypatch):

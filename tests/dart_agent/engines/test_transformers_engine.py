@@ -235,7 +235,7 @@ def test_other_models_are_refused(tiny_dir, tmp_path, vision):
     other = shutil.copytree(tiny_dir, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
-    with pytest.raises(ConfigurationError, match="llava model; the embedded engine serves qwen2_vl, qwen2_5_vl"):
+    with pytest.raises(ConfigurationError, match="llava model.*Known are qwen2_vl, qwen2_5_vl, qwen3_vl"):
         QwenRunner.load(other, vision)
     (other / "config.json").write_text("{")
     with pytest.raises(ConfigurationError, match="cannot be read"):

@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -183,15 +184,17 @@ def path_without(folder: Path, *programs: str) -> str:
 def test_no_bubblewrap(tmp_path):
     path = path_without(tmp_path / "bin", "bwrap")
     result = call("dart_agent.commands.agent_cli", "run", "miniwob/click-test", PATH=path)
-    assert_said(result, "bubblewrap is not installed", "apt-get install bubblewrap", "sandbox: none")
+    assert_said(result, "bubblewrap is not installed", "apt-get install bubblewrap", "--isolation none")
 
 
 def test_forbidden_namespaces(tmp_path):
-    path = path_without(tmp_path / "bin", "bwrap")
-    bwrap = tmp_path / "bin" / "bwrap"
-    bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
-    bwrap.chmod(0o755)
-    result = call("dart_agent.commands.agent_cli", "run", "miniwob/click-test", PATH=path)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # desktops' users cannot look into pytest's directory
+        os.chmod(place, 0o755)
+        path = path_without(Path(place) / "bin", "bwrap")
+        bwrap = Path(place) / "bin" / "bwrap"
+        bwrap.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+        bwrap.chmod(0o755)
+        result = call("dart_agent.commands.agent_cli", "run", "miniwob/click-test", PATH=path)
     assert_said(result, "No permissions to create new namespace", "next step")
 
 

@@ -6,6 +6,7 @@ import random
 import uuid
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -118,12 +119,14 @@ def test_an_error_is_never_a_reward(make_group, collator, make_config):
 
 def broken_step(step: Step, kind: str, tokens, screens) -> Step:
     """The step with one thing wrong."""
+    screens["thin"] = np.zeros((1, 280, 3), np.uint8)  # no processor takes a side 200 times the other
     other = [name for name in screens if screens[name].shape == (28, 28, 3)]
     return {
         "empty_response": lambda: replace(step, response_ids=(), logprobs=()),
         "bad_logprobs": lambda: replace(step, logprobs=(float("nan"), *step.logprobs[1:])),
         "special_token": lambda: replace(step, response_ids=(tokens.image_pad_id, *step.response_ids[1:])),
         "image_tokens": lambda: replace(step, image_hashes=(other[0],)),
+        "image_size": lambda: replace(step, image_hashes=("thin",)),
         "too_long": lambda: replace(step, response_ids=step.response_ids * 200, logprobs=step.logprobs * 200),
     }[kind]()
 
@@ -163,6 +166,7 @@ def test_a_lease_with_nothing_left_says_why(make_group, strict, make_config, tok
         "bad_logprobs": "a log-probability of nan",
         "special_token": "serve the same model directory",
         "image_tokens": "its images need 1 in",
+        "image_size": "an image cannot be what this model was shown",
         "too_long": "keep fewer screenshots",
     }
     with pytest.raises(TrainingError, match=words[kind]):

@@ -20,7 +20,7 @@ from training_lives import as_left, assert_same_training, copy_run, live
 from dart_agent.engines.kinds.vllm_server import free_port
 from dart_train.core.metrics_log import read_metrics
 
-pytestmark = [pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]
 
 CASES: dict[str, dict[str, object]] = {
     "everything": EVERYTHING,
