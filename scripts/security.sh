@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# Run the tests marked `security` as the user who calls; as root, once more as an ordinary user: what a desktop can reach
-# differs between the two, and both are ways in which a server is started. Arguments go to pytest.
+# Run the tests marked `security` as the user who calls; as root, those with a desktop once more as an ordinary user: what
+# a desktop can reach differs between the two, and both are ways in which a server is started. Two at a time, since most
+# wait; the two tenants alone, since one's speed is measured. Arguments go to pytest instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-tests=(-m "security and not slow" --timeout 300 "$@")
-[ $# -gt 0 ] || tests+=(tests)
+TENANTS=tests/security/test_two_tenants.py
 status=0
 say "Security, as $(id -un)"
-.venv/bin/python -m pytest "${tests[@]}" || status=1
+if [ $# -gt 0 ]; then
+  .venv/bin/python -m pytest -m "security and not slow" --timeout 300 "$@" || status=1
+else
+  .venv/bin/python -m pytest -m "security and not slow" --timeout 300 -n 2 --dist loadfile --ignore "$TENANTS" tests || status=1
+  .venv/bin/python -m pytest --timeout 300 "$TENANTS" || status=1
+fi
 [ "$(id -u)" -eq 0 ] || exit "$status"
 
 # An ordinary user needs to reach the interpreter, which may lie in root's home: that is laid bare down to it, in a mount
@@ -23,7 +28,7 @@ if [ -d "$HOME/$share/desktop-python" ]; then
   mkdir -p "$home/$share" && cp -r "$HOME/$share/desktop-python" "$home/$share/"
 fi
 chown -R "$DART_USER:$DART_USER" "$home"
-export PREFIX USER_HOME=$home DART_USER
+export PREFIX USER_HOME=$home DART_USER TENANTS
 PREFIX=$(.venv/bin/python -c 'import sys; print(sys.base_prefix)')
 unshare --mount bash -c '
   set -euo pipefail
@@ -34,8 +39,15 @@ unshare --mount bash -c '
   esac
   cp /etc/passwd "$USER_HOME/.passwd" && echo "ordinary:x:$DART_USER:$DART_USER::$USER_HOME:/bin/sh" >>"$USER_HOME/.passwd"
   mount --bind "$USER_HOME/.passwd" /etc/passwd
-  exec setpriv --reuid="$DART_USER" --regid="$DART_USER" --clear-groups --inh-caps=-all --bounding-set=-all \
-    env -u XDG_RUNTIME_DIR HOME="$USER_HOME" USER=ordinary PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY="$USER_HOME/hypothesis" \
-    .venv/bin/python -m pytest -p no:cacheprovider --basetemp "$USER_HOME/pytest" "$@"
-' security "${tests[@]}" || status=1
+  ordinary() {  # pytest options
+    setpriv --reuid="$DART_USER" --regid="$DART_USER" --clear-groups --inh-caps=-all --bounding-set=-all \
+      env -u XDG_RUNTIME_DIR HOME="$USER_HOME" USER=ordinary PYTHONDONTWRITEBYTECODE=1 HYPOTHESIS_STORAGE_DIRECTORY="$USER_HOME/hypothesis" \
+      .venv/bin/python -m pytest -p no:cacheprovider --basetemp "$USER_HOME/pytest" --timeout 300 -m "security and desktop and not slow" "$@"
+  }
+  if [ $# -gt 0 ]; then ordinary "$@"; exit; fi
+  status=0
+  ordinary -n 2 --dist loadfile --ignore "$TENANTS" tests || status=1
+  ordinary "$TENANTS" || status=1
+  exit "$status"
+' security "$@" || status=1
 exit "$status"
