@@ -1,4 +1,4 @@
-"""Fixtures for all tests: a quiet environment, and one private cluster for many tests."""
+"""Fixtures for all tests: a quiet environment, one private cluster for many tests, real desktops."""
 
 from __future__ import annotations
 
@@ -43,3 +43,22 @@ def one_private_cluster():
     background_loop().run(acquire_shared)
     yield
     background_loop().run(release_shared)
+
+
+@pytest.fixture
+async def start_desktop():
+    """Starts a desktop from the fields of its spec; small unless told otherwise, and stopped at the end."""
+    from dart_gym.desktops.base.desktop import DesktopSpec
+    from dart_gym.desktops.factory import make_desktop
+
+    started = []
+
+    async def start(**fields):
+        desktop = make_desktop(DesktopSpec(**{"width": 320, "height": 240, **fields}))
+        started.append(desktop)
+        await desktop.start()
+        return desktop
+
+    yield start
+    for desktop in started:
+        await desktop.stop()

@@ -15,30 +15,12 @@ from pathlib import Path
 import pytest
 
 from dart_gym.core.errors import DesktopError
-from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.confinement import machine_settings, resource_limits, user_ids
-from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.sandbox import sandbox_end
 
 pytestmark = [pytest.mark.security, pytest.mark.desktop]
 
 TIGHT = {"memory_mb": 600, "processes": 96, "storage_mb": 16, "cpus": 1.0}
-
-
-@pytest.fixture
-async def start():
-    """Starts a small desktop from the fields of its spec."""
-    started = []
-
-    async def start(**fields):
-        desktop = make_desktop(DesktopSpec(**{"width": 320, "height": 240, **fields}))
-        started.append(desktop)
-        await desktop.start()
-        return desktop
-
-    yield start
-    for desktop in started:
-        await desktop.stop()
 
 
 async def told(desktop, program: str, **options) -> dict[str, object]:
@@ -69,10 +51,10 @@ async def wait_until(condition, timeout: float = 20.0):
 
 
 @pytest.mark.parametrize("sandbox", ["bwrap", "none"])
-async def test_programs_are_never_root_and_desktops_of_root_share_no_user(start, sandbox):
+async def test_programs_are_never_root_and_desktops_of_root_share_no_user(start_desktop, sandbox):
     users = []
     for number in range(2):
-        desktop = await start(sandbox=sandbox)
+        desktop = await start_desktop(sandbox=sandbox)
         marker = f"{os.getpid()}.{number}"
         await desktop.launch(["sleep", marker])
         (user,) = await wait_until(lambda marker=marker: host_users(marker))
@@ -99,10 +81,10 @@ print(json.dumps({
 """
 
 
-async def test_nothing_of_the_kernel_can_be_set_and_nothing_mounted(start):
+async def test_nothing_of_the_kernel_can_be_set_and_nothing_mounted(start_desktop):
     keys = Path("/proc/keys")
     hosts = {line.split()[0] for line in keys.read_text().splitlines()} if keys.exists() else set()
-    found = await told(await start(), MACHINE)
+    found = await told(await start_desktop(), MACHINE)
     assert found["writable"] == [] and found["mounted"] == [] and not found["sys"] and found["places"] == []
     assert set(found["capabilities"]) == {"0000000000000000"}
     assert found["no new rights"] == "1" and found["filter"] == "2"
@@ -144,8 +126,8 @@ print(json.dumps(answers))
 """
 
 
-async def test_calls_that_no_application_needs_are_refused_and_named(start):
-    desktop = await start()
+async def test_calls_that_no_application_needs_are_refused_and_named(start_desktop):
+    desktop = await start_desktop()
     answers = await told(desktop, CALLS)
     absent = {"clone3", "io_uring_setup"}  # as on an older kernel, so that libraries take their other way
     assert {name for name, answer in answers.items() if answer == "ENOSYS"} == absent
@@ -157,15 +139,15 @@ async def test_calls_that_no_application_needs_are_refused_and_named(start):
     assert {f"python3: {name}" for name in ("keyctl", "unshare", "ptrace", "bpf")} <= set(sandbox_end.kept_refused())
 
 
-async def test_the_log_names_the_program_whose_call_was_refused(start):
-    desktop = await start()
+async def test_the_log_names_the_program_whose_call_was_refused(start_desktop):
+    desktop = await start_desktop()
     await desktop.execute(["unshare", "-U", "true"])
     with pytest.raises(DesktopError, match="refused system call unshare of the program 'unshare'"):
         await desktop.execute(["sh", "-c", "kill -9 $(pgrep -x Xvfb); sleep 20"])
 
 
-async def test_of_etc_and_opt_only_what_applications_read_is_seen(start):
-    desktop = await start()
+async def test_of_etc_and_opt_only_what_applications_read_is_seen(start_desktop):
+    desktop = await start_desktop()
     shown = (await desktop.execute(["find", "/etc", "-mindepth", "1"])).stdout.decode().split()
     assert "/etc/passwd" in shown and "/etc/fonts" in shown and "/etc/ssl/certs" in shown
     for secret in ("shadow", "gshadow", "sudoers", "ssh", "ssl/private", "hostname", "crontab", "apt", "systemd"):
@@ -177,14 +159,14 @@ async def test_of_etc_and_opt_only_what_applications_read_is_seen(start):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can put files there")
-async def test_a_secret_file_of_the_machine_is_not_shown(start):
+async def test_a_secret_file_of_the_machine_is_not_shown(start_desktop):
     secrets = [Path(place, f"dart-secret-{os.getpid()}") for place in ("/etc", "/opt", "/etc/fonts")]
     for secret in secrets:
         secret.write_text("secret")
         secret.chmod(0o600)
     machine_settings._made_copy.cache_clear()
     try:
-        desktop = await start()
+        desktop = await start_desktop()
         for secret in secrets:
             assert (await desktop.execute(["cat", str(secret)])).returncode != 0
     finally:
@@ -208,9 +190,9 @@ print(json.dumps({"made": made}))
 """
 
 
-async def test_a_desktop_has_as_many_processes_as_it_may(start):
-    desktop = await start(**TIGHT)
-    neighbour = await start(**TIGHT)
+async def test_a_desktop_has_as_many_processes_as_it_may(start_desktop):
+    desktop = await start_desktop(**TIGHT)
+    neighbour = await start_desktop(**TIGHT)
     assert 0 < (await told(desktop, FORKS))["made"] < TIGHT["processes"]
     assert (await neighbour.execute(["echo", "still here"])).stdout == b"still here\n"
     await desktop.stop()
@@ -232,22 +214,22 @@ print(json.dumps(written))
 """
 
 
-async def test_no_place_for_files_is_endless(start):
-    desktop = await start(**TIGHT)
+async def test_no_place_for_files_is_endless(start_desktop):
+    desktop = await start_desktop(**TIGHT)
     assert set((await told(desktop, FILLS)).values()) == {"No space left on device"}
     assert desktop.alive
 
 
-async def test_a_program_that_takes_all_memory_is_ended_and_its_desktop_goes_on(start):
-    desktop = await start(**TIGHT)
+async def test_a_program_that_takes_all_memory_is_ended_and_its_desktop_goes_on(start_desktop):
+    desktop = await start_desktop(**TIGHT)
     hog = "parts = []\nwhile True:\n    parts.append(bytearray(b'x') * (32 << 20))\n"
     result = await desktop.execute(["python3", "-c", hog])
     assert result.returncode != 0  # killed, or told that there is no more
     assert (await desktop.execute(["echo", "still here"])).stdout == b"still here\n"
 
 
-async def test_many_programs_that_take_memory_together_are_held_too(start):
-    desktop = await start(**{**TIGHT, "memory_mb": 300})
+async def test_many_programs_that_take_memory_together_are_held_too(start_desktop):
+    desktop = await start_desktop(**{**TIGHT, "memory_mb": 300})
     hog = "import time; kept = bytearray(b'x') * (40 << 20); time.sleep(1000)"
     count = "sleep 5; pgrep -fc '^python3 -c import'"
     script = f'for i in $(seq 30); do python3 -c "{hog}" >/dev/null 2>&1 & done; {count}'
@@ -255,8 +237,8 @@ async def test_many_programs_that_take_memory_together_are_held_too(start):
     assert int(result.stdout.split()[-1]) < 15, result
 
 
-async def test_an_output_without_end_fills_no_disk(start):
-    desktop = await start(**TIGHT)
+async def test_an_output_without_end_fills_no_disk(start_desktop):
+    desktop = await start_desktop(**TIGHT)
     await desktop.launch(["yes"])
     size = "stat -c %s /run/desktop/log/program-1.log"
     until_full = f"while s=$({size}); sleep 0.3; [ $s != $({size}) ]; do :; done; echo $s"
@@ -265,16 +247,16 @@ async def test_an_output_without_end_fills_no_disk(start):
     assert (await desktop.execute(["pkill", "yes"])).returncode in (0, 1) and desktop.alive
 
 
-async def test_control_groups_are_gone_with_their_desktop(start):
+async def test_control_groups_are_gone_with_their_desktop(start_desktop):
     places = [place for place, _ in resource_limits.group_places()]
     before = {path for place in places for path in place.glob("dart-gym.*")}
-    desktop = await start()
+    desktop = await start_desktop()
     await desktop.stop()
     assert {path for place in places for path in place.glob(f"dart-gym.*.{os.getpid()}-*")} - before == set()
 
 
-async def test_who_does_not_know_the_cookie_sees_no_display_without_a_sandbox(start):
-    desktop = await start(sandbox="none")
+async def test_who_does_not_know_the_cookie_sees_no_display_without_a_sandbox(start_desktop):
+    desktop = await start_desktop(sandbox="none")
     display = (await desktop.execute(["sh", "-c", "echo $DISPLAY"])).stdout.decode().strip()
     assert (await desktop.execute(["xdpyinfo"])).returncode == 0
     environment = {**os.environ, "DISPLAY": display, "XAUTHORITY": "/dev/null"}

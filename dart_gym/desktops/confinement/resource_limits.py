@@ -211,11 +211,15 @@ def recorded_groups(record: Path) -> list[Path]:
         return []
 
 
+def group_name(kind: str, rest: str) -> str:
+    """A group's name, `<kind>.<pid namespace>.<rest>`: a pid in the rest counts in that namespace."""
+    return f"{kind}.{own_pid_namespace().strip('pid:[]')}.{rest}"
+
+
 def remove_groups_of_the_dead(kind: str) -> None:
-    """Remove groups that are named `<kind>.<pid namespace>.<pid>.<anything>` after processes that have ended."""
-    namespace = own_pid_namespace().strip("pid:[]")
+    """Remove groups that are named after processes that have ended: those whose rest is `<pid>.<anything>`."""
     for place, _ in group_places():
-        for path in place.glob(f"{kind}.{namespace}.*"):
+        for path in place.glob(group_name(kind, "*")):
             pid = path.name.split(".")[2]
             if pid.isdigit() and start_time(int(pid)) is None:
                 remove_groups([path])

@@ -37,7 +37,14 @@ from dart_gym.desktops.confinement.bubblewrap import (
 )
 from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.desktops.confinement.machine_settings import settings_copy
-from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, ControlGroups, DesktopLimits, make_groups
+from dart_gym.desktops.confinement.resource_limits import (
+    GROUPS_FILE,
+    MIB,
+    ControlGroups,
+    DesktopLimits,
+    group_name,
+    make_groups,
+)
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
 from dart_gym.desktops.sandbox import guest
@@ -48,7 +55,6 @@ from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, refused_calls
-from dart_gym.utils.processes import own_pid_namespace
 
 _PROGRAMS = (Path(first_process.__file__), Path(guest.__file__))
 _SKELETON = "/run/skeleton"
@@ -125,8 +131,7 @@ class Sandbox:
             raise MissingDependencyError(reason)
 
     def _make_groups(self) -> ControlGroups:
-        name = f"dart-gym.{own_pid_namespace().strip('pid:[]')}.{self.directory.name}"
-        return make_groups(name, self.limits, self.directory / GROUPS_FILE)
+        return make_groups(group_name("dart-gym", self.directory.name), self.limits, self.directory / GROUPS_FILE)
 
     def _lay_out(self, profile: str) -> None:
         if self._user is not None:  # who is another than we are, and must pass
@@ -155,17 +160,16 @@ class Sandbox:
         (self._settings / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
         for program in _PROGRAMS:
             (self._settings / program.name).write_bytes(program.read_bytes())
-        if self._user is not None and not self.isolated:
-            for name, text in account_files(self._user.number, self.places.home).items():
-                (self.directory / name).write_text(text)
         (self.directory / "machine-id").write_text(secrets.token_hex(16) + "\n")
         if self.isolated:
             (self._settings / "filter").write_bytes(system_call_filter(notify=True).program)
         else:
             (self._settings / "cookie").write_bytes(cookie_file(self.cookie))
             (self._settings / "cookie").chmod(0o600)
-        if self._user is not None and not self.isolated:
-            self._give_to(self._user)
+            if self._user is not None:
+                for name, text in account_files(self._user.number, self.places.home).items():
+                    (self.directory / name).write_text(text)
+                self._give_to(self._user)
 
     def _give_to(self, user: UserId) -> None:
         """Let the user of this desktop, who is another than we are, own what its programs write to."""

@@ -36,13 +36,12 @@ from dart_gym.desktops.confinement.bubblewrap import (
     system_directories,
 )
 from dart_gym.desktops.confinement.machine_settings import settings_copy
-from dart_gym.desktops.confinement.resource_limits import EVALUATION_GROUPS, DesktopLimits, make_groups
+from dart_gym.desktops.confinement.resource_limits import EVALUATION_GROUPS, DesktopLimits, group_name, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
 from dart_gym.desktops.osworld_api.api_address import CHROMIUM_PORT, VLC_PORT
 from dart_gym.tasks.evaluation.evaluator_environment import EvaluatorEnvironment
 from dart_gym.tasks.evaluation.score_rules import Check, Conj
-from dart_gym.utils.processes import own_pid_namespace
 
 TIMEOUT_S = 90.0
 MEMORY_BYTES = 3 << 30
@@ -116,9 +115,7 @@ class EvaluatorWorker:
             self._stack.callback(self._user.release)
             os.chown(self._cache, self._user.number, self._user.number)
         record = self._cache.with_name(self._cache.name + ".groups")
-        groups = make_groups(
-            f"{EVALUATION_GROUPS}.{own_pid_namespace().strip('pid:[]')}.{os.getpid()}.{id(self)}", LIMITS, record
-        )
+        groups = make_groups(group_name(EVALUATION_GROUPS, f"{os.getpid()}.{id(self)}"), LIMITS, record)
         self._groups = groups.directories
         self._stack.callback(groups.remove)
         self._stack.callback(record.unlink, missing_ok=True)
