@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,22 +47,22 @@ def vision(model_dir: Path) -> VisionSpec:
 
 
 @pytest.fixture(scope="session")
-def screens() -> dict[str, np.ndarray]:
-    """Screenshots of two sizes by content hash."""
+def screens() -> Mapping[str, np.ndarray]:
+    """Screenshots of three sizes by content hash; all tests share them, so nobody can change them."""
     rng = np.random.default_rng(0)
     shapes = [(56, 84, 3), (56, 84, 3), (84, 56, 3), (28, 28, 3)]
     images = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes]
-    return {image_hash(image): image for image in images}
+    return MappingProxyType({image_hash(image): image for image in images})
 
 
 @pytest.fixture
-def collator(tokens: ModelTokens, vision: VisionSpec, screens: dict[str, np.ndarray]) -> Collator:
+def collator(tokens: ModelTokens, vision: VisionSpec, screens: Mapping[str, np.ndarray]) -> Collator:
     return Collator(tokens, vision, ImageCache(screens.__getitem__))
 
 
 @pytest.fixture(scope="session")
 def make_prompt(
-    tokens: ModelTokens, vision: VisionSpec, screens: dict[str, np.ndarray]
+    tokens: ModelTokens, vision: VisionSpec, screens: Mapping[str, np.ndarray]
 ) -> Callable[..., tuple[int, ...]]:
     """Prompt ids of an instruction and the screenshots with these hashes, in the short layout."""
 
@@ -77,7 +78,7 @@ def make_prompt(
 
 @pytest.fixture(scope="session")
 def samples(
-    tokens: ModelTokens, screens: dict[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]]
+    tokens: ModelTokens, screens: Mapping[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]]
 ) -> list[Sample]:
     """Samples of all kinds: shared prompts, two images, none, responses of several lengths, unknown behaviour."""
     first, second, third, fourth = screens
@@ -124,7 +125,7 @@ def make_trajectory(steps: tuple[Step, ...], reward: float, group: str, **values
 
 @pytest.fixture(scope="session")
 def record_into(
-    screens: dict[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
+    screens: Mapping[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
 ) -> Callable[..., None]:
     """Record a group of one-step rollouts with the given rewards, and prompts (ids, image hashes) of their own."""
 

@@ -119,7 +119,6 @@ def test_an_error_is_never_a_reward(make_group, collator, make_config):
 
 def broken_step(step: Step, kind: str, tokens, screens) -> Step:
     """The step with one thing wrong."""
-    screens["thin"] = np.zeros((1, 280, 3), np.uint8)  # no processor takes a side 200 times the other
     other = [name for name in screens if screens[name].shape == (28, 28, 3)]
     return {
         "empty_response": lambda: replace(step, response_ids=(), logprobs=()),
@@ -133,8 +132,9 @@ def broken_step(step: Step, kind: str, tokens, screens) -> Step:
 
 @pytest.fixture
 def strict(tokens, vision, screens) -> Collator:
-    """A collator that knows the model's context."""
-    return Collator(tokens, vision, ImageCache(screens.__getitem__), max_length=200)
+    """A collator that knows the model's context, and a screenshot more than the others."""
+    thin = np.zeros((1, 280, 3), np.uint8)  # no processor takes a side 200 times the other
+    return Collator(tokens, vision, ImageCache({**screens, "thin": thin}.__getitem__), max_length=200)
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)
