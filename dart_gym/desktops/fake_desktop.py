@@ -33,7 +33,7 @@ _COMPONENT = "https://accessibility.ubuntu.example.org/ns/component"
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """A drawn button: (x, y) is its top left corner, in pixels; `color` is RGB."""
+    """A drawn button: (x, y) is its top left corner, in pixels; `color` is RGB; `name` is the label unless set."""
 
     label: str
     x: int
@@ -41,6 +41,8 @@ class Button:
     width: int
     height: int
     color: tuple[int, int, int]
+    border: str | None = "black"
+    name: str = ""
 
     def contains(self, x: int, y: int) -> bool:
         """Whether a point lies on it."""
@@ -56,7 +58,7 @@ class FakeDesktop:
     """A screen of buttons. Scenarios place them with `show` and read `clicked` and `typed`.
 
     Attributes:
-        clicked: labels of the buttons hit since `show`, in order.
+        clicked: names of the buttons hit since `show`, in order.
         typed: text typed since `show`.
     """
 
@@ -72,9 +74,10 @@ class FakeDesktop:
 
     # --- what scenarios of the suite "fake" use
 
-    def show(self, buttons: tuple[Button, ...]) -> None:
+    def show(self, buttons: tuple[Button, ...], *, keep_pointer: bool = False) -> None:
         """Put up a page and forget what happened on the last one."""
-        self._buttons, self._page, self._pointer = buttons, None, (0, 0)
+        self._buttons, self._page = buttons, None
+        self._pointer = self._pointer if keep_pointer else (0, 0)
         self.clicked, self.typed = [], ""
 
     def crash(self) -> None:
@@ -107,8 +110,8 @@ class FakeDesktop:
         draw = ImageDraw.Draw(image)
         for button in self._buttons:
             corner = (button.x + button.width - 1, button.y + button.height - 1)
-            pressed = button.label in self.clicked
-            draw.rectangle(((button.x, button.y), corner), button.color, outline="black", width=3 if pressed else 1)
+            width = 3 if (button.name or button.label) in self.clicked else 1
+            draw.rectangle(((button.x, button.y), corner), button.color, outline=button.border, width=width)
             draw.text(button.center, button.label, "black", anchor="mm")
         if self.typed:
             draw.text((2, self.spec.height - 12), self.typed[-80:].replace("\n", " "), "black")
@@ -141,7 +144,8 @@ class FakeDesktop:
             case Click(x=x, y=y):
                 if x is not None and y is not None:
                     self._point_to(x, y)
-                self.clicked += [b.label for b in self._buttons if b.contains(*self._pointer)] * action.count
+                hit = [b.name or b.label for b in self._buttons if b.contains(*self._pointer)]
+                self.clicked += hit * action.count
             case Move(x=x, y=y):
                 self._point_to(x, y)
             case Drag(path=path):

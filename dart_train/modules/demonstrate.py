@@ -9,6 +9,7 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import PlayableSession
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext
 from dart_train.rollout.play.oracle_demonstrations import (
@@ -18,7 +19,6 @@ from dart_train.rollout.play.oracle_demonstrations import (
     plan_demonstrations,
 )
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 SEEDS_PER_RUN = 100_000
 """Distance between the demonstration seeds of runs with neighbouring `seed`s."""

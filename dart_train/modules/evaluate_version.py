@@ -16,6 +16,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan
 from dart_agent.evaluation.score_tables import score_row
 from dart_agent.evaluation.scores import score_task
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext, check_model, published
@@ -23,7 +24,7 @@ from dart_train.modules.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, SamplingConfig
+from dart_train.rollout.settings.rollout_config import SamplingConfig
 
 ATTEMPTS = 4
 """How often an episode that the environment loses is played."""

@@ -14,6 +14,10 @@ from typing import Any
 from dart_gym.core.errors import TaskError
 
 Value = str | int
+FIRST_TRAINING_SEED = 10_000
+"""Seeds below are held out for evaluation."""
+HELD_OUT_SHARE = 5
+"""One in so many instances of a task is held out, where the task keeps instances apart."""
 
 
 def draw(specification: Mapping[str, Any], task_id: str, seed: int) -> dict[str, Value]:
@@ -45,6 +49,11 @@ def draw(specification: Mapping[str, Any], task_id: str, seed: int) -> dict[str,
                 raise TaskError(f"task {task_id}: parameter {key!r} must be text or an integer, got {value!r}")
             values[key] = value
     return values
+
+
+def held_out(key: str) -> bool:
+    """Whether an instance, of which `key` says all that matters, may be drawn by held-out seeds only."""
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % HELD_OUT_SHARE == 0
 
 
 def fill(value: Any, values: Mapping[str, Value], *, typed: bool = False) -> Any:

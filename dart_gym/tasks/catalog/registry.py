@@ -47,6 +47,7 @@ SUITES: Registry[Suite] = Registry(
         "dialogs": "dart_gym.tasks.suites.dialogs",
         "debian-basics": "dart_gym.tasks.suites.debian_basics",
         "fake": "dart_gym.tasks.suites.fake_suite",
+        "drawn": "dart_gym.tasks.suites.drawn",
         "osworld": "dart_gym.tasks.osworld.osworld_scenario",
     },
     (has(load_tasks=(), make_scenario=()),),

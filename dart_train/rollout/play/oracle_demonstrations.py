@@ -20,10 +20,10 @@ from dart_agent.policies.policy import Decision, Episode, PlayableSession
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_gym.core.actions import Action, Click
 from dart_gym.core.outcomes import Observation
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.rollout.play.recorder import Recorder
 from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 SOURCE = "oracle"
 """Of the trajectories."""

@@ -32,8 +32,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.rollout.schedule.group_batches import Batches
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, Mode, TaskEntry
+from dart_train.rollout.settings.rollout_config import Mode, TaskEntry
 
 SEED_RANGE = (1 << 31) - FIRST_TRAINING_SEED
 

@@ -13,9 +13,6 @@ from dart_agent.engines.engine_kinds import ENGINES, kind_of_url
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section
 
-FIRST_TRAINING_SEED = 10_000
-"""Seeds below are held out for evaluation."""
-
 
 class Mode(StrEnum):
     """What a free desktop waits for."""

@@ -17,6 +17,7 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.actions import Click, Press
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.config.run_config import ConfigError, RunConfig, parse_config
 from dart_train.config.task_names import check_tasks, expand, expand_rollout, expand_tasks
 from dart_train.core.train_errors import CheckpointError
@@ -27,7 +28,7 @@ from dart_train.modules.evaluate_version import planned, policy_seeds, task_step
 from dart_train.modules.learn import ROLLOUTS_ENDED, EndOfData
 from dart_train.modules.module_context import ModuleContext, check_model, published
 from dart_train.rollout.play.oracle_demonstrations import snapped
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, RolloutConfig
+from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError
 
 SMALL = {

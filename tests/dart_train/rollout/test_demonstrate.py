@@ -7,6 +7,7 @@ from dart_agent.formats import get_format
 from dart_agent.prompting.conversation import Conversation
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Click, Done
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.rollout.play.oracle_demonstrations import (
     DemonstratingPolicy,
     DemonstrationStore,
@@ -14,7 +15,6 @@ from dart_train.rollout.play.oracle_demonstrations import (
     snapped,
 )
 from dart_train.rollout.play.recorder import Recorder
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 TASKS = ["fake/click-button", "fake/two-steps"]
 

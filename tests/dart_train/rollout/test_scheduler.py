@@ -5,8 +5,9 @@ from collections import Counter, defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.rollout.schedule.scheduler import Assignment, Scheduler
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED, TaskEntry
+from dart_train.rollout.settings.rollout_config import TaskEntry
 
 weights = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=4)
 

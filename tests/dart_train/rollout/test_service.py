@@ -22,6 +22,7 @@ from dart_agent.engines.remote.engine_server import EngineServer
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
 from dart_gym.core.errors import ClusterError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.core.train_errors import DatabaseGoneError
 from dart_train.data.insight import serving
@@ -29,7 +30,6 @@ from dart_train.data.manager.data_manager import DataManager
 from dart_train.data.store import schema
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.service.rollout_service import RolloutService
-from dart_train.rollout.settings.rollout_config import FIRST_TRAINING_SEED
 
 DONE, STEP_LIMIT = TerminalState.DONE, TerminalState.STEP_LIMIT
 

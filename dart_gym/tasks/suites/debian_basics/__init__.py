@@ -5,7 +5,7 @@ Each JSON beside this file is one task (`dart_gym.tasks.osworld` tells what its 
 in `related_apps`; "all" before those of every task. They make first starts quiet and equal states look equal.
 
 Seeds choose texts, files, values and positions. Seeds below 10,000 are held out for evaluation; training draws its own
-from 10,000 on (`dart_train.rollout.settings.rollout_config.FIRST_TRAINING_SEED`).
+from 10,000 on (`dart_gym.tasks.catalog.parameters.FIRST_TRAINING_SEED`).
 """
 
 from __future__ import annotations
