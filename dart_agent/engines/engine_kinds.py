@@ -33,10 +33,6 @@ ENGINES: Registry[type[EngineKind]] = Registry(
 def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
     """The kind of engine that an address belongs to, by its scheme.
 
-    Args:
-        url: address of a server.
-        preferred: taken where the address may be one of its servers.
-
     Raises:
         ConfigurationError: no engine has such an address.
     """
@@ -55,12 +51,6 @@ def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
 
 def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> ModelEngine:
     """The client of an engine that runs elsewhere; the first call connects.
-
-    Args:
-        url: `ws://`, `wss://` or `ws+unix://` of `dart_agent.engines.remote.engine_server`; `http://` or `https://`
-            of a vLLM server.
-        model_dir: directory of the model's tokenizer and processor files.
-        version: version of the weights that a vLLM server was started with.
 
     Raises:
         ConfigurationError: no engine has such an address.

@@ -61,8 +61,6 @@ class StoredImage:
     """An image of an episode.
 
     Attributes:
-        data: the file's bytes.
-        pixels: (H, W, 3) uint8.
         is_png: whether the bytes are PNG, else lossless WebP.
     """
 
@@ -86,10 +84,7 @@ class EpisodeWriter:
 
     Args:
         root: the directory with `trajectories` and `images`, made if it is not there.
-        task_id: what is played.
         seed: of the task's initial state; an episode that lies there already is replaced.
-        policy: the policy as it is named on the command line, kept with the trajectory.
-        app: the task's application, kept with the trajectory.
         decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
 
     Raises:
@@ -237,11 +232,7 @@ def decoded(trajectory: Trajectory, decode: Decoder) -> Trajectory:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a small JSON file whole or not at all.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Write a small JSON file whole or not at all. Raises `RecordError`: it cannot be written."""
     with explained(path):
         write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 

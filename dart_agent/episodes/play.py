@@ -131,14 +131,7 @@ async def play(
 
 
 def make_step(observation: Observation, decision: Decision, result: StepResult, timings: dict[str, float]) -> Step:
-    """The record of one decision, with its pixels. Pure.
-
-    Args:
-        observation: what was seen.
-        decision: what was decided.
-        result: of the last action that was carried out.
-        timings: seconds by phase.
-    """
+    """The record of one decision, with its pixels; `result` is of the last action that was carried out. Pure."""
     prompt, generation = decision.prompt, decision.generation
     height, width = observation.screenshot.shape[:2]
     after = result.observation.screenshot if result.terminal is not None else None

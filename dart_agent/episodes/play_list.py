@@ -75,23 +75,11 @@ async def play_list(
     store: EpisodeStore[Any] | None = None,
     on_episode: Callable[[Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Play every episode of a list once.
+    """Play every episode of a list once; the outcomes, without steps, in the order of `episodes`.
 
-    Args:
-        sessions: a `ClusterClient`, or whatever opens sessions.
-        make_policy: makes one policy per session.
-        episodes: what to play, task by task, since a change of the task costs time.
-        concurrency: sessions at the same time.
-        attempts: how often an episode is played that is lost.
-        max_steps: most actions of an episode; None for the tasks' own limits.
-        task_steps: most actions by task id, instead of `max_steps`, where there is a number.
-        policy_seeds: added to an episode's seed, this is the seed of the policy's own choices.
-        pacing: how long desktops wait for their screens, a name of `sessions.reset_request`; None for the default.
-        store: records the episodes; those that it knows are not played. None keeps outcomes alone.
-        on_episode: told about each episode that is played, as it ends.
-
-    Returns:
-        The outcomes, without steps, in the order of `episodes`.
+    Arguments that `play` or `evaluate` has too mean the same; of `task_steps` each number counts instead of
+    `max_steps`, `policy_seeds` is added to an episode's seed, and of `store` the episodes that it knows are not played
+    again.
 
     Raises:
         dart_gym.core.errors.DartGymError: a task is unknown, or the cluster cannot be reached.

@@ -32,17 +32,11 @@ class Comparison:
     """How policy B differs from policy A.
 
     Attributes:
-        unit: what a pair is.
-        pairs: how many.
         tasks: tasks with episodes of both that count.
         left_out: episodes that one of them has and the other has not, or lost.
-        rate_a: mean success of policy A over the pairs.
-        rate_b: mean success of policy B over the pairs.
         difference: rate_b - rate_a.
         interval: of the difference, bootstrap over the pairs, 95 %.
         p_value: of the paired sign test of the means, two-sided.
-        better_b: pairs in which B did better.
-        better_a: pairs in which A did better.
     """
 
     unit: Literal["task", "episode"]
@@ -67,10 +61,6 @@ class Comparison:
 
 def compare(a: Sequence[Trajectory], b: Sequence[Trajectory]) -> Comparison:
     """Compare the episodes of two policies, pairing equal tasks and seeds.
-
-    Args:
-        a: episodes of the first policy.
-        b: episodes of the second.
 
     Raises:
         ConfigurationError: nothing is common, or a task has two definitions.

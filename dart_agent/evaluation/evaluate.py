@@ -72,13 +72,7 @@ async def evaluate(
 async def open_cluster(
     url: str | None = None, token: str | None = None, *, desktops: int = 1
 ) -> AsyncIterator[ClusterClient]:
-    """A running cluster, or without a URL a private one, which ends with the context.
-
-    Args:
-        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`.
-        token: bearer token, if the cluster wants one.
-        desktops: how many the private cluster may run at once.
-    """
+    """A running cluster, or without a URL a private one, which ends with the context."""
     if url is not None:
         yield ClusterClient(url, token)
     else:

@@ -45,9 +45,6 @@ class Plan:
     """What is evaluated.
 
     Attributes:
-        policy: as it is named on the command line.
-        tasks: task ids.
-        seeds: of the initial states.
         max_steps: most actions of an episode; None for the tasks' own limits.
         settings: whatever else changes what the policy does, such as model, prompt and sampling. Plain JSON.
     """
@@ -63,8 +60,6 @@ class EvaluationDirectory:
     """Episodes of one plan on disk. Use as a context manager to write; reading needs none.
 
     Args:
-        root: the directory; made if it is not there.
-        plan: what is evaluated.
         decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
     """
 
@@ -157,11 +152,7 @@ class EvaluationDirectory:
 
 
 def read_manifest(root: Path) -> dict[str, Any]:
-    """The plan that a directory was begun with.
-
-    Raises:
-        RecordError: there is none, or it is damaged.
-    """
+    """The plan that a directory was begun with. Raises `RecordError`: there is none, or it is damaged."""
     path = root / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

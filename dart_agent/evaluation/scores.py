@@ -26,14 +26,11 @@ class TaskScore:
     """Successes of a policy on one task, or on all of them together.
 
     Attributes:
-        task_id: the task; "all" for the sum.
         episodes: those with a score.
         successes: those with a score of 1.
         lost: those that the environment lost in every attempt; not in `episodes`.
         mean_score: mean of the scores; NaN without episodes.
         low: lower end of the 95 % interval of the success rate.
-        high: upper end.
-        mean_steps: mean number of actions.
         terminals: how episodes ended, the lost ones too.
         lost_by: how many were lost by "engine", "environment" and "evaluation".
     """
@@ -65,11 +62,9 @@ class GroupScore:
     """A policy on a group of tasks, such as those of one application. Every task counts alike.
 
     Attributes:
-        name: of the group.
         tasks: those with at least one episode that counts.
         pass_1: mean over tasks of the success rate; NaN without tasks.
         pass_1_interval: bootstrap, 95 %.
-        k: of pass@k.
         pass_k: mean over tasks of the probability that at least one of k attempts succeeds; NaN where no task has k.
         pass_k_interval: bootstrap over tasks, 95 %; None with fewer than two of them.
         pass_k_tasks: tasks with k episodes that count; the others cannot be in `pass_k`.
@@ -110,11 +105,6 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
 
     Source: Chen et al., "Evaluating Large Language Models Trained on Code" (2021), equation 1.
 
-    Args:
-        episodes: n, at least k.
-        successes: c.
-        k: attempts.
-
     Raises:
         ValueError: 0 <= c <= n and 1 <= k <= n do not hold.
     """
@@ -126,12 +116,9 @@ def pass_at_k(episodes: int, successes: int, k: int) -> float:
 
 
 def bootstrap_interval(values: Sequence[float], *, resamples: int = RESAMPLES, seed: int = 0) -> tuple[float, float]:
-    """The 95 % percentile interval of a mean, by drawing as many values again with replacement; (0, 1) without values.
+    """The 95 % percentile interval of a mean of values in [0, 1] or differences of such; (0, 1) without values.
 
-    Args:
-        values: of independent units, each in [0, 1] (or a difference of such).
-        resamples: how often.
-        seed: of the draws.
+    It is that of as many values drawn again with replacement, `resamples` times.
     """
     if not values:
         return 0.0, 1.0
@@ -212,13 +199,7 @@ def score_group(name: str, scores: Sequence[TaskScore], k: int) -> GroupScore:
 
 
 def score_groups(scores: Sequence[TaskScore], apps: Mapping[str, str], k: int) -> list[GroupScore]:
-    """One score per application, by name, and one for all tasks at the end.
-
-    Args:
-        scores: of the tasks.
-        apps: application by task id.
-        k: of pass@k.
-    """
+    """One score per application (`apps`: by task id), by name, and one for all tasks at the end."""
     names = sorted({apps[score.task_id] for score in scores})
     groups = [score_group(name, [s for s in scores if apps[s.task_id] == name], k) for name in names]
     return [*groups, score_group("all", scores, k)]

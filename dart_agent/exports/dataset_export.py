@@ -25,10 +25,6 @@ ROWS_PER_FILE = 500
 def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
     """A `datasets.Dataset` of recorded episodes.
 
-    Args:
-        directories: of episodes, as `dart_agent.episodes.episode_files.find_episodes` finds them.
-        cache: where `datasets` keeps what it makes on the way.
-
     Raises:
         MissingDependencyError: `datasets` is not installed.
         RecordError: an episode is damaged, or there is none.
@@ -72,12 +68,7 @@ def export_dataset(episodes: Sequence[Path], out: Path) -> str:
 
 
 def episode_rows(trajectory: Trajectory, directory: Path) -> Iterator[dict[str, Any]]:
-    """One row per decision of an episode.
-
-    Args:
-        trajectory: the episode, with its steps.
-        directory: where it lies.
-    """
+    """One row per decision of an episode, which lies in `directory`."""
     episode = f"{trajectory.task_id}/s{trajectory.seed}"
     for index, step in enumerate(trajectory.steps):
         shown = read_image(directory, step.screenshot)

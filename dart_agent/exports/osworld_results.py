@@ -33,13 +33,7 @@ OBSERVATION_TYPE = "screenshot"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
-
-    Attributes:
-        root: directory of the results.
-        episodes: with a `result.txt`.
-        lost: without one.
-    """
+    """What was written below `root`: so many episodes with a `result.txt`, so many lost ones without."""
 
     root: Path
     episodes: int
@@ -54,10 +48,6 @@ def export_results(episodes: Iterable[Path], out: Path) -> str:
 
 def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
     """Write recorded episodes in OSWorld's layout.
-
-    Args:
-        directories: of episodes, as `dart_agent.episodes.episode_files.find_episodes` finds them.
-        out: OSWorld's `result_dir`; episodes that lie there already are written anew.
 
     Raises:
         RecordError: it cannot be written, or an episode is damaged.

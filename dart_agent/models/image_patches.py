@@ -27,13 +27,10 @@ class VisionSpec:
     """How a model wants its images.
 
     Attributes:
-        patch_size: side of a patch in pixels.
         merge_size: so many patches a side become one token.
         temporal_patch_size: frames per patch; a still image is repeated.
         min_pixels: images are enlarged to at least this area.
         max_pixels: images are shrunk to at most this area.
-        image_mean: mean of each channel, after scaling to [0, 1].
-        image_std: standard deviation of each channel, after scaling to [0, 1].
     """
 
     patch_size: int = 14

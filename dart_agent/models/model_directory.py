@@ -15,11 +15,7 @@ Decoder = Callable[[Sequence[int]], list[str]]
 
 
 def model_digest(model: Path) -> str:
-    """Tell model directories apart without reading gigabytes: by sizes, beginnings and ends of their files.
-
-    Returns:
-        16 hex digits.
-    """
+    """Tell model directories apart by sizes, beginnings and ends of their files: 16 hex digits."""
     digest = hashlib.sha256()
     for path in _model_files(model):
         size = path.stat().st_size

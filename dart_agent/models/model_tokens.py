@@ -31,15 +31,11 @@ class ModelTokens:
     """The tokens of one model.
 
     Attributes:
-        im_start_id: opens a message.
-        im_end_id: closes a message.
         vision_start_id: precedes the pads of an image.
         vision_end_id: follows them.
         image_pad_id: one for every merged patch.
-        pad_id: fills batches.
         stop_ids: end a response.
         suppressed_ids: never sampled, left out of the softmax; sorted.
-        vocab_size: number of tokens of the tokenizer.
     """
 
     im_start_id: int

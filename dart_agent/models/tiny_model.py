@@ -69,13 +69,8 @@ class TinyModelConfig:
 
     Attributes:
         family: a key of `FAMILIES`, the `model_type` of its class. Only qwen2_5_vl is trained in the quick start.
-        hidden_size: width of the text model.
-        layers: depth of the text model.
         heads: attention heads of both parts; both widths must be multiples of 8 * heads.
-        intermediate_size: width of the text model's feed-forward part.
-        vision_hidden_size: width of the vision tower.
         vision_layers: depth of the vision tower; every block attends to the whole image unless `window` says otherwise.
-        vision_intermediate_size: width of the tower's feed-forward part.
         window: patches a side of the attention windows of the tower's first block, where the family has windows; 0 for
             none. The quick start's screens are so small that windows save nothing.
         tied: whether the output layer's weights are those of the embeddings.
@@ -84,10 +79,6 @@ class TinyModelConfig:
         words: one token each, and one more with a leading space.
         extra_words: more of them, for own tasks.
         image_mean: 1.0 makes a white page the zero vector: with CLIP's mean so small a model does not learn.
-        image_std: spread of a channel.
-        min_pixels: screens below this area would be enlarged.
-        max_pixels: screens above this area are shrunk.
-        max_length: positions.
         rope_theta: base of the rotary embedding; small for short prompts.
         matrix_std: initial spread of the matrices.
         edge_std: initial spread of the patch embedding and the output layer.
@@ -186,16 +177,7 @@ def build_tokenizer(config: TinyModelConfig) -> Tokenizer:
 
 
 def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelConfig | None = None) -> Path:
-    """Write an untrained tiny model.
-
-    Args:
-        directory: created if need be; existing model files in it are replaced.
-        seed: seed of the initial weights: equal seeds and configurations give equal files.
-        config: sizes; the default trains on 168x224 screens in minutes.
-
-    Returns:
-        The directory.
-    """
+    """Write an untrained tiny model into a directory and return it: equal seeds and sizes give equal files."""
     import torch
     import transformers
 

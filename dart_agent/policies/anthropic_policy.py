@@ -39,14 +39,6 @@ class AnthropicPolicy:
     ) -> None:
         """Put the parts together.
 
-        Args:
-            model: its name at Anthropic's.
-            client: an `anthropic.AsyncAnthropic`; made here, with the key in ANTHROPIC_API_KEY, where None.
-            base_url: another address of the API, for a client that is made here.
-            version: of the computer tool; the newest that the model knows.
-            screenshots: newest ones in the prompt.
-            max_tokens: longest response.
-
         Raises:
             ConfigurationError: the key is missing.
             MissingDependencyError: the SDK is not installed.
@@ -64,11 +56,7 @@ class AnthropicPolicy:
         self._instruction, self._messages = episode.instruction, []
 
     async def act(self, observation: Observation) -> Decision:
-        """Ask for the next actions.
-
-        Raises:
-            ConfigurationError: the key is wrong, or there is no such model.
-        """
+        """Ask for the next actions. Raises `ConfigurationError`: the key is wrong, or there is no such model."""
         image = fit_image(observation.screenshot)
         shown = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": image.png}}
         self._messages.append({"role": "user", "content": self._news(shown, observation.action_error)})

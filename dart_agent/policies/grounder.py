@@ -42,9 +42,6 @@ class EngineGrounder:
     """A `Grounder` that asks a vision-language model behind an engine, as Agent-S asks its grounding model.
 
     Args:
-        engine: who generates.
-        tokens: of the engine's model.
-        vision: of the engine's model.
         relative: the size of the model's coordinates (1000 for 0 to 1000); None where they are pixels of the image
             that it sees.
         sampling: greedy by default: a point is looked for, not varied.

@@ -36,24 +36,14 @@ LEFT_OUT = "(an earlier screenshot, left out)"
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A vendor's API, as far as its policies are alike.
-
-    Attributes:
-        name: for messages.
-        module: its SDK, of the extra `apis`.
-        key_variable: environment variable with the key.
-    """
+    """A vendor's API, as far as its policies are alike."""
 
     name: str
     module: str
     key_variable: str
 
     def sdk(self) -> Any:
-        """The SDK's module.
-
-        Raises:
-            MissingDependencyError: it is not installed.
-        """
+        """The SDK's module. Raises `MissingDependencyError`: it is not installed."""
         try:
             return importlib.import_module(self.module)
         except ImportError as error:
@@ -62,11 +52,7 @@ class Provider:
             ) from error
 
     def key(self) -> str:
-        """The key.
-
-        Raises:
-            ConfigurationError: the variable is not set.
-        """
+        """The key. Raises `ConfigurationError`: the variable is not set."""
         key = os.environ.get(self.key_variable, "").strip()
         if not key:
             raise ConfigurationError(
@@ -76,11 +62,7 @@ class Provider:
         return key
 
     def failed(self, sdk: Any, error: Exception, model: str) -> Decision:
-        """What an error of the SDK means for the episode.
-
-        Raises:
-            ConfigurationError: a person must mend something.
-        """
+        """What an error of the SDK means for the episode. Raises `ConfigurationError`: a person must mend something."""
         if isinstance(error, (sdk.AuthenticationError, sdk.PermissionDeniedError)):
             raise ConfigurationError(
                 f"{self.name} refused the key in {self.key_variable} (HTTP status {error.status_code}): "
@@ -101,12 +83,7 @@ OPENAI = Provider("OpenAI", "openai", "OPENAI_API_KEY")
 
 @dataclass(frozen=True, slots=True)
 class SentImage:
-    """A screenshot as it is sent.
-
-    Attributes:
-        png: base64.
-        space: how coordinates on it relate to the screen.
-    """
+    """A screenshot as it is sent: base64 of the PNG, and how coordinates on it relate to the screen."""
 
     png: str
     space: CoordinateSpace

@@ -18,13 +18,6 @@ async def open_hosted(
 ) -> AsyncIterator[PolicyFactory]:
     """Policies of one hosted model that share a connection.
 
-    Args:
-        spec: "anthropic" or "openai".
-        model: its name at the vendor's.
-        base_url: another address of the API.
-        screenshots: newest ones in the prompt.
-        max_tokens: longest response.
-
     Raises:
         ConfigurationError: no model is named, or the key is missing.
         MissingDependencyError: the SDK is not installed.

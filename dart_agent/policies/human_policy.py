@@ -99,11 +99,7 @@ class HumanPolicy:
 
 
 class HumanDesk:
-    """Serves the pages of human policies. Use as an async context manager.
-
-    Args:
-        port: to listen on; 0 lets the system choose.
-    """
+    """Serves the pages of human policies. Use as an async context manager."""
 
     def __init__(self, port: int = 0) -> None:
         self._port = port
@@ -113,11 +109,7 @@ class HumanDesk:
         self._address = ""
 
     async def __aenter__(self) -> HumanDesk:
-        """Listen.
-
-        Raises:
-            AddressError: the port is taken.
-        """
+        """Listen. Raises `AddressError`: the port is taken."""
         application = web.Application(client_max_size=MAX_BODY)
         application.router.add_get("/human/{player}", self._page)
         application.router.add_get("/human/{player}/state", self._guarded(self._state))
@@ -197,12 +189,7 @@ class HumanDesk:
 
 @contextlib.asynccontextmanager
 async def open_human(announce: Callable[[str], None] = print, port: int = 0) -> AsyncIterator[PolicyFactory]:
-    """Policies that are people. Each says where its page is.
-
-    Args:
-        announce: told the address of every page, once.
-        port: to listen on; 0 lets the system choose.
-    """
+    """Policies that are people; `announce` is told the address of every page, once."""
     async with HumanDesk(port) as desk:
 
         def make(session: PlayableSession) -> Policy:

@@ -33,16 +33,10 @@ class OpenAIPolicy:
         max_tokens: int = 2048,
         acknowledge_checks: bool = False,
     ) -> None:
-        """Put the parts together.
+        """Put the parts together; without a `client` one is made, with the key in OPENAI_API_KEY.
 
-        Args:
-            model: its name at OpenAI's.
-            client: an `openai.AsyncOpenAI`; made here, with the key in OPENAI_API_KEY, where None.
-            base_url: another address of the API, for a client that is made here.
-            tool: "computer", or the preview before it.
-            max_tokens: longest response, reasoning included.
-            acknowledge_checks: go on where the API wants a person to look at what the model is about to do. For
-                desktops that hold nothing of value and reach nothing.
+        With `acknowledge_checks` it goes on where the API wants a person to look at what the model is about to do: for
+        desktops that hold nothing of value and reach nothing.
 
         Raises:
             ConfigurationError: the key is missing.
@@ -60,11 +54,7 @@ class OpenAIPolicy:
         self._instruction, self._previous = episode.instruction, {}
 
     async def act(self, observation: Observation) -> Decision:
-        """Ask for the next actions.
-
-        Raises:
-            ConfigurationError: the key is wrong, or there is no such model.
-        """
+        """Ask for the next actions. Raises `ConfigurationError`: the key is wrong, or there is no such model."""
         image = fit_image(observation.screenshot)
         url = f"data:image/png;base64,{image.png}"
         more = {"previous_response_id": self._previous["id"]} if self._previous else {}

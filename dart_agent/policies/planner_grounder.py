@@ -27,12 +27,7 @@ from dart_gym.core.outcomes import Observation, TerminalState
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """An earlier step, as the planner is told about it.
-
-    Attributes:
-        text: what the planner wrote.
-        problem: why it could not be carried out; "" if it was.
-    """
+    """An earlier step, as the planner is told about it: what it wrote, and why that could not be carried out, or ""."""
 
     text: str
     problem: str = ""
@@ -63,14 +58,7 @@ class PlannerGrounderPolicy:
     def __init__(
         self, planner: Planner, grounder: Grounder, *, action_format: str = "agent_s", patience: int = 3
     ) -> None:
-        """Put the parts together.
-
-        Args:
-            planner: writes actions with elements described in words.
-            grounder: finds the elements.
-            action_format: of the planner's responses; its actions may be ungrounded.
-            patience: so many steps in a row may name elements that are not there.
-        """
+        """Put the parts together; `patience`: so many steps in a row may name elements that are not there."""
         self._planner, self._grounder, self._patience = planner, grounder, patience
         self._format: ActionFormat = get_format(action_format)
         self._instruction = ""
@@ -113,11 +101,8 @@ class ChatPlanner:
     """A `Planner` that is any model behind a chat-completions API: OpenAI's, or a server that speaks like it (vLLM).
 
     Args:
-        model: its name there.
         client: an `openai.AsyncOpenAI`; made here, with the key in OPENAI_API_KEY, where None.
         base_url: another address of the API, for a client that is made here.
-        max_tokens: longest response.
-        temperature: 0 for greedy.
     """
 
     def __init__(

@@ -30,11 +30,8 @@ class Decision:
     Attributes:
         actions: to be carried out in order; empty only if `terminal` is set.
         text: what the model wrote; "" for policies without a model.
-        thought: the part of it that is not the action.
         error: why nothing could be parsed.
         terminal: PARSE_ERROR or MODEL_ERROR end the episode.
-        prompt: the model's input, for training.
-        generation: the model's output, for training.
         actor: who decided: "policy", "oracle" or "human"; recorded with the step.
     """
 

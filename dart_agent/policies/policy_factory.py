@@ -158,14 +158,7 @@ def policy_factory(spec: str) -> PolicyFactory:
 def model_policies(
     model_dir: str | Path, conversation: ConversationConfig, sampling: Sampling, action_format: str
 ) -> Callable[[Engine], Policy]:
-    """Policies of one model, around an engine each, that share its tokenizer and image processing.
-
-    Args:
-        model_dir: a Hugging Face directory.
-        conversation: how prompts are made.
-        sampling: how responses are sampled.
-        action_format: how the model writes actions, a name of `dart_agent.formats`.
-    """
+    """Policies of one model, around an engine each, that share its tokenizer and image processing."""
     from dart_agent.models.image_patches import VisionSpec
     from dart_agent.models.model_tokens import ModelTokens
     from dart_agent.policies.vlm_policy import VLMPolicy

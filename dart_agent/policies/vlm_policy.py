@@ -36,15 +36,10 @@ class VLMPolicy:
         conversation: ConversationConfig | None = None,
         sampling: Sampling | None = None,
     ) -> None:
-        """Put the parts together.
+        """Put the parts together. Of `sampling` the seed is replaced at every step.
 
-        Args:
-            engine: who generates.
-            tokens: of the engine's model.
-            vision: of the engine's model.
-            action_format: how the model writes actions.
-            conversation: how prompts are made; in the words of the action format by default.
-            sampling: its seed is replaced at every step; empty stop and suppressed ids are taken from `tokens`.
+        The prompt is in the words of the action format by default; empty stop and suppressed ids are taken from
+        `tokens`.
         """
         self._engine, self._vision, self._format = engine, vision, action_format
         sampling = sampling or Sampling()

@@ -100,13 +100,7 @@ class Conversation:
         config: ConversationConfig | None = None,
         action_format: ActionFormat | None = None,
     ) -> None:
-        """Prepare the fixed parts of the prompts of one model.
-
-        Args:
-            tokens: of the model.
-            vision: of the model.
-            config: how prompts are made.
-            action_format: what the prompt asks for, UI-TARS's of version 1.5 by default.
+        """Prepare the fixed parts of the prompts of one model, for UI-TARS's format of version 1.5 by default.
 
         Raises:
             ConfigurationError: a prompt of UI-TARS for another format.

@@ -54,15 +54,7 @@ def find_one(directory: Path) -> Path:
 
 
 def render_page(trajectory: Trajectory, directory: Path) -> str:
-    """The HTML of an episode.
-
-    Args:
-        trajectory: the record of the episode.
-        directory: where it lies, with its images in the directory above `trajectories`.
-
-    Raises:
-        RecordError: a screenshot is damaged.
-    """
+    """The HTML of an episode. Raises `RecordError`: a screenshot is damaged."""
     data = page_data(trajectory, directory)
     html = files("dart_agent").joinpath("assets/trajectory.html").read_text(encoding="utf-8")
     text = json.dumps(data, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -17,12 +17,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def mount_benchmarks(app: typer.Typer, module: str) -> None:
-    """Add the command group `bench`.
-
-    Args:
-        app: the program's commands.
-        module: the module of `benchmarks` whose `app` holds them, such as "benchmarks.gym.gym_commands".
-    """
+    """Add the command group `bench`: the `app` of a module of `benchmarks`, such as "benchmarks.gym.gym_commands"."""
     if (CHECKOUT / "benchmarks" / "__init__.py").is_file():
         if str(CHECKOUT) not in sys.path:
             sys.path.append(str(CHECKOUT))

@@ -186,12 +186,7 @@ def examine() -> list[Finding]:
 
 
 def main(console: Console | None = None, task_set: Path | None = None) -> int:
-    """Print the findings; returns 1 if something is missing that the quick start needs, else 0.
-
-    Args:
-        console: where the report is printed.
-        task_set: a directory of OSWorld's task files, of which is told what they wait for.
-    """
+    """Print the findings; returns 1 if something is missing that the quick start needs, else 0."""
     console = console or Console()
     findings = examine()
     table = Table(box=None, pad_edge=False)

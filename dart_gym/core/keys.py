@@ -129,10 +129,7 @@ KEYS = frozenset(_NAMED)
 
 
 def canonical_key(name: str) -> str:
-    """Return the canonical name of a key.
-
-    Args:
-        name: a canonical name, an alias in any case, or a single printable character (kept as it is).
+    """The canonical name of a key, its alias in any case, or a single printable character (kept as it is).
 
     Raises:
         ValueError: no such key; the message suggests near names.

@@ -24,11 +24,7 @@ class Section(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """The section that holds these values.
-
-        Args:
-            values: by key.
-            where: key of the section in what a person wrote, for the message.
+        """The section that holds these values; `where` is its key in what a person wrote, for the message.
 
         Raises:
             ConfigurationError: an unknown key (the message suggests a near one), or a wrong value.

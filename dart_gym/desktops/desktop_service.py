@@ -51,11 +51,7 @@ def parse_spec(text: str) -> DesktopSpec:
 
 
 class Lifeline:
-    """Knows whether anybody holds on to the desktop.
-
-    Args:
-        longest_alone_s: how long nobody may, at the beginning.
-    """
+    """Knows whether anybody holds on to the desktop, which for `longest_alone_s` nobody may."""
 
     def __init__(self, longest_alone_s: float = LONGEST_ALONE_S) -> None:
         self._longest_alone_s = longest_alone_s

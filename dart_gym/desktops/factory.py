@@ -20,9 +20,5 @@ DESKTOPS: Registry[Callable[[DesktopSpec], Desktop]] = Registry(
 
 
 def make_desktop(spec: DesktopSpec) -> Desktop:
-    """A desktop, not started yet.
-
-    Raises:
-        ConfigurationError: unknown kind, or a spec that its kind cannot meet.
-    """
+    """A desktop, not started yet. Raises `ConfigurationError`: unknown kind, or a spec that its kind cannot meet."""
     return DESKTOPS.get(spec.kind)(spec)

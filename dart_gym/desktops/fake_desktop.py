@@ -55,12 +55,7 @@ class Button:
 
 
 class FakeDesktop:
-    """A screen of buttons. Scenarios place them with `show` and read `clicked` and `typed`.
-
-    Attributes:
-        clicked: names of the buttons hit since `show`, in order.
-        typed: text typed since `show`.
-    """
+    """A screen of buttons. Scenarios place them with `show` and read what was `clicked` (names) and `typed` since."""
 
     def __init__(self, spec: DesktopSpec) -> None:
         self.spec = spec

@@ -39,8 +39,6 @@ class Transition:
         env_id: number of the environment.
         request_id: id of the request, as `send` or `async_reset` returned it.
         is_reset: whether it answers a reset.
-        result: the step result: typed ending, evaluation, timings.
-        accessibility: whether its observation holds the accessibility tree.
     """
 
     env_id: int
@@ -126,10 +124,7 @@ class Dispatcher:
     """One session per environment, opened with its first request.
 
     Args:
-        link: the way to the cluster.
-        num_envs: how many environments.
         size: height and width in pixels of the black frame that stands for a lost screen.
-        accessibility: whether observations hold the accessibility tree.
 
     Attributes:
         latest: the last result of each environment; None before its first reset and after `abandon`.

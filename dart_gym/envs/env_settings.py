@@ -34,7 +34,6 @@ class TaskChoice:
     """The tasks of an environment.
 
     Attributes:
-        task_ids: ids from which an episode's task is drawn when a reset names none.
         height: rows of every screen, in pixels.
         width: columns of every screen, in pixels.
         override: "width" and "height" given by the user, which replace those of the tasks.
@@ -93,10 +92,6 @@ class TaskChoice:
 
     def choose(self, rng: np.random.Generator, options: dict[str, Any]) -> str | dict[str, Any]:
         """The task that the options of a reset ask for, or one drawn.
-
-        Args:
-            rng: random generator that draws.
-            options: options of the reset: at most one of `task_id`, `task` and `suite`.
 
         Raises:
             ValueError: more than one of them, or a task with a screen of another size.
@@ -249,14 +244,7 @@ class EnvSettings:
     def request(
         self, choice: TaskChoice, task: str | dict[str, Any], seed: int, pacing: str | None = None
     ) -> ResetRequest:
-        """What a reset asks a session for.
-
-        Args:
-            choice: the environment's tasks, which know its screen and machine.
-            task: id or OSWorld JSON of the episode's task.
-            seed: seed of the task's initial state.
-            pacing: instead of the environment's.
-        """
+        """What a reset asks a session for."""
         return ResetRequest(
             task,
             seed,

@@ -61,10 +61,7 @@ class Prefetch:
     """Sessions besides those of the environments. Its methods are called from one thread.
 
     Args:
-        link: the way to the cluster.
         count: how many sessions to hold beside those of the environments.
-        draw: returns the next episode.
-        start: starts a drawn episode on a session.
         deadline_s: longest wait for a slot, in seconds.
     """
 

@@ -35,10 +35,8 @@ class Owner:
     """The process that a container belongs to.
 
     Attributes:
-        host: name of its machine.
         boot: when that machine was booted, as the kernel names it.
         pid_namespace: name of the pid namespace in which its pid counts.
-        pid: its pid.
         started: when it was started, in clock ticks since the boot.
     """
 
@@ -89,8 +87,6 @@ class Limits:
 
     Attributes:
         memory: bytes, without any swap.
-        cpus: cores.
-        pids: processes and threads.
     """
 
     memory: int
@@ -119,20 +115,7 @@ def desktop_container(
     seccomp: str = "",
     runtime: str = "",
 ) -> dict[str, Any]:
-    """What to create for one desktop: the body of the Engine's `/containers/create`.
-
-    Args:
-        spec: what the task asks for. Its sandbox is made inside the container, which is why bubblewrap must be allowed
-            to make namespaces there; with "none" the container itself is the sandbox, under Docker's own restrictions.
-        image: tag of the image of docker/osworld.
-        directory: directory of this side for the sockets; the user must be able to write there.
-        user: "uid:gid" of everything inside, "" for the image's own.
-        network: "none", or any network of Docker; a desktop in bubblewrap has none of its own in any case.
-        limits: memory and processors that the container may use.
-        owner: the server that the container belongs to.
-        seccomp: a seccomp profile as JSON; "" for the default of the sandbox.
-        runtime: another OCI runtime, such as "runsc"; "" for Docker's default.
-    """
+    """What to create for one desktop: the body of the Engine's `/containers/create`."""
     host_config: dict[str, Any] = {
         **_confined(limits, network),
         "Binds": [f"{directory}:{DIRECTORY}"],
@@ -175,17 +158,7 @@ def vm_container(
     vm_cores: int,
     owner: Owner,
 ) -> dict[str, Any]:
-    """What to create for one of OSWorld's virtual machines, which QEMU runs in a container.
-
-    Args:
-        image: OSWorld's.
-        disk: the machine's qcow2; it is read only, each container writes to a layer of its own.
-        kvm: whether to hand /dev/kvm through; without, QEMU translates every instruction and takes minutes to boot.
-        limits: memory and processors that the container may use.
-        vm_memory: memory of the virtual machine, in bytes.
-        vm_cores: number of processors of the virtual machine.
-        owner: the server that the container belongs to.
-    """
+    """What to create for one of OSWorld's virtual machines, which QEMU runs in a container."""
     ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
     host_config: dict[str, Any] = {
         **_confined(limits, "bridge"),

@@ -81,11 +81,7 @@ class Engine:
         return self._client
 
     async def run(self, config: Mapping[str, Any], name: str) -> str:
-        """Create and start a container; return its id.
-
-        Raises:
-            DesktopError: Docker refuses.
-        """
+        """Create and start a container; return its id. Raises `DesktopError`: Docker refuses."""
         creating = asyncio.ensure_future(self._create(config, name))
         try:
             container = await asyncio.shield(creating)

@@ -70,14 +70,7 @@ class GuiDockerEnvOptions(Options):
 
 @dataclass(slots=True, eq=False)
 class _Server:
-    """One server of the cluster.
-
-    Attributes:
-        base: its URL.
-        host: where its machines' ports are.
-        starting: how many starts it has not answered yet.
-        machines: ids of the machines that this process has there.
-    """
+    """One server of the cluster: its URL, where its machines' ports are, unanswered starts, ids of its machines."""
 
     base: str
     host: str
@@ -86,11 +79,7 @@ class _Server:
 
 
 class GuiDockerEnvProvider:
-    """See `dart_gym.providers.provider.Provider`.
-
-    Raises:
-        ConfigurationError: no address, or no token.
-    """
+    """See `dart_gym.providers.provider.Provider`. Raises `ConfigurationError`: no address, or no token."""
 
     name = "gui-docker-env"
     options_type = GuiDockerEnvOptions

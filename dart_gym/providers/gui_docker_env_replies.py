@@ -46,14 +46,7 @@ class Failed:
 
 
 def read_start(status: int, text: str, retry_after: str | None, attempt: int) -> Started | Full | Refused | Failed:
-    """What a reply to `/start_emulator` means.
-
-    Args:
-        status: HTTP status of the reply.
-        text: body of the reply.
-        retry_after: value of the header Retry-After; None without one.
-        attempt: how many times before the server was full.
-    """
+    """What a reply to `/start_emulator` means."""
     body = _object(text)
     said = str(body.get("message") or text.strip())[:_SAID]
     if status == 429:
@@ -71,13 +64,7 @@ def read_start(status: int, text: str, retry_after: str | None, attempt: int) ->
 
 
 def wait_seconds(retry_after: str | None, attempt: int, now: datetime | None = None) -> float:
-    """How long to wait before a full server is asked again: as it says, else twice as long each time.
-
-    Args:
-        retry_after: seconds or a date, as HTTP has it.
-        attempt: how many times before it was full.
-        now: seconds since 1970, given by tests.
-    """
+    """Seconds until a full server is asked again: as it says (seconds or a date), else twice as long each time."""
     usual = backoff(attempt + 1, FIRST_WAIT_S, LONGEST_WAIT_S)
     if retry_after is None:
         return usual

@@ -23,13 +23,7 @@ _NOWHERE = MachineAddress("a machine that is not lent yet", "http://localhost")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that is lent.
-
-    Attributes:
-        id: its name at who lends it.
-        address: address of the machine's server.
-        held: what its lender keeps with it.
-    """
+    """A machine that is lent."""
 
     id: str
     address: MachineAddress
@@ -37,11 +31,7 @@ class Machine:
 
 
 class Lender(Protocol):
-    """Lends machines.
-
-    Attributes:
-        longest_start_s: how long a start may take where that is longer than a desktop's usual time.
-    """
+    """Lends machines; `longest_start_s`: how long a start may take, where longer than a desktop's usual time."""
 
     longest_start_s: float
 
@@ -58,12 +48,7 @@ class Lender(Protocol):
 
 
 class LentDesktop(OSWorldDesktop):
-    """See `dart_gym.desktops.base.desktop.Desktop`.
-
-    Args:
-        spec: the desktop that a task asks for.
-        lender: who has the machine for it.
-    """
+    """See `dart_gym.desktops.base.desktop.Desktop`."""
 
     def __init__(self, spec: DesktopSpec, lender: Lender) -> None:
         super().__init__(spec, _NOWHERE)

@@ -23,11 +23,7 @@ PROVIDERS: Registry[type[Provider]] = Registry(
 
 
 def make_provider(name: str, options: Mapping[str, Any] | None = None) -> Provider:
-    """A provider, not opened yet.
-
-    Args:
-        name: built in, of an installed package, or "module:Class".
-        options: by name; texts, as on the command line, or values.
+    """A provider, not opened yet, with options as texts (from a command line) or values.
 
     Raises:
         ConfigurationError: unknown provider, unknown option, or a value that is none.

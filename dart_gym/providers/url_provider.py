@@ -25,21 +25,13 @@ def _listed(value: object) -> object:
 
 
 class UrlOptions(Options):
-    """Options of the provider "url".
-
-    Attributes:
-        urls: addresses of the machines, separated by commas; see `parse_machine_url`.
-    """
+    """Options of the provider "url": addresses of the machines, separated by commas; see `parse_machine_url`."""
 
     urls: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class UrlProvider:
-    """See `dart_gym.providers.provider.Provider`.
-
-    Raises:
-        ConfigurationError: a URL is none, or is given twice.
-    """
+    """See `dart_gym.providers.provider.Provider`. Raises `ConfigurationError`: a URL is none, or is given twice."""
 
     name = "url"
     options_type = UrlOptions

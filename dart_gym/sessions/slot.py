@@ -39,16 +39,9 @@ class _API(Protocol):
 class Slot:
     """The place of one desktop in a server (or of a session without one). Used by one session at a time.
 
-    Args:
-        name: what logs and the status call it.
-        desktop_factory: makes a desktop that is not started yet.
-        api_policy: how each desktop offers the OSWorld API; None for not at all.
-
     Attributes:
         phase: "idle", "held" (by a session, between operations), or the operation under way.
         phase_since: monotonic time of the last change of the phase.
-        owner: who holds it, or held it last.
-        task: id of the last episode's task.
         episodes: how many resets went well.
         busy_s: seconds by operation, of those that are finished.
         released_at: monotonic time of the last release.

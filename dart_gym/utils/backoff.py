@@ -8,24 +8,12 @@ import time
 
 
 def backoff(failures: int, first_s: float, longest_s: float = math.inf) -> float:
-    """Seconds to wait after a failure: `first_s`, twice that, four times that, ... up to `longest_s`. Pure.
-
-    Args:
-        failures: how many there were in a row; 0 counts as 1.
-        first_s: seconds after the first one.
-        longest_s: most seconds.
-    """
+    """Seconds to wait after a failure: `first_s`, twice that, four times that, ... up to `longest_s`. Pure."""
     return min(longest_s, first_s * 2.0 ** min(max(failures - 1, 0), 30))
 
 
 class Pauses:
-    """The pauses between the attempts at one thing, which has to be done by a deadline.
-
-    Args:
-        deadline: time on the monotonic clock; no pause goes beyond it.
-        first_s: seconds of the first pause.
-        longest_s: most seconds of any pause.
-    """
+    """The pauses between attempts, from `first_s` to `longest_s` seconds; none goes beyond the monotonic `deadline`."""
 
     def __init__(self, deadline: float, first_s: float, longest_s: float) -> None:
         self._deadline, self._first, self._longest = deadline, first_s, longest_s
@@ -38,11 +26,7 @@ class Pauses:
         return pause if time.monotonic() + pause <= self._deadline else None
 
     async def wait(self, otherwise: Exception) -> None:
-        """Let some time pass before the next attempt.
-
-        Args:
-            otherwise: raised where the pause would go beyond the deadline.
-        """
+        """Let some time pass before the next attempt; raises `otherwise` where that would go beyond the deadline."""
         pause = self.next()
         if pause is None:
             raise otherwise

@@ -25,16 +25,7 @@ _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EACCES)
 
 
 def write_file(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
-    """Replace a file, whole or not at all; after an error nothing is left beside it.
-
-    Args:
-        path: the file, whose directory exists.
-        data: its content; text is written as UTF-8.
-        mode: its permissions; None for what the process gives new files.
-
-    Raises:
-        OSError: the disk refused it.
-    """
+    """Replace a file, whole or not at all; after an error nothing is left beside it. Raises `OSError`."""
     descriptor, name = tempfile.mkstemp(prefix=f".tmp-{path.name}-", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
@@ -115,9 +106,7 @@ def _digest(path: Path) -> str:
 def remove_tree(directory: Path, aside: Path) -> None:
     """Delete a directory so that its name never stands for half of it, not even after a power cut.
 
-    Args:
-        directory: what goes.
-        aside: a name in the same directory that nobody reads; it is deleted too where a crash left it.
+    `aside` is a name in the same directory that nobody reads; it is deleted too where a crash left it.
     """
     shutil.rmtree(aside, ignore_errors=True)
     rename(directory, aside)

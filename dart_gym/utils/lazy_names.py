@@ -8,12 +8,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
-
-    Args:
-        package: its name.
-        modules: by public name the module that defines it.
-    """
+    """The `__getattr__` of a package: `modules` names by public name the module that defines it."""
 
     def getattr_(name: str) -> Any:
         if name not in modules:

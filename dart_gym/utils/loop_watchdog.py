@@ -31,11 +31,9 @@ class LoopWatchdog:
     """A thread that looks after a loop.
 
     Args:
-        loop: which it looks after.
         tick_s: seconds between two looks.
         told_ticks: after so many looks without an answer it prints the stack of each thread.
         last_ticks: after so many it ends the process.
-        end: what ends it, given a message.
     """
 
     def __init__(

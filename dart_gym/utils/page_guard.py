@@ -17,11 +17,7 @@ FOREIGN_NAME = "ask for this by a name of its machine, such as 127.0.0.1: it lis
 def refusal(origins: Sequence[str], hosts: Sequence[str], *, loopback: bool, own_page: bool = False) -> str:
     """Why a request is not answered; "" where it may be. Pure.
 
-    Args:
-        origins: all values of its header `Origin`.
-        hosts: all values of its header `Host`.
-        loopback: whether it came to a loopback address, where only names of this machine lead.
-        own_page: whether there is a page of its own here, by plain HTTP, that sends more than GET.
+    To a `loopback` address only names of this machine lead; an `own_page`, by plain HTTP, sends more than GET.
     """
     if origins and not (own_page and loopback and list(origins) == [f"http://{host}" for host in hosts]):
         return FOREIGN_PAGE

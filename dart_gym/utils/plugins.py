@@ -36,7 +36,6 @@ class Registry(Generic[T]):
     """The things of one kind, by name.
 
     Attributes:
-        kind: what one of them is called in messages, such as "suite".
         group: of the entry points with which packages add to them, such as "dart_gui.suites".
         built_in: by name the thing itself, or where it is: "module:attribute", or "module" if a module is the thing.
         checks: what a thing from outside must hold to be of this kind, tried in order. `has` and `called_with` make
@@ -110,12 +109,7 @@ class Registry(Generic[T]):
 
 
 def has(*methods: str, **called: tuple[str, ...]) -> Check:
-    """The check that a class, an object or a module has methods (or functions) of these names.
-
-    Args:
-        methods: names.
-        called: names of methods whose signature is checked as well, and what each is called with.
-    """
+    """The check that an object has these methods, and that each of `called` can be called with those arguments."""
 
     def check(found: Any) -> str | None:
         missing = [method for method in (*methods, *called) if _member(found, method) is None]
@@ -139,12 +133,7 @@ def _member(found: Any, name: str) -> Any:
 
 
 def called_with(*positional: str, keywords: tuple[str, ...] = ()) -> Check:
-    """The check that an object can be called with so many positional arguments, and with these keywords.
-
-    Args:
-        positional: what the arguments are, for the message; their names in the plug-in are free.
-        keywords: names of arguments that are given by keyword.
-    """
+    """The check that an object can be called with so many positional arguments, and with these keywords."""
     wanted = f"({', '.join([*positional, *(f'{name}=' for name in keywords)])})"
 
     def check(found: Any) -> str | None:

@@ -60,11 +60,7 @@ def start_time(pid: int) -> int | None:
 def has_ended(pid: int, started: int, pid_namespace: str | None = None) -> bool:
     """Whether the process that had this pid and start time has ended for sure.
 
-    Args:
-        pid: pid that the process had.
-        started: `start_time` that it had.
-        pid_namespace: where the pid counts, as `own_pid_namespace` tells; None for where this process is. Of
-            processes elsewhere nobody here can tell.
+    Of processes of another `pid_namespace` (see `own_pid_namespace`) than this one's nobody here can tell.
     """
     return pid_namespace in (None, own_pid_namespace()) and start_time(pid) != started
 
@@ -88,12 +84,7 @@ def private_memory(pids: Iterable[int]) -> int:
 
 
 def follow_parent(parent: int | None = None, signum: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel signal this process when its parent dies. For a child that a parent may also start untied.
-
-    Args:
-        parent: pid of the process that started it, if known: when it is dead already, this one ends at once.
-        signum: signal that the kernel sends.
-    """
+    """Have the kernel signal this process when its parent dies; if `parent` is dead already, it ends at once."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signum))
     if parent is not None and os.getppid() != parent:
         raise SystemExit(0)

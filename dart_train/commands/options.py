@@ -57,11 +57,7 @@ def module_context(
 
 
 def on_run(*, url: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command, whose first parameter is a `ModuleContext`, the options of `module_context` before its own.
-
-    Args:
-        url: whether it needs desktops, so that `--url` may name another cluster.
-    """
+    """Give a command the options of `module_context` before its own; with `url` also `--url`, another cluster's."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         shared, own = _parameters(module_context)[: 5 if url else 4], _parameters(command)[1:]

@@ -301,11 +301,7 @@ def _set(section: Section, path: str, value: Any) -> None:
 
 
 def parse_overrides(items: list[str]) -> list[tuple[list[str], Any]]:
-    """Read `a.b=value` overrides; values are YAML.
-
-    Raises:
-        ConfigError: an item without `=`.
-    """
+    """Read `a.b=value` overrides; values are YAML. Raises `ConfigError`: an item without `=`."""
     parsed = []
     for item in items:
         key, equals, text = item.partition("=")
@@ -329,11 +325,7 @@ def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
-    """Read a configuration file.
-
-    Args:
-        path: YAML.
-        overrides: `key.subkey=value`.
+    """Read a configuration file (YAML), with overrides `key.subkey=value`.
 
     Raises:
         ConfigError: no such file, not YAML, an unknown key, a value of the wrong type.

@@ -27,13 +27,7 @@ LONGEST_PAUSE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Something that is unavailable, as it is shown.
-
-    Attributes:
-        what: what is unavailable, such as "the database is away".
-        seconds: seconds since it became unavailable.
-        reason: message of the newest failure.
-    """
+    """Something that is unavailable, as it is shown."""
 
     what: str
     seconds: float
@@ -44,13 +38,7 @@ class Availability:
     """One thing that may be away. Thread-safe.
 
     Args:
-        what: name of the thing, for people: "the database".
-        unavailable_timeout_s: how long it may be away.
         words: how people say that it is away, and that it is back.
-        clock: returns monotonic seconds.
-
-    Attributes:
-        count: times that it was away so far.
     """
 
     def __init__(

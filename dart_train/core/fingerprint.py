@@ -39,9 +39,7 @@ class Fingerprint:
     """What weights answer.
 
     Attributes:
-        prompts: token ids of each prompt.
         response_ids: the likeliest continuation of each.
-        logprobs: natural log-probability of each token of the continuations.
         suppressed_ids: left out of the softmax.
         images: (height, width) of each image of each prompt; `drawn` makes them.
     """
@@ -121,18 +119,10 @@ def difference(
 
 
 async def check_fingerprint(engine: Engine, directory: str | Path, tolerance: float) -> float | None:
-    """Have an engine answer the prompts of published weights.
-
-    Args:
-        engine: engine that says it serves the weights.
-        directory: directory of the weights.
-        tolerance: most that a log-probability may be off.
-
-    Returns:
-        How far it was off, in nats; None where the weights have no fingerprint.
+    """Have an engine answer the prompts of published weights; how far it was off, None where they have no fingerprint.
 
     Raises:
-        EngineMismatch: it serves other weights.
+        EngineMismatch: a log-probability is off by more than `tolerance` nats: it serves other weights.
         EngineError: it does not answer.
         CheckpointError: the fingerprint cannot be read.
     """

@@ -21,11 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Appends to `metrics/<module>.jsonl`.
-
-    Args:
-        path: the file; its directory is created.
-    """
+    """Appends to `metrics/<module>.jsonl`."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

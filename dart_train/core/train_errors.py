@@ -33,11 +33,7 @@ class DatabaseBusyError(DataError):
 
 
 class DiskFullError(DataError):
-    """No space is left on a device.
-
-    Attributes:
-        path: file that was being written.
-    """
+    """No space is left on a device."""
 
     hopeless = True
 
@@ -66,11 +62,7 @@ class SchemaError(DataError):
 
 
 class CorruptDataError(DataError):
-    """A stored file does not hold what its name or row says.
-
-    Attributes:
-        path: the file; a text where it is a URL.
-    """
+    """A stored file does not hold what its name or row says."""
 
     hopeless = True
 

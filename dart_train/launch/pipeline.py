@@ -54,14 +54,7 @@ WARM_VERSION = 1
 
 
 class Pipeline:
-    """Runs all phases of one run.
-
-    Args:
-        config: the run.
-        run: its directory.
-        panel: shows what goes on.
-        lock: of the directory; modules share it.
-    """
+    """Runs all phases of one run."""
 
     def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock) -> None:
         self.config, self.run, self.panel = config, run, panel
@@ -115,9 +108,6 @@ class Pipeline:
 
     def execute(self, only: Collection[str] | None = None) -> None:
         """Run every phase that is not finished yet.
-
-        Args:
-            only: names of the phases to run; None for all.
 
         Raises:
             Interrupted: a signal asked to stop; the same command goes on later.

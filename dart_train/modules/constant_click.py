@@ -111,12 +111,7 @@ def _oracle_clicks(context: ModuleContext) -> dict[str, list[Point]]:
 def best_by_task(
     results: Iterable[tuple[Candidate, float]], places: Mapping[Candidate, Point]
 ) -> dict[str, dict[str, object]]:
-    """The best place of every task, its success and in how many episodes it was clicked.
-
-    Args:
-        results: the candidate and the score of each episode.
-        places: of the candidates.
-    """
+    """The best place of every task, its success and in how many episodes it was clicked."""
     scores: dict[Candidate, list[float]] = {}
     for candidate, score in results:
         scores.setdefault(candidate, []).append(float(score > 0.5))

@@ -43,16 +43,7 @@ def main(
     trained_only: bool = False,
     temperature: float | None = None,
 ) -> None:
-    """Evaluate one set of weights into `eval/<label>`. Does nothing when its scores exist.
-
-    Args:
-        context: of the module.
-        label: name of the evaluation.
-        version: number of the published weights; None for the newest.
-        model: directory of a model, instead of a version.
-        trained_only: leave out the tasks that are evaluated beside the trained ones.
-        temperature: of sampling; None for the configured one.
-    """
+    """Evaluate one set of weights into `eval/<label>`. Does nothing when its scores exist."""
     target = context.run.scores(label)
     if target.exists():
         return
@@ -102,11 +93,7 @@ def policy_seeds(config: RunConfig) -> int:
 
 
 def check_counted(outcomes: Sequence[Trajectory]) -> None:
-    """See that every episode has a score.
-
-    Raises:
-        EpisodeLost: one was lost in every attempt.
-    """
+    """See that every episode has a score. Raises `EpisodeLost`: one was lost in every attempt."""
     for one in outcomes:
         if one.lost_by:
             raise EpisodeLost(

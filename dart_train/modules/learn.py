@@ -32,11 +32,7 @@ LOOK_INTERVAL_S = 0.5
 
 
 def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
-    """`DartGRPOConfig` of a run.
-
-    Raises:
-        ConfigError: a field has a wrong value.
-    """
+    """`DartGRPOConfig` of a run. Raises `ConfigError`: a field has a wrong value."""
     import torch
 
     from dart_train.trainer.settings.grpo_config import DartGRPOConfig
@@ -75,9 +71,6 @@ class EndOfData:
 
 def main(context: ModuleContext) -> None:
     """Train until the data ends; goes on from the newest state in `trainer/`.
-
-    Args:
-        context: of the module.
 
     Raises:
         SystemExit: told to stop before that.

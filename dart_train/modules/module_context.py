@@ -27,12 +27,7 @@ PROGRESS_INTERVAL_S = 0.2
 
 
 class Progress:
-    """Tells the panel how far a phase is, a few times a second at most.
-
-    Args:
-        run: directory of the run.
-        phase: that it is about, where it may not be the present one; None for that.
-    """
+    """Tells the panel how far a phase, by default the present one, is, a few times a second at most."""
 
     def __init__(self, run: RunDirectory, phase: str | None = None) -> None:
         self._log = MetricsLog(run.metrics("progress"))
@@ -54,13 +49,7 @@ class Progress:
 
 @dataclass(slots=True)
 class ModuleContext:
-    """One module's view of its run.
-
-    Attributes:
-        config: of the run, with every task named.
-        run: its directory.
-        stop: set once the module is told to end.
-    """
+    """One module's view of its run."""
 
     config: RunConfig
     run: RunDirectory
@@ -83,11 +72,7 @@ class ModuleContext:
 
     @property
     def url(self) -> str:
-        """URL of the environment cluster.
-
-        Raises:
-            ConfigurationError: none was given.
-        """
+        """URL of the environment cluster. Raises `ConfigurationError`: none was given."""
         url = self.config.cluster.url
         if url is None:
             raise ConfigurationError(

@@ -45,13 +45,6 @@ def place_model(
 ) -> None:
     """Put a model directory at `target`, whole or not at all.
 
-    Args:
-        path: "tiny", a name of `SHIPPED_MODELS`, or a directory.
-        tiny: fields of `TinyModelConfig`, for "tiny".
-        target: where it goes; of a directory of the user's the files are linked.
-        seed: of the initial weights.
-        pixels: "min_pixels" and "max_pixels" of the image processor, where they are not to be the model's own.
-
     Raises:
         RunDirectoryError: no such model.
         ConfigurationError: not a model of this family, or settings that it cannot have.

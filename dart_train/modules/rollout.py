@@ -39,10 +39,6 @@ SHOW_CURSOR = b"\x1b[?25h"
 def main(context: ModuleContext, *, plain: bool = False) -> None:
     """Play rollouts until the budget is spent, and say so in the data base.
 
-    Args:
-        context: of the module.
-        plain: no dashboard; there is none without a terminal, or under a supervisor.
-
     Raises:
         SystemExit: told to stop before that.
     """

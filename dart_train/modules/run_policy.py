@@ -13,12 +13,6 @@ from dart_train.rollout.settings.rollout_config import SamplingConfig
 
 
 def make_policy(model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig) -> Callable[[Engine], Policy]:
-    """Return a factory of policies that share one model's tokenizer and image processing.
-
-    Args:
-        model_dir: a Hugging Face directory.
-        agent: prompts and action format.
-        sampling: temperature and longest response.
-    """
+    """Return a factory of policies that share one model's tokenizer and image processing."""
     chosen = Sampling(max_tokens=sampling.max_tokens, temperature=sampling.temperature, training=True)
     return model_policies(model_dir, agent, chosen, agent.format)

@@ -24,13 +24,7 @@ UNLIMITED = 1 << 30
 
 
 def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: float | None = None) -> None:
-    """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save.
-
-    Args:
-        context: of the module.
-        continue_to: where the continuation is saved; None for the warm-up itself.
-        seconds: of the continuation.
-    """
+    """Train on the demonstrations and publish the result; or go on from it for so many seconds and only save."""
     config, version = context.config, 1
     with context.open_data() as data:
         published = {row.version: row for row in data.checkpoints()}
@@ -74,12 +68,6 @@ def load_samples(config: RunConfig, data: DataManager, model_dir: str | Path, *,
 
     Every pass over the demonstrations draws anew which of them carry a wrong instruction: a fixed choice would be
     learned by heart.
-
-    Args:
-        config: of the run.
-        data: has the demonstrations.
-        model_dir: of tokenizer and image processing.
-        wanted: samples that the training will take; so many passes are made, at most `MAX_PASSES`.
     """
     oracles = sorted(data.trajectories(source="oracle"), key=lambda trajectory: trajectory.trajectory_id)
     demonstrations = [Demonstration.from_trajectory(trajectory) for trajectory in oracles]

@@ -33,10 +33,8 @@ class Compared:
     """The outcome.
 
     Attributes:
-        family: of the model.
         gaps: of the model's own forward pass to each way of the trainer and to the engine, and of the engine to the
             trainer's rows as they are trained.
-        recorded: what was sampled.
     """
 
     family: str

@@ -21,7 +21,6 @@ class Gap:
     """How far a way is from another.
 
     Attributes:
-        pair: their names, such as "own_vs_merged".
         mean: of the absolute differences, in nats.
         largest: of them.
         expected: most that rounding explains, in nats.
@@ -43,15 +42,7 @@ class Gap:
 def gap(
     name: str, one: Sequence[Sequence[float]], other_name: str, other: Sequence[Sequence[float]], expected: float
 ) -> Gap:
-    """Compare two ways.
-
-    Args:
-        name: of one.
-        one: log-probabilities of each token of each step.
-        other_name: of the other.
-        other: its log-probabilities of the same tokens.
-        expected: most that rounding explains, in nats.
-    """
+    """Compare two ways by the log-probabilities of each step's tokens; `expected` nats are explained by rounding."""
     pairs = [
         (step, place, left, right)
         for step, (lefts, rights) in enumerate(zip(one, other, strict=True))
@@ -65,22 +56,12 @@ def gap(
 
 
 def expected_gap(*, layers: int, half: bool) -> float:
-    """Most that rounding explains, in nats.
-
-    Args:
-        layers: of the text model.
-        half: whether one of the two computes in bfloat16 or float16.
-    """
+    """Most that rounding explains, in nats; `half`: whether one of the two computes in bfloat16 or float16."""
     return HALF if half else EXACT if layers <= 4 else FLOAT32
 
 
 def gap_table(gaps: Sequence[Gap], spelled: Callable[[int, int], str]) -> Table:
-    """The table that a person reads.
-
-    Args:
-        gaps: of all pairs.
-        spelled: text of a step's token.
-    """
+    """The table that a person reads; `spelled` gives the text of a step's token."""
     table = Table(box=None, pad_edge=False)
     for column in ("pair", "mean gap", "largest", "to expect", "first token where they part"):
         side: Literal["left", "right"] = "left" if column in ("pair", "first token where they part") else "right"

@@ -48,7 +48,6 @@ class Way:
 
     Attributes:
         name: such as "merged", or "merged flex_attention bfloat16" where kernel and precision are not the first.
-        dtype: that it computes in.
         logprobs: of each token of each step.
     """
 
@@ -61,15 +60,7 @@ def all_ways(
     model_dir: str | Path, recorded: Recorded, *, device: torch.device, temperature: float,
     dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16),
 ) -> Iterator[Way]:  # fmt: skip
-    """Every way, the model's own first, in float32.
-
-    Args:
-        model_dir: of a model of a known family; it is loaded once, in float32.
-        recorded: what was sampled.
-        device: where the model runs.
-        temperature: that was sampled at.
-        dtypes: precisions of the trainer's ways; other than float32 are autocast, as in training.
-    """
+    """Every way, the model's own first, in float32."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     model = load_model(model_dir).to(device).eval().requires_grad_(False)
     yield Way("own", torch.float32, _own(model, recorded, tokens, vision, temperature))

@@ -30,10 +30,8 @@ class Shape:
 
     Attributes:
         screen: (width, height) of the largest screenshot, in pixels.
-        steps: of each rollout.
         tokens: most of each response.
         screenshots: that a prompt keeps.
-        temperature: that is sampled at.
     """
 
     screen: tuple[int, int] = (1280, 720)
@@ -45,28 +43,14 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What was sampled.
-
-    Attributes:
-        samples: one for each step, with the engine's log-probabilities.
-        screens: screenshots by hash, as the model saw them.
-    """
+    """What was sampled."""
 
     samples: list[Sample]
     screens: Mapping[str, NDArray[np.uint8]]
 
 
 async def record(engine: Engine, model_dir: str | Path, shape: Shape) -> Recorded:
-    """Have an engine answer.
-
-    Args:
-        engine: that serves the model.
-        model_dir: of its tokenizer and processor files.
-        shape: how much.
-
-    Raises:
-        EngineError: it does not answer, or its answers cannot be trained on.
-    """
+    """Have an engine answer. Raises `EngineError`: it does not answer, or its answers cannot be trained on."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     samples: list[Sample] = []
     screens: dict[str, NDArray[np.uint8]] = {}

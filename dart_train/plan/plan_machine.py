@@ -39,11 +39,7 @@ def this_machine() -> Machine:
 
 
 def model_size(path: str, model: str | None = None) -> ModelSize:
-    """The size of a run's model.
-
-    Args:
-        path: `model.path` of the run.
-        model: a published size instead, where the model lies on another machine.
+    """The size of a run's model, or of a published one named `model`, where the run's lies on another machine.
 
     Raises:
         ConfigError: there is no such model here.
@@ -78,10 +74,7 @@ def image_tokens(config: RunConfig, width: int, height: int) -> int:
 
 
 def refuse_what_cannot_fit(config: RunConfig) -> None:
-    """End a run before it begins if its certain parts take more than this machine has.
-
-    Args:
-        config: the run; one whose model is not here, or is built in place, is let pass.
+    """End a run before it begins if its certain parts take more than this machine has; unknown models are let pass.
 
     Raises:
         ConfigError: the arithmetic, and what to change.

@@ -49,11 +49,7 @@ class Assumed:
     """What a configuration does not say.
 
     Attributes:
-        steps: of an episode.
-        response: tokens of a response.
-        image_tokens: of a screenshot.
         step_s: seconds of a step: the desktop's and the model's.
-        screenshot_bytes: of one, as it is kept.
     """
 
     steps: int = 15
@@ -68,11 +64,8 @@ class EnginePlan:
     """One replica.
 
     Attributes:
-        weights: bytes.
         cache: bytes for keys and values of requests; None where it is not bounded by a GPU.
         token: bytes of keys and values of one token.
-        request: tokens of the longest request.
-        gpus: that the replica has.
     """
 
     weights: int
@@ -92,11 +85,7 @@ class RunPlan:
     """A run.
 
     Attributes:
-        ranks: that train.
-        rank: memory of one of them.
         room: bytes that each has; None where nobody knows.
-        setting: how a rank trains.
-        engine: of one replica.
         host: bytes of the machine's memory, by cause.
         disk: bytes of an hour, by cause.
         seconds: of an optimizer step, by phase; empty where operations a second are not known.
@@ -131,14 +120,7 @@ class RunPlan:
 
 
 def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> RunPlan:
-    """Work out a run.
-
-    Args:
-        config: the run.
-        size: of its model.
-        machine: what there is.
-        assumed: what the configuration does not say.
-    """
+    """Work out a run."""
     engine = _engine(config, size, machine, assumed)
     for_engines = engine.gpus * len(config.rollout.engine.servers())
     ranks = max(machine.gpus - for_engines, 1)

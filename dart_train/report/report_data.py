@@ -39,12 +39,7 @@ class TaskFigures:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Success of one task while it was trained.
-
-    Attributes:
-        rollouts: (K,) rollouts of the run so far at each point.
-        success: (K,) mean reward of the task's rollouts around that point.
-    """
+    """Success of one task while it was trained: (K,) rollouts so far, and mean reward of those around that point."""
 
     task_id: str
     rollouts: NDArray[np.float64]
@@ -101,10 +96,6 @@ class ReportData:
 
 def mean_rate(successes: Sequence[Sequence[float]], seed: int = 0) -> Rate:
     """Mean over tasks of the success rate, with a 95 % bootstrap interval (episodes resampled within each task).
-
-    Args:
-        successes: per task, the score of each episode.
-        seed: of the bootstrap.
 
     Raises:
         ValueError: no task, or a task without episodes.

@@ -220,11 +220,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that the run has left behind.
-
-    Args:
-        path: the file.
-        remedy: what to do when it is damaged, for the message.
+    """Read a JSON object that the run has left behind; `remedy` is what to do when it is damaged.
 
     Raises:
         RunDirectoryError: it is missing or damaged.

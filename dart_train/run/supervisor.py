@@ -50,9 +50,6 @@ class ModuleSpec:
     """One module as a process.
 
     Attributes:
-        name: for logs and people.
-        argv: program and arguments.
-        env: additions to the environment.
         max_crashes: give up at this many crashes within `crash_window_s`.
         crash_window_s: seconds.
         service: it works until it is stopped; an end with status 0 is a crash like others.
@@ -71,11 +68,7 @@ class ModuleSpec:
 
 
 class Probe:
-    """Asks one process from time to time whether it answers, in a thread, until it is stopped.
-
-    Attributes:
-        given_up: set once it has not answered for too often.
-    """
+    """Asks one process from time to time, in a thread, whether it answers; `given_up` once it has not for too often."""
 
     def __init__(self, look: Callable[[], Health], period_s: float) -> None:
         self._look, self._period_s = look, period_s
@@ -145,9 +138,7 @@ def last_error(log: str) -> str:
 class Supervisor:
     """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second.
 
-    Args:
-        log_dir: of what they print.
-        handed_on: file descriptors that every module keeps open while it lives, such as a lock's.
+    Every module keeps the file descriptors `handed_on` open while it lives, such as a lock's.
     """
 
     def __init__(self, log_dir: Path, handed_on: Sequence[int] = ()) -> None:

@@ -53,17 +53,11 @@ class View:
     """Everything that is drawn.
 
     Attributes:
-        name: of the run.
-        phases: of the run, in order.
         current: name of the present one; "rl" shows rollouts and training.
         done: of `total`, in the phase's unit.
         total: 0 where it is not known.
-        detail: in words.
         rollout: the newest line of the rollout service.
-        trainer: of the trainer.
-        data: of the data manager.
         history: success by task and their "mean", and "speed" (actions per minute), oldest first.
-        restarts: of the modules.
         alerts: what a person should know beside what the lines say.
         started: monotonic time.
     """

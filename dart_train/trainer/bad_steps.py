@@ -23,8 +23,6 @@ class BadSteps:
 
     Args:
         most: in a row that are borne.
-        output_dir: where the states lie that a person resumes from.
-        ranks: who trains together.
 
     Attributes:
         skipped: steps left out so far, also in earlier lives.
@@ -40,11 +38,8 @@ class BadSteps:
     def passes(self, loss: Tensor, parameters: Iterable[torch.nn.Parameter], *, scaled: bool = False) -> bool:
         """Whether a step may be made: its loss and the norm of its gradient are finite. Called by all ranks.
 
-        Args:
-            loss: the same on all ranks.
-            parameters: with the gradient of the whole step.
-            scaled: whether a `GradScaler` looks at the gradient (fp16): one that overflows then only says that the
-                scale is too large, the scaler leaves the step out and lowers it.
+        `scaled`: whether a `GradScaler` looks at the gradient (fp16): one that overflows then only says that the scale
+        is too large, the scaler leaves the step out and lowers it.
         """
         parts = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
         finite = bool(loss.isfinite()) and (scaled or bool(torch.nn.utils.get_total_norm(parts).isfinite()))
@@ -54,15 +49,7 @@ class BadSteps:
         return passed
 
     def skip(self, step: int, made_of: Sequence[str]) -> None:
-        """Count a step that did not pass.
-
-        Args:
-            step: its number, from 1.
-            made_of: ids of its trajectories.
-
-        Raises:
-            TrainingError: it was one too many.
-        """
+        """Count a step that did not pass, by its trajectories. Raises `TrainingError`: it was one too many."""
         self.skipped += 1
         self._in_a_row += 1
         _log.warning(

@@ -73,7 +73,6 @@ class DartGRPOTrainer(Trainer):
 
     Args:
         model: a model directory, or a loaded model together with `model_dir`.
-        args: settings.
         data: the run's data manager: leases, screenshots, published versions. Every rank opens its own.
         checkpoints: directory of the published versions; `<output_dir>/../checkpoints` by default.
         model_dir: directory of the tokenizer and processor files; `model` where that is a directory.
@@ -82,10 +81,6 @@ class DartGRPOTrainer(Trainer):
         demonstrations: samples whose cross-entropy is minimised beside, `supervised_rows` of them in each step; with
             `supervised_coef`.
         metrics: where each report also goes as a JSON line.
-        stop: asked between steps and while waiting for data; True ends training.
-        holder: name under which leases are taken.
-        callbacks: as `transformers.Trainer`'s.
-        optimizers: as `transformers.Trainer`'s.
     """
 
     args: DartGRPOConfig

@@ -35,10 +35,8 @@ class ImageFeatures:
     """Features of images, whichever micro-batches they occur in.
 
     Args:
-        tower: runs images through the vision tower.
         trainable: whether the tower gets a gradient.
         budget_bytes: most memory for features and their gradients; None for no bound.
-        autocast: the context that the tower runs in.
 
     Attributes:
         peak_bytes: most that was ever kept.
@@ -157,12 +155,7 @@ class ImageFeatures:
 
 
 def cut_ahead(batches: Iterable[MicroBatch], features: ImageFeatures | None) -> Iterator[MicroBatch]:
-    """Micro-batches in their order; while one runs, the images of the next that the tower needs are cut.
-
-    Args:
-        batches: that are going to run.
-        features: that are kept of images; None where every micro-batch runs its own through the tower.
-    """
+    """Micro-batches in their order; while one runs, the images of the next that the tower needs are cut."""
     before: MicroBatch | None = None
     for batch in batches:
         needed = [name for name in batch.image_hashes if features is None or not features.keeps(name)]
@@ -201,12 +194,6 @@ def features_pay(
     Without it, an image costs 3 (forward, and twice that backward) in each micro-batch that it occurs in, or 1 where
     the tower is frozen, and 1 more for each scoring pass. With it, 4 or 1 altogether, and as much again each time that
     it comes back after it had to make room.
-
-    Args:
-        batches: of one optimizer batch, in the order in which they run.
-        trainable: whether the tower gets a gradient.
-        scoring_passes: forward passes with the same weights before.
-        capacity: patches whose features have room.
     """
     occurrences = sum(len(batch.image_hashes) for batch in batches)
     separate = occurrences * ((3 if trainable else 1) + scoring_passes)

@@ -35,12 +35,9 @@ class Policy:
 
     Args:
         model: of a known family, on its device, also inside a peft model, also sharded.
-        suppressed_ids: tokens that the engine never samples.
-        temperature: that the engine samples at.
         autocast: makes the context of mixed precision that passes run in.
         features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
             tower in every micro-batch anew.
-        kernel: that attention is computed by.
     """
 
     trained = True
@@ -105,10 +102,7 @@ class Reference(Policy):
     """The policy that the KL term pulls towards; it never has a gradient.
 
     Args:
-        model: a copy, or the trained model with an adapter.
-        suppressed_ids: tokens that the engine never samples.
         adapter_off: whether the model is the trained one, whose adapter is switched off for each pass.
-        options: those of `Policy`.
     """
 
     trained = False
@@ -135,14 +129,6 @@ def response_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of each response token.
 
-    Args:
-        model: of a known family, also inside a peft model.
-        batch: a micro-batch on the model's device.
-        suppressed_ids: tokens that the engine never samples.
-        temperature: that the engine samples at.
-        features: of the optimizer batch's images; None runs the micro-batch's own through the tower.
-        kernel: that attention is computed by.
-
     Returns:
         log-probabilities and entropies, both (S, T) float32 with gradient; 0 where `batch.mask` is False.
     """
@@ -168,12 +154,6 @@ def token_logprobs(
 
     log p(y) = z_y - logsumexp(z),  H = -sum_v p(v) log p(v),  z = logits / temperature, both over the tokens that are
     not suppressed: the distribution that the engine samples from.
-
-    Args:
-        logits: (M, V), any floating type.
-        ids: (M,) sampled tokens.
-        suppressed_ids: tokens that are never sampled (`ModelTokens.suppressed_ids`).
-        temperature: that the engine samples at.
 
     Returns:
         log-probabilities (M,), differentiable; entropies (M,) in nats, differentiable.

@@ -22,12 +22,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft")
 
 
 def check_agreement(ranks: Ranks, settings: Mapping[str, Any], model_dir: str | Path) -> None:
-    """Refuse ranks that differ. Called by all of them.
-
-    Args:
-        ranks: who trains together.
-        settings: of this rank, by name.
-        model_dir: of the model that it will load.
+    """Refuse ranks whose settings or models differ. Called by all of them.
 
     Raises:
         TrainingError: on all ranks: what differs, and on which of them.
@@ -46,11 +41,7 @@ def check_agreement(ranks: Ranks, settings: Mapping[str, Any], model_dir: str | 
 
 
 def difference(facts: Sequence[Mapping[str, str]]) -> str | None:
-    """What is not the same on all ranks, with each one's; None if nothing is. Pure.
-
-    Args:
-        facts: of each rank, by name.
-    """
+    """What is not the same on all ranks, with each one's; None if nothing is. Pure."""
     names = dict.fromkeys(name for own in facts for name in own)
     unlike = [name for name in names if len({own.get(name) for own in facts}) > 1]
     if not unlike:

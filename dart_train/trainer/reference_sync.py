@@ -21,11 +21,7 @@ REFERENCE_FILE = "reference.pt"
 
 
 class ReferenceSync(TrainerCallback):
-    """Moves the reference, and keeps it with each state. To stand before what declares a state complete.
-
-    Args:
-        trainer: has `ref_model` and `states` once training begins.
-    """
+    """Moves the reference, and keeps it with each state. To stand before what declares a state complete."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer

@@ -29,13 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BestMetric:
-    """What makes a state the best.
-
-    Attributes:
-        name: of the metric, as it is logged; None where no state is the best.
-        greater_is_better: whether larger values are better.
-        window: steps that the metric is averaged over; before so many, none is best.
-    """
+    """What makes a state the best: the mean of a logged metric over `window` steps; before so many, none is best."""
 
     name: str | None = None
     greater_is_better: bool | None = None
@@ -46,12 +40,6 @@ class States:
     """One trainer's states.
 
     Args:
-        output_dir: where `transformers` writes them.
-        publisher: knows the version.
-        leases: know what the weights contain.
-        bad_steps: know what was skipped.
-        ranks: who trains together.
-        best: which of them is the best.
         sharded: whether ranks hold parts of the model: states of another layout are refused.
 
     Attributes:
@@ -81,11 +69,7 @@ class States:
         self.resumed: ResumePoint | None = None
 
     def find(self, checkpoints: Path) -> str | None:
-        """The newest whole state, after what killed lives left half-written is gone. Called by all ranks.
-
-        Args:
-            checkpoints: where versions lie.
-        """
+        """The newest whole state, after what killed lives left half-written is gone. Called by all ranks."""
         if self._ranks.is_main:
             checkpoint.remove_incomplete(self._output_dir, checkpoints)
         self._ranks.wait()
@@ -93,11 +77,7 @@ class States:
         return str(point.path) if point else None
 
     def newest(self) -> str:
-        """The newest whole state.
-
-        Raises:
-            TrainingError: there is none.
-        """
+        """The newest whole state. Raises `TrainingError`: there is none."""
         point = checkpoint.resume_point(self._output_dir)
         if point is None:
             raise TrainingError(f"no complete state in {self._output_dir}: train without resume_from_checkpoint")
@@ -122,14 +102,7 @@ class States:
         self.begin(state, control)
 
     def end_step(self, state: TrainerState, control: TrainerControl, report: dict[str, float], last: bool) -> None:
-        """Decide whether a state is saved now, and whether it is the best.
-
-        Args:
-            state: of the trainer; told of the best.
-            control: of the trainer; told whether to save.
-            report: numbers of the step.
-            last: whether it was the last on its lease.
-        """
+        """Decide whether a state is saved now, and whether it is the best; `last` on its lease."""
         self._put_off(control, last)
         self._note_best(state, control, report)
         self.begin(state, control)

@@ -47,9 +47,6 @@ class StepSettings:
     """What the loss of a step is made of.
 
     Attributes:
-        objective: terms of the loss.
-        batch: how leased groups become a batch.
-        selection: which steps or tokens count, by entropy.
         old_logprobs: what the ratio is taken against: the policy as it is, that before the first update on a lease,
             or what the engine recorded.
         recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
@@ -86,15 +83,7 @@ class StepSettings:
 
 @dataclass(slots=True)
 class _Work:
-    """What a step has gathered so far.
-
-    Attributes:
-        total: loss of the micro-batches that have run.
-        statistics: of them.
-        features: of the images under the policy; valid until the weights change.
-        reference_features: the same under the reference.
-        prepared: whether the pass before the first micro-batch is done.
-    """
+    """What a step has gathered so far; features are valid until the weights change."""
 
     total: Tensor
     statistics: StepStatistics
@@ -107,15 +96,8 @@ class StepRunner:
     """Runs the optimizer steps of one trainer, one at a time.
 
     Args:
-        settings: what the loss is made of.
-        collator: makes micro-batches.
-        policy: that is trained.
         reference: of the KL term; None without one.
         demonstrations: samples that each batch takes some of; () for none.
-        ranks: who trains together.
-        device: where the model is.
-        memory: what steps take of it.
-        backward: adds a loss's gradient.
 
     Attributes:
         batch: of the lease that is being trained on; None between leases.
@@ -152,14 +134,7 @@ class StepRunner:
         self.memory_retries = 0
 
     def begin(self, lease: Lease, *, step: int, version: int, unpublished: int) -> None:
-        """Make the batch of a lease at its first iteration; it is the same afterwards.
-
-        Args:
-            lease: that the step trains on.
-            step: optimizer steps done.
-            version: of the weights as they are.
-            unpublished: updates since that version.
-        """
+        """Make the batch of a lease at its first iteration; it is the same afterwards. See `build_batch`."""
         if self.batch is None:
             rng = random.Random(f"{self._settings.seed}/{step}")  # the same after a restart
             rows = min(self._settings.supervised_rows, len(self._demonstrations))
@@ -181,16 +156,7 @@ class StepRunner:
         self._work = self._fresh()
 
     def run(self, part: int, parts: int, step: int) -> None:
-        """Add the gradient of one part of the step.
-
-        Args:
-            part: from 0, in order.
-            parts: of the step.
-            step: for the log.
-
-        Raises:
-            TrainingError: a single step of a trajectory does not fit into memory.
-        """
+        """Add the gradient of one part of the step. Raises `TrainingError`: a single step does not fit into memory."""
         wanted = {part}
         if part == 0:
             self._foresee(step)
@@ -334,14 +300,7 @@ class StepRunner:
             work.features.backward()
 
     def loss(self, micro: MicroBatch) -> Tensor:
-        """Share of one micro-batch in the loss of its mini-batch: `losses.objective`, and `losses.nll_loss`.
-
-        Args:
-            micro: on the model's device.
-
-        Returns:
-            scalar with gradient.
-        """
+        """Scalar share of one micro-batch in the loss of its mini-batch: `losses.objective`, and `losses.nll_loss`."""
         part, (_, work) = self._part, self._current()
         logprobs, entropies = self._policy(micro, work.features)
         reference = None

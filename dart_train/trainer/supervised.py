@@ -48,8 +48,6 @@ class Progress:
     """How far supervised training is.
 
     Attributes:
-        steps: done.
-        seconds: spent.
         loss: mean cross-entropy per token in nats, of the newest steps.
         share: done of the nearest limit, in [0, 1].
     """
@@ -75,24 +73,7 @@ def train_supervised(
     on_progress: Callable[[Progress], None] | None = None,
     metrics: MetricsLog | None = None,
 ) -> Progress:
-    """Train a model on samples and write it.
-
-    Args:
-        model_dir: the model to start from.
-        samples: at least one batch of them.
-        load_image: reads a screenshot by content hash.
-        output_dir: where the result goes; replaced when it is there.
-        config: settings.
-        gate: see `Gate`; the model is in evaluation mode while it is asked, the time counts.
-        on_progress: called after every step.
-        metrics: gets a line every `LOG_EVERY` steps.
-
-    Returns:
-        how it ended.
-
-    Raises:
-        TrainingError: too few samples, or a loss that is not finite.
-    """
+    """Train a model on samples and write it. Raises `TrainingError`: too few samples, or a loss that is not finite."""
     if len(samples) < config.batch_size:
         raise TrainingError(
             f"{len(samples)} samples do not fill a batch of {config.batch_size}: collect more demonstrations or lower "
@@ -190,11 +171,6 @@ def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> flo
     """Share of the highest learning rate at a step.
 
     min(1, (step + 1) / warmup_steps) * (f + (1 - f) * (1 + cos(pi * done)) / 2), f = final_share; f = 1 if constant
-
-    Args:
-        config: settings.
-        step: optimizer steps done.
-        done: share of the whole training that is done, in [0, 1].
     """
     rising = min(1.0, (step + 1) / max(config.warmup_steps, 1))
     final = config.final_share if config.schedule == "cosine" else 1.0

@@ -61,21 +61,7 @@ def run_trainer(
     stop: Callable[[], bool] = lambda: False,
     holder: str = "trainer",
 ) -> int:
-    """Train on lease after lease and publish, until `max_steps` or `stop`.
-
-    Args:
-        trainer: one with the weights of `model_dir`.
-        data: the run's leases and published versions.
-        settings: how large leases are, how many, and how often and how long versions are kept.
-        model_dir: what it was made with; also where tokenizer and processor files are copied from.
-        checkpoints: directory of the published versions.
-        metrics: gets a line for every lease.
-        stop: asked between leases and while waiting for one; True ends training.
-        holder: name under which leases are taken.
-
-    Returns:
-        how many leases were trained on.
-    """
+    """Train on lease after lease and publish, until `max_steps` or `stop`."""
 
     def save(model: GroupTrainer, path: Path, source_dir: Path, **values: Any) -> Path:
         return checkpoint.write_version(model.save, path, source_dir, fingerprint=_fingerprint, **values)

@@ -50,12 +50,7 @@ class BadResponse(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What goes into a model.
-
-    Attributes:
-        token_ids: the prompt, image pads expanded.
-        images: (H, W, 3) uint8 frames in the order of their pads, already resized to multiples of the patch grid.
-    """
+    """What goes into a model."""
 
     token_ids: tuple[int, ...]
     images: tuple[NDArray[np.uint8], ...] = ()
@@ -68,7 +63,6 @@ class Sampling:
     Attributes:
         max_tokens: at most so many new tokens, the end token included.
         temperature: 0 for greedy; log-probabilities are always those at temperature 1 where it is 0.
-        seed: seed of this one request; None for the engine's own stream.
         stop_ids: tokens that end the response (kept in the output).
         suppressed_ids: tokens never sampled and left out of the softmax.
         training: the response will be trained on: an engine that cannot give exact ids and log-probabilities refuses.
@@ -87,12 +81,9 @@ class Generation:
     """What came out.
 
     Attributes:
-        text: decoded without special tokens.
         response_ids: sampled ids, the stop token included.
         logprobs: natural log-probability of each id, same length; empty from engines for evaluation only.
         version: (oldest, newest) version of the weights that served it.
-        finish_reason: "stop" or "length".
-        engine: name of the replica that answered.
         seconds: (queued, computed).
         entropy: mean over the ids of the entropy that each was sampled with, in nats; None from engines that do not
             know it (vLLM returns the sampled tokens' probabilities only).
@@ -113,13 +104,6 @@ class EngineInfo:
     """What an engine serves and how loaded it is.
 
     Attributes:
-        name: name of the engine.
-        model: directory, or the name that a server gives it.
-        version: version of the weights.
-        in_flight: number of requests that it has.
-        busy_s: seconds in which it computed.
-        requests: number of requests that it has answered.
-        tokens: number of tokens that it has sampled.
         waiting: requests of `in_flight` that it has not begun.
         capacity: requests that it computes at the same time; 0 if it does not say.
         kv_use: share of its cache of keys and values that is taken; 0 where there is no bound.

@@ -23,12 +23,8 @@ class Connection:
     """What a client is made of.
 
     Attributes:
-        url: address of the server.
-        model_dir: directory of the model's tokenizer and processor files.
         name: what results carry as `Generation.engine`; "" for the URL.
         version: version of the weights that the server was started with; -1 where nobody knows it.
-        request_timeout_s: seconds for one response.
-        update_timeout_s: seconds for one update of the weights.
         pause: what an update does to requests that still run: freeze them ("keep") or cut them off ("abort").
         loading: how weights are streamed into the server (`dart_agent.engines.vllm.weight_loading.WeightLoading`); None
             for a server that reads files.
@@ -50,10 +46,7 @@ class Launch:
 
     Attributes:
         name: name of the replica, unique among those that are started together.
-        index: number of the replica, from 0.
-        path: directory of the weights to serve.
         model_dir: directory of the whole model: `path`, or what an adapter at `path` was trained on.
-        version: version of the weights.
         directory: directory for sockets and temporary files; a short path, removed at the end.
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
@@ -73,13 +66,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What starts a server, and where it then listens.
-
-    Attributes:
-        argv: program and arguments.
-        url: address of the server.
-        environment: variables besides those of the process that starts it.
-    """
+    """What starts a server, and where it then listens."""
 
     argv: tuple[str, ...]
     url: str

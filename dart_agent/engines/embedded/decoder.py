@@ -25,11 +25,8 @@ class DecodeState:
 
     Attributes:
         keys: one (B, key-value heads, T, head size) per layer; rotated.
-        values: values of the same shape.
         cos: (B, T, 1, head size) of the rotary embedding, future positions included.
-        sin: the same, its first half negated (see `_rotate`).
         visible: (B, 1, 1, T), True where a later token may look.
-        length: number of positions that are filled.
     """
 
     keys: list[Tensor]

@@ -34,14 +34,7 @@ from dart_gym.core.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class SampledRow:
-    """One response.
-
-    Attributes:
-        response_ids: sampled ids, the stop token included.
-        logprobs: natural log-probability of each.
-        finish_reason: "stop" or "length".
-        entropy: mean over the ids of the entropy that each was drawn with, in nats.
-    """
+    """One response."""
 
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -71,11 +64,7 @@ class QwenRunner:
         cls, model_dir: str | Path, vision: VisionSpec, *, device: str = "cpu", dtype: str = "float32",
         vision_cache: int = 256,
     ) -> QwenRunner:  # fmt: skip
-        """Load a model directory.
-
-        Raises:
-            ConfigurationError: the model is of another class, or its image processor does not belong to it.
-        """
+        """Load a model directory."""
         from transformers import AutoModelForImageTextToText
 
         _check_config(Path(model_dir), vision)

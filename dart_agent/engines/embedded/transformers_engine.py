@@ -56,18 +56,7 @@ class TransformersEngine:
         dtype: str = "float32",
         vision_cache: int = 256,
     ) -> None:
-        """Load a model.
-
-        Args:
-            model_dir: Hugging Face directory of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL model.
-            name: what results carry as `Generation.engine`.
-            version: version of the weights that it begins with.
-            threads: torch threads of this process; None leaves them.
-            max_batch: at most so many requests at once.
-            device: such as "cpu" or "cuda".
-            dtype: numeric type of the weights; log-probabilities are computed in float32 whatever it is.
-            vision_cache: so many images' embeddings are kept until the weights change.
-        """
+        """Load a model."""
         if threads is not None:
             torch.set_num_threads(threads)
         self._name, self._path, self._version = name, str(model_dir), version

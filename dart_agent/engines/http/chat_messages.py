@@ -29,10 +29,6 @@ def data_url(image: NDArray[np.uint8]) -> str:
 def chat_messages(prompt: Prompt, tokens: ModelTokens) -> list[dict[str, Any]]:
     """The messages of a prompt, as in OpenAI's chat completions.
 
-    Args:
-        prompt: prompt in Qwen's chat layout, ending with the opening of the response.
-        tokens: the tokenizer that encoded it.
-
     Returns:
         `{"role", "content"}` each; the content is a string, or a list of parts where there are images.
 

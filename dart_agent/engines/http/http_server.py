@@ -17,13 +17,7 @@ class HTTPServer:
     """A server that speaks JSON over HTTP; what can go wrong becomes a type of `EngineError`."""
 
     def __init__(self, url: str, *, key: str, key_env: str) -> None:
-        """Remember where it is; the first request connects.
-
-        Args:
-            url: such as "http://127.0.0.1:8000".
-            key: sent as a bearer token; "" for none.
-            key_env: name of the environment variable that a message about a wrong key names.
-        """
+        """Remember where it is; the first request connects. A message about a wrong key names `key_env`."""
         self.url, self._key_env = url.rstrip("/"), key_env
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Every request says its own timeout; a pool without limit never makes one wait behind others.

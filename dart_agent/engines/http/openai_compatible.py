@@ -102,11 +102,7 @@ class OpenAICompatibleEngine:
         return Generation(text, response_ids, (), (0, 0), reason, self._name, seconds)
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Not possible.
-
-        Raises:
-            RequestRefused: always.
-        """
+        """Not possible. Raises `RequestRefused`: always."""
         raise RequestRefused(f"{self._name} is a hosted model: its weights cannot be updated")
 
     async def info(self) -> EngineInfo:

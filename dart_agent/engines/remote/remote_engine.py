@@ -25,13 +25,7 @@ class RemoteEngine:
     """An `Engine` served by `dart_agent.engines.remote.engine_server`. Use it within one event loop."""
 
     def __init__(self, url: str, *, token: str | None = None, connect_timeout_s: float = 10.0) -> None:
-        """Remember where the engine is; the first call connects.
-
-        Args:
-            url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`.
-            token: bearer token; None takes it from the environment (`DART_ENGINE_TOKEN`).
-            connect_timeout_s: a server that takes longer over the handshake is gone.
-        """
+        """Remember where the engine is; the first call connects. Without `token` that is in DART_ENGINE_TOKEN."""
         self.url = url
         self._address = parse_address(url)
         self._token = os.environ.get(engine_frames.TOKEN_ENV, "") if token is None else token

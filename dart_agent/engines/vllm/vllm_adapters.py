@@ -26,12 +26,7 @@ KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a request asks for.
-
-    Attributes:
-        model: name that a request gives as its model.
-        version: version of the adapter; None for the base model, whose version the server names.
-    """
+    """The model that a request names, and the adapter's version; None for the base model, whose server names it."""
 
     model: str
     version: int | None = None
@@ -43,18 +38,10 @@ def is_adapter(path: str | Path) -> bool:
 
 
 class Adapters:
-    """The adapters of one server.
-
-    Attributes:
-        current: what new requests ask for.
-    """
+    """The adapters of one server; `current` is what new requests ask for."""
 
     def __init__(self, base: str) -> None:
-        """Begin with the base model.
-
-        Args:
-            base: name of the base model.
-        """
+        """Begin with the base model."""
         self._base = base
         self.current = Served(base)
         self._loaded: list[str] = []

@@ -19,13 +19,7 @@ PauseMode = Literal["keep", "wait", "abort"]
 
 @dataclass(frozen=True, slots=True)
 class ServerLoad:
-    """How loaded a server says that it is.
-
-    Attributes:
-        running: requests that it computes.
-        waiting: requests that it has not begun.
-        kv_use: share of the cache of keys and values that is taken.
-    """
+    """How loaded a server says that it is; `kv_use` is the share of the cache of keys and values that is taken."""
 
     running: int = 0
     waiting: int = 0

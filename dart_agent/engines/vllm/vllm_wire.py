@@ -40,10 +40,6 @@ class Answer:
     """One answer of a server.
 
     Attributes:
-        prompt_ids: the prompt as the server used it, image pads expanded.
-        response_ids: sampled ids, the stop token included.
-        logprobs: natural log-probability of each sampled id.
-        finish_reason: "stop", "length" or "abort".
         versions: labels of the weights that sampled them; empty where the server does not say.
         model: the name it answered for; "" where it does not say.
     """
@@ -111,11 +107,7 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 
 
 def read_answer(data: Any) -> Answer:
-    """The answer in a response of either route.
-
-    Raises:
-        EngineMismatch: it lacks what training needs.
-    """
+    """The answer in a response of either route. Raises `EngineMismatch`: it lacks what training needs."""
     try:
         [choice] = data["choices"]
         # The chat route has put the prompt's ids beside the choices, and has had them within.
@@ -191,11 +183,7 @@ def _difference(theirs: Sequence[int], ours: Sequence[int]) -> str:
 
 
 def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
-    """A request that shows which log-probabilities a server returns: with one token allowed, that one is certain.
-
-    Returns:
-        (prompt, sampling, more sampling parameters).
-    """
+    """A request that shows which log-probabilities a server returns: with one token allowed, that one is certain."""
     start, end, newline = [tokens.im_start_id], [tokens.im_end_id], tokens.encode("\n")
     ids = [*start, *tokens.encode("user\nok"), *end, *newline, *start, *tokens.encode("assistant\n")]
     return Prompt(tuple(ids)), Sampling(1), {"allowed_token_ids": [tokens.im_end_id]}

@@ -49,11 +49,6 @@ class WeightLoading(Protocol):
     def ready(self, control: VLLMControl, path: str, timeout_s: float) -> AbstractAsyncContextManager[Load]:
         """Prepare all that needs no pause; the block then pauses the server and calls the function that it got.
 
-        Args:
-            control: routes of the server.
-            path: the checkpoint directory.
-            timeout_s: most seconds for each part of it.
-
         Raises:
             UpdateNotBegun: it cannot be, and the server was not asked for anything.
             EngineError: it cannot be; the server still has its old weights.
@@ -82,10 +77,8 @@ class WeightSender:
     Args:
         backend: "nccl" for GPUs; "tcp" without.
         python: the interpreter of the sender's environment; None for ours.
-        device: torch device that it reads tensors to: "cpu" for "tcp", its GPU for "nccl".
         address: address under which the servers reach this machine.
         buffer_bytes: a buffer of tensors is sent once it holds more than this.
-        log: file for its output; None for none.
     """
 
     def __init__(
@@ -200,9 +193,6 @@ class FromSender:
 
     The server must have been started with `--weight-transfer-config`, for TCP also with our receiver; see
     docs/engines.md.
-
-    Args:
-        sender: shared by all engines of this process, which take turns.
     """
 
     hint = "Is it a checkpoint of the same model, and does the server reach the sender's address?"
@@ -262,11 +252,7 @@ class FromSender:
 
 
 async def _together(first: Coroutine[Any, Any, object], second: Coroutine[Any, Any, object]) -> None:
-    """Both sides of something that neither can do alone: where one fails, the other is not waited for.
-
-    Raises:
-        EngineError: that of the side that failed first.
-    """
+    """Both sides of something that neither can do alone: where one fails, the other is not waited for."""
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(first)

@@ -56,11 +56,7 @@ class TCPGroup:
     """A group over TCP, on processors alone, whose connections use one address of this machine and no other.
 
     Args:
-        address: host name or IP address of rank 0.
-        port: TCP port on which rank 0 listens.
         rank: ours; 0 is the sender.
-        world_size: number of processes in the group.
-        timeout_s: most seconds for the meeting and for each broadcast.
         listener: rank 0's socket, bound to the address.
     """
 
@@ -106,12 +102,7 @@ def _own_address(address: str, port: int) -> str:
 
 
 class Checkpoint:
-    """The tensors of a directory, by file and name.
-
-    Args:
-        directory: with *.safetensors.
-        device: torch device that tensors are read to.
-    """
+    """The tensors of a directory, by file and name."""
 
     def __init__(self, directory: str, device: str) -> None:
         paths = sorted(glob.glob(os.path.join(glob.escape(directory), "*.safetensors")))

@@ -114,11 +114,7 @@ class ToolFormat(ActionFormat, Protocol):
 
 
 def text_of(response: Response) -> str:
-    """The text of a response that should be one.
-
-    Raises:
-        UnreadableError: it is none, too long, or not UTF-8.
-    """
+    """The text of a response that should be one. Raises `UnreadableError`: it is none, too long, or not UTF-8."""
     if isinstance(response, bytes):
         if len(response) > 4 * MAX_RESPONSE:
             raise UnreadableError(f"the response has {len(response)} bytes, at most {4 * MAX_RESPONSE} are read")

@@ -23,11 +23,8 @@ class TinyShape:
     """Sizes of a tiny model, in no family's words.
 
     Attributes:
-        hidden_size: width of the text model.
-        layers: depth of the text model.
         heads: attention heads of both parts.
         vision_hidden_size: width of the vision tower.
-        vision_layers: depth of the tower.
         vision_intermediate_size: width of the tower's feed-forward part.
         window: patches a side of the tower's attention windows; 0 where every block attends to whole images.
     """
@@ -48,7 +45,6 @@ class Family:
     Attributes:
         model_type: of its `config.json`.
         classes: prefix of its classes in transformers.
-        patch_size: side of a patch of the published models, in pixels.
         tiny_text: what the text part of a tiny model's configuration has that others' do not.
         tiny_vision: the tower of a tiny model in the words of the family's configuration, but for depth, heads and
             the sizes of patches, which all spell the same.

@@ -16,22 +16,12 @@ FAMILIES: dict[str, Family] = {family.model_type: family for family in (QWEN2_VL
 
 
 def family_of(config: Any) -> Family:
-    """The family of a loaded model's configuration.
-
-    Args:
-        config: configuration of a transformers model, with `model_type`.
-
-    Raises:
-        ConfigurationError: it is of no family that is known.
-    """
+    """The family of a loaded model's configuration. Raises `ConfigurationError`: it is of no family that is known."""
     return _family(config.model_type, "the model")
 
 
 def family_in(model_dir: str | Path) -> Family:
     """The family of a model directory, by its `config.json` alone.
-
-    Args:
-        model_dir: Hugging Face directory of a model.
 
     Raises:
         ConfigurationError: no readable `config.json`, or a family that is not known.
@@ -40,14 +30,7 @@ def family_in(model_dir: str | Path) -> Family:
 
 
 def model_config(model_dir: str | Path) -> dict[str, Any]:
-    """The `config.json` of a model directory.
-
-    Args:
-        model_dir: Hugging Face directory of a model.
-
-    Raises:
-        ConfigurationError: it cannot be read, or holds no mapping.
-    """
+    """The `config.json` of a model directory. Raises `ConfigurationError`: it cannot be read, or holds no mapping."""
     path = Path(model_dir) / "config.json"
     try:
         config = json.loads(path.read_text())

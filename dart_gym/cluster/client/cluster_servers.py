@@ -82,10 +82,7 @@ class ServerRecord:
     """What a client knows of one server.
 
     Attributes:
-        address: where the server listens.
-        load: its last status; None before the first one.
         asked_at: monotonic time of that.
-        placed: sessions that this client opened there since.
         failures: how many times in a row it did not answer.
         down_until: monotonic time until which it is left alone.
     """
@@ -168,11 +165,6 @@ class ClusterServers:
 
     Args:
         url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
-        token: bearer token, if the cluster wants one.
-        settings: how the client behaves; the defaults of `ClientSettings` if None.
-
-    Attributes:
-        records: one of each server, in the order of the URL.
     """
 
     def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:

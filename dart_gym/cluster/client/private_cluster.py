@@ -40,7 +40,6 @@ class LocalCluster:
     """A `dart-gym serve` of our own. Use as an async context manager, or `start` and `stop`.
 
     Args:
-        desktops: how many desktops may run at once.
         sandbox: "bwrap" or "none", replacing what the tasks ask for; None leaves it to them.
     """
 

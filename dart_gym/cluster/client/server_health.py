@@ -21,15 +21,7 @@ class Health(Enum):
 
 
 def look_at(path: Path, patience_s: float = PATIENCE_S) -> Health:
-    """Ask a server for its health. Blocks, at most `patience_s` for each step.
-
-    Args:
-        path: of its socket.
-        patience_s: seconds.
-
-    Returns:
-        Whether it answered, nobody listens, or it did not say a word in time.
-    """
+    """Ask a server for its health. Blocks, at most `patience_s` for each step."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(patience_s)
         try:

@@ -83,16 +83,7 @@ class Wait:
 
 
 def admit(machine: Machine, limits: Limits, *, need: int, promised: int, running: int, waited_s: float) -> Admit | Wait:
-    """Decide whether a desktop may boot.
-
-    Args:
-        machine: what the machine has left now.
-        limits: what the machine must have left.
-        need: bytes that the desktop will use.
-        promised: bytes that admitted desktops will still take, because they are booting.
-        running: living and booting desktops of this server.
-        waited_s: how long the decision was put off.
-    """
+    """Decide whether a desktop may boot."""
     if not running:
         return Admit()
     if limits.memory and machine.available is not None:
@@ -172,10 +163,6 @@ class _Ticket:
 class Admission:
     """Lets desktops boot, one after the other as the machine allows. Everything happens in one event loop.
 
-    Args:
-        limits: what the machine must have left.
-        probe: tells what the machine has left.
-
     Attributes:
         reason: why the first in the queue waits; "" when none does.
     """
@@ -221,13 +208,7 @@ class Admission:
     async def boot(
         self, spec: DesktopSpec, running: Callable[[], int], make_room: Callable[[], bool]
     ) -> AsyncIterator[None]:
-        """Wait until a desktop may boot; its memory counts as promised inside. Cancel to give up.
-
-        Args:
-            spec: what kind of desktop is to boot.
-            running: counts this server's desktops.
-            make_room: stops one that nobody uses; whether there was one.
-        """
+        """Wait until a desktop may boot; its memory counts as promised inside. Cancel to give up."""
         ticket = _Ticket(self.need(spec), time.monotonic())
         self._queue.append(ticket)
         try:

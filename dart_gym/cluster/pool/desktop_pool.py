@@ -65,14 +65,7 @@ def allowed(owner: str, lent: Mapping[str, int], quota: Quota) -> bool:
 def next_claim(
     claims: Iterable[Claim], lent: Mapping[str, int], served: Mapping[str, int], quota: Quota
 ) -> Claim | None:
-    """The claim that gets the next free slot; None when every owner that waits has used up its quota. Pure.
-
-    Args:
-        claims: all claims that wait, in any order.
-        lent: slots that each owner has now.
-        served: when each owner was last given a slot, as a number; larger is later.
-        quota: tells how many slots an owner may have at once.
-    """
+    """The claim that gets the next free slot; None when every owner that waits has used up its quota. Pure."""
     first: dict[str, Claim] = {}
     for claim in sorted(claims, key=lambda claim: claim.number):
         first.setdefault(claim.owner, claim)
@@ -91,10 +84,7 @@ class Pool:
 
     Args:
         size: number of slots: how many desktops may be lent at once.
-        desktop_factory: makes desktops that are not started yet.
-        api_policy: how each desktop offers the OSWorld API; None for not at all.
         warm: how many warm desktops to hold ready, beside those that are lent.
-        admission: whether the machine has room for another desktop.
         quota: how many slots an owner may have. Call `serve_waiters` when it has changed.
     """
 

@@ -30,12 +30,7 @@ _RETRY_S = 30.0
 
 
 def wanted(asked: Sequence[DesktopSpec], size: int) -> Counter[DesktopSpec]:
-    """How many warm desktops of which spec to hold: in proportion to how often each was booted lately. Pure.
-
-    Args:
-        asked: specs that had to boot, oldest first.
-        size: how many there may be.
-    """
+    """How many warm desktops of which spec to hold: in proportion to how often each was booted lately. Pure."""
     one_way = [spec for spec in asked if not spec.reusable]
     kept = [spec for spec in asked if spec.reusable]
     plan = _shares(one_way, size)
@@ -57,13 +52,7 @@ def _shares(asked: Sequence[DesktopSpec], size: int) -> Counter[DesktopSpec]:
 
 @dataclass(slots=True, eq=False)
 class WarmDesktop:
-    """A desktop that is ready, or being booted.
-
-    Attributes:
-        spec: what kind of desktop it is.
-        slot: the place that it has until a session takes it.
-        booting: the task that boots it.
-    """
+    """A warm desktop in `slot`, the place that it has until a session takes it; `booting` is the task that boots it."""
 
     spec: DesktopSpec
     slot: Slot
@@ -76,14 +65,7 @@ class WarmDesktop:
 
 
 class WarmPool:
-    """The warm desktops of a server.
-
-    Args:
-        size: how many warm desktops to hold at most.
-        make_slot: makes an empty slot of a name.
-        admission: whether the machine has room.
-        running: counts this server's desktops, warm ones included.
-    """
+    """The warm desktops of a server."""
 
     def __init__(
         self, size: int, make_slot: Callable[[str], Slot], admission: Admission, running: Callable[[], int]

@@ -49,7 +49,6 @@ class Principal:
     Attributes:
         name: what quotas, fairness, the status and logs go by; "" where no tokens are used.
         max_desktops: how many desktops its sessions may hold together; None for no limit.
-        max_sessions: how many sessions it may have open; None for no limit.
         watches_all: whether it may watch the desktops of others too.
     """
 
@@ -129,14 +128,7 @@ class _File(BaseModel):
 
 
 class TokenFile:
-    """A tokens file, and what it held when it was read last.
-
-    Args:
-        path: the tokens' file.
-
-    Raises:
-        ConfigurationError: it cannot be read or is malformed.
-    """
+    """A tokens file, and what it held when it was read last. Raises `ConfigurationError`: unreadable or malformed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

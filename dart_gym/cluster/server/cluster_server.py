@@ -66,8 +66,6 @@ class ClusterServer:
     """Serves desktops. Use as an async context manager, or `start` and `stop`.
 
     Args:
-        settings: where it listens, how many desktops it has, and how long sessions live.
-        desktop_factory: makes desktops that are not started yet.
         local: whether they take memory of this machine.
     """
 
@@ -148,11 +146,7 @@ class ClusterServer:
         return self._operations.closing.is_set()
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            AddressError: the address is in use or cannot be had.
-        """
+        """Listen. Raises `AddressError`: the address is in use or cannot be had."""
         options: dict[str, Any] = {
             "process_request": self._route,
             "origins": [None],
@@ -209,11 +203,7 @@ class ClusterServer:
                 await self._sessions.until_quiet()
 
     async def stop(self, patience_s: float = OPERATIONS_S) -> None:
-        """End all sessions and stop all desktops; operations under way get some time. Idempotent.
-
-        Args:
-            patience_s: seconds that operations under way may take, if `drain_s` is not shorter.
-        """
+        """End all sessions and desktops; operations under way get `patience_s`, or `drain_s` if shorter. Idempotent."""
         if self._server is None:
             return
         server, self._server = self._server, None

@@ -38,11 +38,8 @@ class View:
     Attributes:
         frame: the last screenshot; None before the first.
         version: number of the frame, never the same twice in a server's life; 0 without one.
-        instruction: the episode's task in words.
         step: actions carried out in it.
-        terminal: how it ended; "" while it goes on.
         score: the ended episode's, in [0, 1]; None without one.
-        actions: the newest ones with their numbers, errors and seconds.
         jpegs: encoded frames by size, with the version that they show.
     """
 

@@ -59,8 +59,6 @@ class ResetData(BaseModel):
     Attributes:
         seed: drawn by the server, if there is none.
         episode_id: what the state says; made up by default.
-        task_id: a task's name.
-        task: an OSWorld JSON instead.
         max_steps, time_limit_s, pacing, accessibility: as in `dart_gym.sessions.reset_request.ResetRequest`.
         width, height: size of the screen in pixels, instead of the task's.
         deadline_s: seconds that this and each following operation may take.

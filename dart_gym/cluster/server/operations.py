@@ -63,13 +63,9 @@ class Operations:
     """Executes requests.
 
     Args:
-        pool: lends the slots.
         choices: fields of a desktop's spec that replace the tasks'.
-        counters: what is counted, for the status.
         osworld_urls: machines with OSWorld's server that clients may name; ("*",) for any.
         suites: suites that clients may name as "module:Class"; ("*",) for any.
-        metrics: times and counts every operation.
-        live_views: show what the desktops do.
     """
 
     def __init__(
@@ -178,17 +174,12 @@ class Operations:
         why: Callable[[], str],
         give_back: Callable[[T], None] = lambda _: None,
     ) -> T:
-        """Wait for something that others must free, as long as the client is there and the server is not closing.
+        """Wait for something that others must free, while the client is there and the server is not closing.
 
-        Args:
-            waiting: the coroutine to wait for; it is cancelled if it takes longer than `timeout`.
-            timeout: longest wait in seconds.
-            gone: returns when the client has gone.
-            why: tells why it takes so long.
-            give_back: takes back what came at the very moment at which we were cancelled.
+        `why` tells why it takes so long; `give_back` takes back what came at the very moment of our being cancelled.
 
         Raises:
-            ClusterError: it took too long; the message says why. Or the server is about to stop.
+            ClusterError: it took longer than `timeout` seconds, or the server is about to stop.
             ClientGoneError: the client has gone.
         """
         task = asyncio.ensure_future(waiting)

@@ -28,12 +28,7 @@ _API_SOCKET = re.compile(r"(\d+)-\d+\.sock")
 
 
 def clean_up(api_directories: Iterable[Path] = (), cleaners: Iterable[Cleaner] = ()) -> list[str]:
-    """Remove what killed servers left behind, and name it.
-
-    Args:
-        api_directories: where servers put the sockets of OSWorld APIs.
-        cleaners: functions of providers that remove what lies elsewhere.
-    """
+    """Remove what killed servers left behind, and name it; providers' `cleaners` do so for what lies elsewhere."""
     parts: list[Cleaner] = [_desktops, *(lambda path=path: _api_sockets(path) for path in api_directories), *cleaners]
     removed: list[str] = []
     for part in parts:

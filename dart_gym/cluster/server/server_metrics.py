@@ -57,8 +57,6 @@ class Metrics:
     """What happened since the server started.
 
     Attributes:
-        operations: seconds of each operation, waiting for a desktop included.
-        waits: seconds that sessions waited for a desktop.
         errors: (operation, code) of error replies.
         endings: (terminal state, status of the evaluation) of episodes.
         phases: seconds of resets and steps by phase.

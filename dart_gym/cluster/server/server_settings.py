@@ -135,11 +135,7 @@ class ServerSettings(DesktopSettings):
 
 
 def token_of(variable: str | None) -> str | None:
-    """The token in an environment variable; None without one.
-
-    Raises:
-        ConfigurationError: the variable is not set.
-    """
+    """The token in an environment variable; None without one. Raises `ConfigurationError`: the variable is not set."""
     if variable is None:
         return None
     token = os.environ.get(variable, "")

@@ -40,18 +40,13 @@ class ServedSession:
     Attributes:
         token: a secret that resumes the session on a new connection.
         codec: image codec of its screenshots.
-        principal: who opened it.
         slot: the slot that it holds; None before its first reset, and once it has ended.
-        session: what runs on the slot.
         sender: where its screens go that are shared.
         last_id: id of the last request that was executed; `last_reply` is its encoded reply.
         lock: held while a request is executed.
-        worker: the task that executes it.
         last_used: monotonic time of the last request, or of the loss of the connection.
-        held_since: monotonic time at which it got its slot.
         ended: nothing can be asked of it any more.
         connection: the client's; None while it is lost.
-        handler: the task that serves the connection.
         reason: why the server ended it, if it did.
     """
 
@@ -73,11 +68,7 @@ class ServedSession:
     reason: ClusterError | None = None
 
     def go_on_by_bytes(self, codecs: Sequence[str]) -> None:
-        """Send screens as bytes from now on, that of the last reply too: the new connection shares no memory.
-
-        Args:
-            codecs: those that its client takes, best first.
-        """
+        """Send screens as bytes from now on, that of the last reply too: the new connection shares no memory."""
         self.codec = next((codec for codec in codecs if codec in frames.CODECS), "raw")
         if self.last_reply:
             reply = frames.decode_reply(self.last_reply, FrameReceiver(os.getpid()))
@@ -127,13 +118,7 @@ class Lifetimes:
 
 
 class Sessions:
-    """The register of a server's sessions.
-
-    Args:
-        lifetimes: how long sessions live.
-        give_back: takes the desktop of a session back (`Operations.end`).
-        counters: what is counted, for the status.
-    """
+    """The register of a server's sessions."""
 
     def __init__(
         self, lifetimes: Lifetimes, give_back: Callable[[ServedSession], None], counters: Counter[str]

@@ -35,8 +35,6 @@ class WatchProxy:
     """The page of a cluster on a loopback port. Use as an async context manager.
 
     Args:
-        url: the cluster's, with scheme `ws`, `wss` or `ws+unix`.
-        token: bearer token, if the cluster wants one.
         port: TCP port on loopback; 0 lets the system choose.
     """
 

@@ -17,11 +17,8 @@ class Address:
     """A parsed URL. Either `path` is set (a Unix socket), or `host` and `port` are.
 
     Attributes:
-        url: the URL as it was given.
-        host: name or IP address.
         port: 0 lets the server choose.
         path: absolute path of the Unix socket; "" for TCP.
-        tls: whether it is `wss`.
     """
 
     url: str
@@ -47,11 +44,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Take a URL apart.
-
-    Raises:
-        ConfigurationError: not such a URL; the message shows the forms.
-    """
+    """Take a URL apart. Raises `ConfigurationError`: not such a URL; the message shows the forms."""
     forms = f"use ws+unix:///path/to.sock or ws://host:{DEFAULT_PORT}"
     try:
         parts = urlsplit(url)

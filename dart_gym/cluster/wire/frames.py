@@ -54,8 +54,6 @@ class Hello:
     Attributes:
         codecs: image codecs that the client takes, best first.
         resume: token of the session to go on with; "" for a new one.
-        protocol: version of the protocol.
-        client: who it is, for logs and the status.
         take_over: with `resume`: cut the session's connection, even one that is alive.
     """
 
@@ -72,10 +70,8 @@ class Welcome:
 
     Attributes:
         session: the session's token, a secret: it resumes the session.
-        codec: image codec of its screenshots.
         resumed: whether it is the session that the client asked to go on with.
         grace_s: how long the session outlives a lost connection.
-        protocol: version of the protocol.
         limits: what the server allows, those of `LIMITS` that it sets.
     """
 
@@ -102,10 +98,7 @@ class Reply:
     """Answer to a request: `result`, or `error` with a code.
 
     Attributes:
-        id: id of the request; -1 for an error that answers none (a broken frame, the server's farewell).
         result: plain values; of a step also the image.
-        code: None if all went well.
-        message: the error in words; "" if all went well.
     """
 
     id: int
@@ -266,11 +259,6 @@ def decode_request(frame: bytes | str) -> Request:
 def encode_reply(reply: Reply, codec: str = "raw", sender: FrameSender | None = None) -> bytes:
     """Bytes of a reply, its image in the given codec, which may take long: see `images.is_slow`.
 
-    Args:
-        reply: what to send.
-        codec: of its image.
-        sender: where the images of the codec "shared" go.
-
     Raises:
         ProtocolError: it cannot be sent, or is larger than `MAX_REPLY_BYTES`.
     """
@@ -304,12 +292,7 @@ def fragments(frame: bytes) -> bytes | list[memoryview]:
 
 
 def decode_reply(frame: bytes | str, receiver: FrameReceiver | None = None) -> Reply:
-    """A reply from its bytes; raises `ProtocolError`.
-
-    Args:
-        frame: its bytes.
-        receiver: where images of the codec "shared" are; None if the client did not offer it.
-    """
+    """A reply from its bytes; `receiver` has the images of the codec "shared". Raises `ProtocolError`: not a reply."""
     header, body = _unpack(frame)
     request_id = _integer(header, "id", -1, 1 << 62)
     if "error" in header:

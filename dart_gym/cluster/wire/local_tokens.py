@@ -21,22 +21,14 @@ from dart_gym.utils.durable_files import make_directories, write_file
 
 
 class LocalToken:
-    """A token for a server that is about to listen on loopback.
-
-    Attributes:
-        text: the token.
-    """
+    """A token for a server that is about to listen on loopback."""
 
     def __init__(self) -> None:
         self.text = secrets.token_urlsafe(32)
         self._file: Path | None = None
 
     def publish(self, port: int) -> None:
-        """Leave it where this user's clients look.
-
-        Raises:
-            ConfigurationError: the file cannot be written.
-        """
+        """Leave it where this user's clients look. Raises `ConfigurationError`: the file cannot be written."""
         try:
             path = _file(port)
             make_directories(path.parent)

@@ -65,11 +65,7 @@ def taken(codecs: Sequence[str]) -> tuple[str, ...]:
 
 
 class FrameSender:
-    """The server's end, for one session.
-
-    Attributes:
-        bytes: of all screens that it has taken.
-    """
+    """The server's end, for one session; `bytes` counts all screens that it has taken."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -90,11 +86,7 @@ class FrameSender:
 
 
 class FrameReceiver:
-    """The client's end, for one connection.
-
-    Args:
-        pid: of the server.
-    """
+    """The client's end, for one connection."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

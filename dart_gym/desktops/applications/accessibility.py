@@ -27,11 +27,7 @@ class Executes(Protocol):
 
 
 async def read_tree(desktop: Executes, timeout: float) -> AccessibilityTree:
-    """Read the tree of everything that is shown.
-
-    Args:
-        desktop: the desktop whose programs are asked.
-        timeout: seconds; what could not be read by then is left out.
+    """Read the tree of everything that is shown, as far as it can be read within `timeout` seconds.
 
     Raises:
         DesktopError: the desktop lacks the programs for it, or broke.

@@ -48,11 +48,7 @@ class Silent(Exception):
 
 
 class Reader:
-    """Reads accessible objects into XML elements until its deadline.
-
-    Args:
-        seconds: until the deadline.
-    """
+    """Reads accessible objects into XML elements until its deadline, `seconds` from now."""
 
     def __init__(self, seconds):
         self.deadline = time.monotonic() + seconds

@@ -20,7 +20,6 @@ class Application:
     """A part of the machine that OSWorld's tasks expect.
 
     Attributes:
-        name: the application's usual name.
         program: what must be on the PATH; "" for what is no program.
         packages: Debian's packages of it.
         needed_for: which tasks or functions need it.
@@ -152,12 +151,7 @@ def _programs_of_script(script: str) -> set[str]:
 
 
 def tasks_by_package(tasks: Mapping[str, Mapping[str, Any]], absent: Iterable[Application]) -> dict[str, list[str]]:
-    """Which tasks wait for which packages: "gimp" -> ids of the tasks that need GIMP, most wanted first.
-
-    Args:
-        tasks: id -> OSWorld's JSON.
-        absent: applications that the machine lacks.
-    """
+    """Which tasks wait for which packages: "gimp" -> ids of the tasks that need GIMP, most wanted first."""
     waiting: dict[str, list[str]] = {" ".join(application.packages): [] for application in absent}
     for task_id, task in tasks.items():
         for application in {application_of(program) for program in programs_of(task)}:

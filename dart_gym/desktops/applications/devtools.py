@@ -169,12 +169,7 @@ class DevTools:
 
 
 class Browser:
-    """The tabs of a browser, by the HTTP side of DevTools.
-
-    Args:
-        path: Unix socket that leads to the browser's port.
-        port: that port, as the browser knows it.
-    """
+    """The tabs of a browser, by the HTTP side of DevTools: `path` is a Unix socket that leads to its port."""
 
     def __init__(self, path: Path, port: int) -> None:
         self._path, self._port = str(path), port

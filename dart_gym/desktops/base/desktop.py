@@ -96,8 +96,6 @@ class SettleResult:
 
     Attributes:
         stable: whether the screen stood still for the asked time; False when the cap was hit.
-        waited_s: seconds waited.
-        frames: how many frames were looked at.
     """
 
     stable: bool

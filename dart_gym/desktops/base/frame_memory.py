@@ -22,13 +22,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class FrameMemory:
-    """Mapped memory for one frame of (height, width, 3) uint8.
-
-    Args:
-        fd: descriptor of the memory, which this object owns from now on.
-        height: rows.
-        width: columns.
-        writable: whether this side writes.
+    """Mapped memory for one frame of (height, width, 3) uint8; owns its descriptor `fd` from now on.
 
     Raises:
         DesktopError: it is not sealed, or of another size.

@@ -42,16 +42,8 @@ class Cursor:
 class Framebuffer:
     """A mapped screen. Who looks at it ends by SIGBUS when a program of the desktop has truncated the file.
 
-    Args:
-        path: the file `Xvfb_screen0`.
-        spec: size and margin of the screen.
-
     Raises:
         DesktopError: the file is not that of such a screen.
-
-    Attributes:
-        width: pixels.
-        height: pixels, without the margin.
     """
 
     def __init__(self, path: Path, spec: DesktopSpec) -> None:

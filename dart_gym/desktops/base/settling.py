@@ -29,11 +29,8 @@ class Settling:
     """Decides after each look at the screen whether to go on waiting. All times in ms since the start.
 
     Attributes:
-        policy: when a screen counts as settled.
         last_change_ms: when the screen was last seen to change.
         period_ms: how long to wait until the next look; grows while nothing changes.
-        asked: whether the focused program was asked and has not answered yet.
-        quiet_ms: no change for so long is enough.
     """
 
     policy: SettlePolicy
@@ -77,10 +74,7 @@ async def settle(
 ) -> SettleResult:
     """Wait until the screen stands still or the cap is reached.
 
-    Args:
-        framebuffer: the screen's pixels.
-        policy: when it counts as still.
-        handled: waits so many seconds for the focused program to say that it has handled its input; False if it cannot.
+    `handled` waits so many seconds for the focused program to say that it has handled its input; False if it cannot.
     """
     if handled is None or policy.reply_quiet_ms is None:
         return await _settle(framebuffer, policy, None)

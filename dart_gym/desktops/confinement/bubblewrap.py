@@ -74,11 +74,7 @@ def namespaces(hostname: str) -> list[str]:
 
 
 def system_directories(settings: Path) -> list[str]:
-    """Arguments of bubblewrap that show the machine's programs, libraries and settings, read-only.
-
-    Args:
-        settings: what is shown as `/etc`; see `machine_settings`.
-    """
+    """Arguments of bubblewrap that show the machine's programs, libraries and `machine_settings`, read-only."""
     args = ["--ro-bind", "/usr", "/usr", "--ro-bind", str(settings), "/etc"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -106,12 +102,7 @@ def memory_directory(path: str, size: int, mode: str = "0755") -> list[str]:
 
 
 def desktop_skeleton(settings: Path, storage: int) -> list[str]:
-    """Arguments of bubblewrap for all that desktops have in common.
-
-    Args:
-        settings: what is shown as `/etc`.
-        storage: bytes of each place for files.
-    """
+    """Arguments of bubblewrap for all that desktops have in common; `storage` is the bytes of each place for files."""
     return [
         *(*namespaces("desktop"), "--as-pid-1", *system_directories(settings), *kernel_directories(storage)),
         *(*memory_directory("/tmp", storage, "1777"), "--perms", "1777", "--dir", "/tmp/.X11-unix"),
@@ -174,11 +165,6 @@ def _mount_point(number: int, *, directory: bool) -> str:
 
 def launcher(user: UserId | None, groups: Iterable[Path], mounts: Mapping[str, str]) -> list[str]:
     """The beginning of a command that runs the rest as an unprivileged user, within control groups.
-
-    Args:
-        user: whom to become; None to stay who we are.
-        groups: directories of control groups that it joins.
-        mounts: what is to be mounted where, for the started processes only; see `Stage`.
 
     Raises:
         MissingDependencyError: a program for that is missing.

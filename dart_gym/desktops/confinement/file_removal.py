@@ -20,12 +20,7 @@ _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path, last: str = "") -> bool:
-    """Remove a directory; whether it is gone. Nothing is raised: what cannot be removed stays.
-
-    Args:
-        path: the directory.
-        last: name of a file directly in it that goes after all others.
-    """
+    """Remove a directory, the file `last` in it after all others; whether it is gone. What cannot be removed stays."""
     try:
         top = _opened(os.fspath(path), None)
     except FileNotFoundError:
@@ -46,12 +41,7 @@ def remove_tree(path: Path, last: str = "") -> bool:
 
 
 class _Removal:
-    """Empties a directory. Those below its own directories move up into it, so that no more than two are ever open.
-
-    Args:
-        top: descriptor of the directory.
-        last: name of what stays in it.
-    """
+    """Empties a directory. Those below its own directories move up into it, so that no more than two are ever open."""
 
     def __init__(self, top: int, last: str) -> None:
         self._top, self._last = top, last

@@ -101,12 +101,7 @@ class Recorder:
 
 
 class Purse:
-    """Counts memory where no control group does, and ends the largest programs when it is too much.
-
-    Args:
-        most: bytes for all programs and the files in memory.
-        storage: directories of files in memory.
-    """
+    """Counts memory where no control group does, and ends the largest programs when it is too much."""
 
     def __init__(self, most, storage):
         self.most, self.storage = most, storage

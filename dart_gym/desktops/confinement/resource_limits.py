@@ -40,8 +40,6 @@ class DesktopLimits:
 
     Attributes:
         memory: bytes, files in home, `/tmp` and `/dev/shm` included.
-        processes: processes and threads.
-        cpus: processors.
         storage: bytes of files, each for home, `/tmp` and `/dev/shm`.
     """
 
@@ -58,11 +56,7 @@ class DesktopLimits:
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """The control groups of one desktop; without any, nothing is counted.
-
-    Attributes:
-        directories: where they are, one in version 2, one for each controller in version 1.
-    """
+    """The control groups of one desktop: one directory in version 2, one for each controller in version 1, or none."""
 
     directories: tuple[Path, ...] = ()
 
@@ -97,13 +91,7 @@ _OPTIONAL_FILES = ("memory.swap.max", "memory.memsw.limit_in_bytes")  # kernels 
 
 
 def make_groups(name: str, limits: DesktopLimits, record: Path) -> ControlGroups:
-    """Make the control groups of a desktop; none where that is not allowed.
-
-    Args:
-        name: its name among all groups of this machine.
-        limits: what it may use.
-        record: file in which the directories are written down first.
-    """
+    """Make the control groups of a desktop, written down in the file `record` first; none where that is not allowed."""
     places = group_places()
     directories = tuple(place / name for place, _ in places)
     if not directories:
@@ -139,12 +127,7 @@ def group_places() -> Sequence[tuple[Path, tuple[str, ...]]]:
 
 
 def find_places(mountinfo: str, own: str) -> Sequence[tuple[Path, tuple[str, ...]]]:
-    """See `group_places`.
-
-    Args:
-        mountinfo: content of /proc/self/mountinfo.
-        own: content of /proc/self/cgroup.
-    """
+    """See `group_places`: from the contents of /proc/self/mountinfo and /proc/self/cgroup."""
     mounts = [_Mount.parse(line) for line in mountinfo.splitlines() if " - cgroup" in line]
     paths = {names: path for _, names, path in (line.split(":", 2) for line in own.splitlines())}
     for mount in mounts:

@@ -84,7 +84,6 @@ class Filter:
     """A filter as the kernel takes it.
 
     Attributes:
-        program: instructions of the kernel's packet filter, 8 bytes each.
         refused: number -> name of the calls that are refused with EPERM.
     """
 

@@ -33,12 +33,7 @@ _END_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UserId:
-    """A number that is taken until `release`.
-
-    Attributes:
-        number: uid and gid.
-        lock: descriptor of the locked file.
-    """
+    """A number, uid and gid in one, that is taken until `release`."""
 
     number: int
     lock: int
@@ -126,14 +121,10 @@ def _belongs_to_somebody(number: int) -> bool:
 
 
 def uid_range(named: str | None, uid_map: str) -> range:
-    """Which numbers desktops get. Pure.
-
-    Args:
-        named: "FIRST-LAST" where the operator chose; None or "" for a range that nobody else uses.
-        uid_map: content of /proc/self/uid_map: in a container there may be few.
+    """Which numbers desktops get: "FIRST-LAST" where `named`, else a range that nobody else uses. Pure.
 
     Raises:
-        ConfigurationError: it is no range, holds root, or is not there.
+        ConfigurationError: it is no range, holds root, or is not in the user namespace (`uid_map`).
     """
     maps = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
     mapped = [range(first, first + count) for first, _, count in maps]

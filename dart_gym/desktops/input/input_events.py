@@ -37,11 +37,6 @@ _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
 def input_events(action: Action, width: int, height: int) -> list[InputEvent]:
     """The events of an action; [] for those that are none (Wait, Done, Fail, AskUser).
 
-    Args:
-        action: what to carry out.
-        width: columns of the screen, in pixels.
-        height: rows of the screen, in pixels.
-
     Raises:
         ActionError: a point is off the screen, or no key types a character.
     """

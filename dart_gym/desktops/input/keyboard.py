@@ -53,9 +53,7 @@ class Batch:
     """Keystrokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
 
     Attributes:
-        remap: new meanings of spare keycodes.
         overwrites: whether one of them had another meaning, that programs may still need for earlier keystrokes.
-        keystrokes: the keys to press, one after the other.
     """
 
     remap: dict[int, int] = field(default_factory=dict)
@@ -67,8 +65,6 @@ class Keyboard:
     """The map of one X server, as this process knows and changes it.
 
     Args:
-        mapping: keysyms of each keycode, as GetKeyboardMapping returns them.
-        first_keycode: keycode of its first row.
         modifiers: keycodes that act as modifiers, whatever their keysyms are.
     """
 

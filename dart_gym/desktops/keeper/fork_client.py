@@ -30,12 +30,7 @@ _END_S = 30.0
 
 @dataclass(slots=True)
 class Keeper:
-    """The process of a keeper.
-
-    Attributes:
-        pid: its number.
-        pidfd: a descriptor that stands for it, and for no later process of the same number; -1 once it is closed.
-    """
+    """The process of a keeper; `pidfd` stands for it and for no later process of the same number, -1 once closed."""
 
     pid: int
     pidfd: int
@@ -54,11 +49,7 @@ class Keeper:
 
 
 class ForkClient:
-    """The fork server of this process, as its threads use it.
-
-    Attributes:
-        owner: pid of this process.
-    """
+    """The fork server of this process, as its threads use it."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -133,12 +124,7 @@ class ForkClient:
         raise DesktopError(f"the process that starts desktops does not answer ({cause}); the next reset gets another")
 
     def start_keeper(self, spec: dict[str, Any], channel_fd: int, frame_fd: int) -> Keeper:
-        """Start a keeper.
-
-        Args:
-            spec: the desktop's, as plain values.
-            channel_fd: descriptor of its end of the connection; closed here in any case.
-            frame_fd: descriptor of the memory for frames; closed here in any case.
+        """Start a keeper; both descriptors (its end of the connection, memory for frames) are closed here in any case.
 
         Raises:
             DesktopError: it did not start.

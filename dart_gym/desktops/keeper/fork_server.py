@@ -38,13 +38,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A keeper, or what cleans up after one.
-
-    Attributes:
-        pid: its number.
-        channel: descriptor of the keeper's connection.
-        cleaner: whether it is no keeper.
-    """
+    """A keeper with its connection `channel`, or what cleans up after one (`cleaner`)."""
 
     pid: int
     channel: int
@@ -52,12 +46,7 @@ class _Child:
 
 
 class ForkServer:
-    """Forks and reaps.
-
-    Args:
-        control: connection to the server.
-        parent: pid of the server.
-    """
+    """Forks and reaps."""
 
     def __init__(self, control: socket.socket, parent: int) -> None:
         self._control, self._parent = control, parent

@@ -23,23 +23,13 @@ class ProcessState:
 
 
 def held_up_inside(keeper: int) -> bool:
-    """Whether it is the programs of a desktop that hold it up, by what their processes do now.
-
-    Args:
-        keeper: pid of the desktop's keeper.
-    """
+    """Whether it is the programs of a keeper's desktop that hold it up, by what their processes do now."""
     found = [state for pid in descendants(keeper) if (state := _state(pid)) is not None]
     return is_own_doing(found, os.getloadavg()[0], len(os.sched_getaffinity(0)))
 
 
 def is_own_doing(processes: list[ProcessState], load: float, cores: int) -> bool:
-    """Whether a desktop holds itself up: what it needs is stopped, or nobody else keeps the machine busy. Pure.
-
-    Args:
-        processes: of the desktop.
-        load: processes of the machine that want to run, on average over a minute.
-        cores: of the machine.
-    """
+    """Whether a desktop holds itself up: what it needs is stopped, or nobody else keeps the machine busy. Pure."""
     if any(process.name in _ESSENTIAL and process.state in "Tt" for process in processes):
         return True
     own = sum(process.state in "RD" for process in processes)

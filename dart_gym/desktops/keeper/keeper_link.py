@@ -37,14 +37,7 @@ _CLEANING_S = 60.0
 class KeeperLink:
     """Talks to one keeper. Make it with `open`.
 
-    Args:
-        clients: who started the keeper, and knows how it ended.
-        keeper: its process.
-        reader: what it says.
-        writer: what it is told.
-
     Attributes:
-        pid: of the keeper.
         desktop_ended: whether the desktop is known to have ended by itself.
         killed: whether it was its own programs that ended it, or held it up until it was ended.
     """
@@ -65,15 +58,7 @@ class KeeperLink:
 
     @classmethod
     async def open(cls, spec: dict[str, Any], frame_fd: int) -> KeeperLink:
-        """Start a keeper for a desktop.
-
-        Args:
-            spec: the desktop's, as plain values.
-            frame_fd: descriptor of the memory for its frames.
-
-        Raises:
-            DesktopError: it did not start.
-        """
+        """Start a keeper for a desktop, whose frames go into the memory `frame_fd`. Raises `DesktopError`: no start."""
         ours, theirs = socket.socketpair()
         clients = fork_client()
         fds = theirs.detach(), os.dup(frame_fd)
@@ -96,13 +81,6 @@ class KeeperLink:
         self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
         """Ask for an operation and wait for its result.
-
-        Args:
-            op: its name.
-            values: its arguments, plain values.
-            body: bytes that belong to it.
-            deadline_s: seconds after which the keeper is ended.
-            limit: how many bytes the result's body may have.
 
         Raises:
             DesktopError: the keeper has ended, or said so.

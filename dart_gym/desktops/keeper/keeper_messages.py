@@ -62,10 +62,6 @@ async def read_message(
 ) -> tuple[dict[str, Any], bytes]:
     """The next message.
 
-    Args:
-        reader: where it comes from.
-        body_limit: how many bytes may follow a header.
-
     Raises:
         MessageError: it is none.
         asyncio.IncompleteReadError: the other side has closed the connection.

@@ -63,14 +63,7 @@ async def _keep(channel: socket.socket, frame: int, spec: DesktopSpec) -> None:
 
 
 class DesktopKeeper:
-    """Carries out operations on a desktop.
-
-    Args:
-        desktop: which it keeps.
-        memory: where its frames go.
-        reader: what the server says.
-        writer: what it is told.
-    """
+    """Carries out operations on a desktop."""
 
     def __init__(
         self, desktop: XvfbDesktop, memory: FrameMemory, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

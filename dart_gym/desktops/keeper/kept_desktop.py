@@ -33,14 +33,7 @@ from dart_gym.utils.processes import private_memory
 
 
 class KeptDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`.
-
-    Args:
-        spec: size, profile and sandbox of the desktop.
-
-    Raises:
-        ConfigurationError: unknown profile or sandbox, or an impossible size.
-    """
+    """See `dart_gym.desktops.base.desktop.Desktop`. Raises `ConfigurationError`: what is wrong with the spec."""
 
     def __init__(self, spec: DesktopSpec) -> None:
         check_spec(spec)

@@ -21,10 +21,6 @@ def program_arguments(data: Mapping[str, Any], home: str) -> list[str]:
     Text without a shell is split as a shell would; of a list with a shell the first item is the script, the others are
     its positional parameters (as `subprocess` does it); `~/` at the start of an argument is the home directory.
 
-    Args:
-        data: the JSON object of the request.
-        home: home directory of the desktop's user.
-
     Raises:
         BadRequest: there is no command, or it is neither text nor a list of texts.
     """
@@ -59,11 +55,7 @@ def expand_path(path: str, environment: Mapping[str, str]) -> str:
 
 
 def window_command(data: Mapping[str, Any], verb: str) -> list[str]:
-    """The `wmctrl` call that activates ("a") or closes ("c") a window.
-
-    Raises:
-        BadRequest: there is no window name.
-    """
+    """The `wmctrl` call that activates ("a") or closes ("c") a window. Raises `BadRequest`: there is no window name."""
     name = data.get("window_name")
     if not isinstance(name, str) or not name:
         raise BadRequest("window_name required")
@@ -72,12 +64,7 @@ def window_command(data: Mapping[str, Any], verb: str) -> list[str]:
 
 
 def window_size(listing: str, app_class: str) -> tuple[int, int] | None:
-    """Width and height of the first window of a class, from `wmctrl -lGx`; None when there is none.
-
-    Args:
-        listing: lines of id, desktop, x, y, width, height, instance.class, host, title.
-        app_class: instance or class, in any case.
-    """
+    """Width and height of the first window of a class, from lines of `wmctrl -lGx`; None when there is none."""
     wanted = app_class.lower()
     for line in listing.splitlines():
         fields = line.split(maxsplit=8)

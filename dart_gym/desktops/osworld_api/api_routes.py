@@ -44,11 +44,7 @@ _PYTHON = "/usr/bin/python3"
 
 
 class APIRoutes:
-    """Handlers of all routes.
-
-    Args:
-        desktop: which the requests are for.
-    """
+    """Handlers of all routes."""
 
     def __init__(self, desktop: Desktop) -> None:
         self._desktop = desktop

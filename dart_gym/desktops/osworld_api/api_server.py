@@ -46,9 +46,6 @@ class OSWorldAPI:
         path: the Unix socket to listen on, or None for loopback TCP.
         open_to_all: ask for no token on TCP, and lead local ports to DevTools and VLC.
         port: TCP port, 0 for any free one.
-
-    Attributes:
-        address: where it listens, once started.
     """
 
     def __init__(self, desktop: Desktop, *, path: Path | None = None, open_to_all: bool = False, port: int = 0) -> None:

@@ -13,11 +13,7 @@ _CHUNK = 1 << 16
 
 
 class PortForwarder:
-    """Loopback ports of this side, each leading to a port on the desktop's own loopback.
-
-    Args:
-        desktop: the desktop whose ports are reached.
-    """
+    """Loopback ports of this side, each leading to a port on the desktop's own loopback."""
 
     def __init__(self, desktop: Desktop) -> None:
         self._desktop = desktop
@@ -59,14 +55,7 @@ async def join(
     opening: Awaitable[Streams],
     timeout: float | None = None,
 ) -> None:
-    """Lead a connection to another one until both sides have ended; closes both. Raises `OSError` as they break.
-
-    Args:
-        reader: the end to read from.
-        writer: the end to write to.
-        opening: opens the other connection.
-        timeout: seconds that opening may take; None for any time.
-    """
+    """Lead a connection to another one until both sides have ended; closes both. Raises `OSError` as they break."""
     try:
         async with asyncio.timeout(timeout):
             inner_reader, inner_writer = await opening

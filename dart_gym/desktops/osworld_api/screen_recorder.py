@@ -15,11 +15,7 @@ _POLL_S = 0.05
 
 
 class Recorder:
-    """At most one recording at a time.
-
-    Args:
-        desktop: the desktop whose screen is recorded.
-    """
+    """At most one recording at a time."""
 
     def __init__(self, desktop: Desktop) -> None:
         self._desktop = desktop

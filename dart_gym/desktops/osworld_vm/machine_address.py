@@ -32,8 +32,6 @@ class MachineAddress:
     """How to reach a machine.
 
     Attributes:
-        shown: its name in messages; two machines never share one.
-        base: base URL of OSWorld's routes.
         host: name of the machine whose ports are used; "" where they are reached by `ports_socket`.
         ports: where its ports lead, if not to themselves.
         socket: Unix socket of OSWorld's routes, in the place of `base`'s host.

@@ -49,15 +49,7 @@ _TIMED_OUT = 124  # what coreutils' `timeout` says
 
 
 class OSWorldDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`.
-
-    Args:
-        spec: a spec of kind "osworld", with the `url` of the machine (see `parse_machine_url`).
-        address: where the machine is, in the place of the spec's `url`.
-
-    Raises:
-        ConfigurationError: no such address is possible.
-    """
+    """See `dart_gym.desktops.base.desktop.Desktop`. Raises `ConfigurationError`: no such address is possible."""
 
     _in_use: ClassVar[set[str]] = set()
 

@@ -12,11 +12,8 @@ class Places:
 
     Attributes:
         isolated: whether they are in a sandbox, with a display and paths of their own.
-        home: home directory.
         shared: directory of the screen and the logs.
         settings: directory of what is given to them read-only.
-        tmp: for temporary files.
-        runtime: XDG_RUNTIME_DIR.
     """
 
     isolated: bool
@@ -28,13 +25,7 @@ class Places:
 
 
 def guest_plan(places: Places, screen: tuple[int, int], listen_fd: int) -> dict[str, Any]:
-    """What `guest.py` is to start.
-
-    Args:
-        places: where things are.
-        screen: width and height in pixels.
-        listen_fd: descriptor on which it answers requests.
-    """
+    """What `guest.py` is to start."""
     width, height = screen
     # a sandbox has a display of its own; on the machine's, only who knows the cookie may look at it
     display = [":0"] if places.isolated else ["-auth", f"{places.settings}/cookie"]

@@ -192,12 +192,7 @@ class Guest:
 
 
 class Outputs:
-    """What a command writes, up to a limit.
-
-    Args:
-        process: its standard streams are pipes.
-        limit: how many bytes it may write, in all.
-    """
+    """What a command writes, up to `limit` bytes in all; its standard streams are pipes."""
 
     def __init__(self, process, limit):
         self.process, self.left = process, limit

@@ -23,11 +23,7 @@ _CHUNK = 1 << 16
 
 
 class GuestClient:
-    """Talks to the guest of one sandbox.
-
-    Args:
-        path: the socket that the guest listens on.
-    """
+    """Talks to the guest of one sandbox."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,13 +70,6 @@ class GuestClient:
         limit: int = 0,
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request.
-
-        Args:
-            header: what is asked for.
-            body: bytes that belong to it.
-            fd: a descriptor that goes along.
-            timeout: seconds.
-            limit: how many bytes the answer may have, beside those of an error.
 
         Raises:
             DesktopError: the guest has gone, could not do it, or did not answer as one.

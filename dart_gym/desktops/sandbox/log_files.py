@@ -22,11 +22,7 @@ def open_directory(path: Path) -> int:
 
 
 def open_below(directory: int, *names: str) -> int:
-    """A descriptor of a regular file.
-
-    Args:
-        directory: descriptor of the directory where the way begins.
-        names: those of the directories on the way, and of the file.
+    """A descriptor of a regular file, from a descriptor of a directory by the names on the way.
 
     Raises:
         OSError: there is none, or something else in its place.

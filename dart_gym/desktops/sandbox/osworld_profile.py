@@ -125,8 +125,6 @@ class Machine:
     """What a profile adds to the bare sandbox.
 
     Attributes:
-        mounts: further arguments of bubblewrap.
-        env: environment variables.
         terminal_key: whether ctrl+alt+t opens a terminal.
     """
 
@@ -144,12 +142,6 @@ def desktop_python() -> Path:
 
 def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) -> Machine:
     """Lay out the files of the profile.
-
-    Args:
-        directory: a directory of the desktop's own on this side, to be made here.
-        home: the user's home directory, seen from this side.
-        isolated: whether programs see it as `/usr/local` in a sandbox.
-        seen: where they see it otherwise.
 
     Raises:
         MissingDependencyError: a part without which no task of OSWorld works is missing.

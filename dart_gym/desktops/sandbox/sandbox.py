@@ -75,12 +75,8 @@ class Sandbox:
     Must be made in a thread that lives at least as long as the desktop: the kernel ties the two together.
 
     Args:
-        kind: "bwrap" or "none".
-        screen: width and height in pixels.
-        env: extra environment variables of the programs inside.
         profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
         limits: what its programs may use.
-        prefix: what the name of its directory begins with.
 
     Raises:
         MissingDependencyError: a program or a right is missing.

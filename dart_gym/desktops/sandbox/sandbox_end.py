@@ -38,9 +38,6 @@ class Remains:
         process: bubblewrap, or the guest where there is no sandbox.
         info_fd: descriptor on which bubblewrap names its first process inside.
         handover: connection to that.
-        directory: of this desktop.
-        user: its own, where it has one.
-        groups: its control groups.
         directories: descriptors of directories inside that were handed over.
     """
 
@@ -58,10 +55,6 @@ def destroy(owner: int, remains: Remains) -> None:
 
     The init process inside is killed rather than bwrap outside: the kernel ends it only after all others of its pid
     namespace are gone, and bwrap ends after it, so that nothing writes to the directory any more.
-
-    Args:
-        owner: pid of the process that made it.
-        remains: what is to go.
     """
     if os.getpid() != owner:
         return  # a forked child that runs its parent's finalizers

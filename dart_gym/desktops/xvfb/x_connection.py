@@ -100,12 +100,7 @@ class XConnection:
     """The host's connection to a desktop's X server.
 
     Args:
-        path: Unix socket of the X server.
         cookie: its MIT-MAGIC-COOKIE-1; b"" where it wants none.
-
-    Attributes:
-        display: python-xlib's display, for requests that have no method here.
-        root: python-xlib's root window.
     """
 
     def __init__(self, path: Path, cookie: bytes = b"") -> None:

@@ -36,8 +36,6 @@ class XInput:
     """Pointer and keyboard of one desktop.
 
     Args:
-        connection: connection to its X server.
-        height: rows of the screen that the pointer may be sent to; those below are a margin.
         settle: waits until its screen stands still for a moment.
     """
 

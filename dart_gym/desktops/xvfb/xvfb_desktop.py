@@ -47,15 +47,9 @@ _PROBE_PERIOD_S = 0.004
 
 
 class XvfbDesktop:
-    """See `dart_gym.desktops.base.desktop.Desktop`, whose operations it has; frames it draws into memory.
+    """See `Desktop`, whose operations it has; frames it draws into memory.
 
-    Start it in a thread that lives at least as long as the desktop.
-
-    Args:
-        spec: size, profile and sandbox of the desktop.
-
-    Raises:
-        ConfigurationError: unknown profile or sandbox, or an impossible size.
+    Start it in a thread that lives at least as long as the desktop. Raises `ConfigurationError`: an impossible spec.
     """
 
     def __init__(self, spec: DesktopSpec) -> None:
@@ -70,12 +64,7 @@ class XvfbDesktop:
         self._names = itertools.count(1)
 
     async def start(self, *, timeout: float = 60.0, prefix: str = "") -> None:
-        """Boot, and return when screen and programs are ready; see `Desktop.start`.
-
-        Args:
-            timeout: seconds.
-            prefix: what the name of its directory begins with.
-        """
+        """Boot, and return when screen and programs are ready. `prefix` begins its directory's name."""
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
@@ -196,11 +185,7 @@ class XvfbDesktop:
             await sandbox.ended()
 
     async def ended_inside(self, wait_s: float = 0.0) -> bool:
-        """Whether its own programs have ended it, once it was started.
-
-        Args:
-            wait_s: seconds for which an end that is under way is waited for.
-        """
+        """Whether its own programs have ended it, once started; an end under way is waited for `wait_s` seconds."""
         sandbox = self._sandbox
         if sandbox is None or self._input is None:
             return False

@@ -11,11 +11,7 @@ LEAST_PIXELS, MOST_PIXELS, MOST_MARGIN = 32, 8192, 64
 
 
 def check_spec(spec: DesktopSpec) -> None:
-    """Refuse what cannot be.
-
-    Raises:
-        ConfigurationError: unknown profile or sandbox, or an impossible size.
-    """
+    """Refuse what cannot be. Raises `ConfigurationError`: unknown profile or sandbox, or an impossible size."""
     if spec.profile not in PROFILES:
         raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
     if spec.sandbox not in SANDBOXES:

@@ -57,12 +57,9 @@ def held_out(key: str) -> bool:
 
 
 def fill(value: Any, values: Mapping[str, Value], *, typed: bool = False) -> Any:
-    """Return a copy of a JSON value with all placeholders replaced.
+    """Return a copy of a JSON value with all placeholders replaced, keys of objects left alone.
 
-    Args:
-        value: any JSON value; keys of objects are left alone.
-        values: the drawn values by placeholder name.
-        typed: whether a string that is nothing but one placeholder becomes the value itself (an integer stays one).
+    With `typed` a string that is nothing but one placeholder becomes the value itself (an integer stays one).
     """
     if isinstance(value, str):
         return _fill_text(value, values, typed)

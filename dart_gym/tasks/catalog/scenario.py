@@ -25,7 +25,6 @@ class Prepared:
     """What `prepare` found out.
 
     Attributes:
-        instruction: the task in words, for this seed.
         settle: how long to wait after each action of this episode.
         frame_ready: whether the scenario itself made sure that the next screenshot shows the task.
         settled: how its own wait for a still screen went, if it waited.
@@ -44,12 +43,7 @@ class Scenario(Protocol):
         """Bring the desktop into the task's initial state. Raises `TaskError` or `DesktopError`."""
 
     async def after_action(self, desktop: Desktop, action: Action) -> bool:
-        """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended.
-
-        Args:
-            desktop: the desktop on which it was carried out.
-            action: what was carried out just now, or could not be.
-        """
+        """Wait for what only the scenario can see (such as the page's own clock); True when the task has ended."""
 
     async def evaluate(self, desktop: Desktop, terminal: TerminalState, actions: list[Action]) -> Evaluation:
         """Score the outcome. Never raises for an evaluator's failure: that is a status."""

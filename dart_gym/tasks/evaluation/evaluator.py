@@ -42,15 +42,9 @@ async def evaluate(
     fetch: Fetch | None = None,
     timeout: float = TIMEOUT_S,
 ) -> Evaluation:
-    """Score an episode.
+    """Score an episode by OSWorld's `evaluator`, with its own metrics even where they are built in if `official`.
 
-    Args:
-        desktop: its desktop, as the last action left it.
-        evaluator: OSWorld's `evaluator`, placeholders filled.
-        terminal: how the episode ended.
-        official: use OSWorld's own metrics and getters even where they are built in.
-        fetch: writes what a URL holds to a path; for expected files (`cloud_file`), which the worker cannot download.
-        timeout: seconds for the worker.
+    `fetch` writes what a URL holds to a path, for expected files (`cloud_file`), which the worker cannot download.
     """
     name, foreign = EVALUATOR, list[str]()
     try:

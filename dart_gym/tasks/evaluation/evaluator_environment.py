@@ -37,7 +37,6 @@ class EvaluatorEnvironment:
     """A finished environment.
 
     Attributes:
-        root: its directory.
         base: installation of the Python that it was made with; outside of `/usr` perhaps.
     """
 

@@ -63,8 +63,6 @@ class EvaluatorWorker:
     """One worker, for one evaluation. An async context manager.
 
     Args:
-        desktop: what is evaluated; the worker reaches it through an OSWorld API of its own.
-        environment: where desktop-env is installed.
         cache: directory of this evaluation's files, private to it.
         timeout: seconds for everything from start to close.
     """

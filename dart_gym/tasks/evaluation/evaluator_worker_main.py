@@ -97,11 +97,7 @@ def find_function(package, name):
 
 
 class Environment:
-    """What getters ask of OSWorld's `DesktopEnv`.
-
-    Args:
-        settings: ports, the cache directory.
-    """
+    """What getters ask of OSWorld's `DesktopEnv`."""
 
     enable_proxy = current_use_proxy = False
     vm_platform = "Linux"
@@ -125,11 +121,7 @@ class Environment:
 
 
 class Worker:
-    """Answers requests about one evaluation.
-
-    Args:
-        settings: what `evaluator_worker` sends first.
-    """
+    """Answers requests about one evaluation."""
 
     def __init__(self, settings):
         self.env = Environment(settings)

@@ -39,10 +39,7 @@ async def get_vm_command_error(desktop: Desktop, config: dict[str, Any], cache: 
 async def get_vm_file(desktop: Desktop, config: dict[str, Any], cache: Path) -> Path | None | list[Path | None]:
     """Copy of a file, or of several where `multi`; None where there is none.
 
-    Args:
-        desktop: the desktop with the files.
-        config: `path` and `dest`, lists where `multi`; `gives`, which of several the metric gets (default the first).
-        cache: directory for the copies.
+    `config` has `path` and `dest`, lists where `multi`, and `gives`: which of several the metric gets (the first).
     """
     multi = bool(config.get("multi", False))
     paths, names = (config["path"], config["dest"]) if multi else ([config["path"]], [config["dest"]])

@@ -38,13 +38,7 @@ def check_include_exclude(result: str | None, rules: dict[str, list[str]]) -> fl
 
 
 def compare_text_file(actual: Path | str | None, expected: Path | str | None, **options: Any) -> float:
-    """1 when two files hold the same text.
-
-    Args:
-        actual: path of the result.
-        expected: path of what it should be.
-        options: `ignore_blanks` (runs of white space count as one space), `ignore_case`.
-    """
+    """1 when two files hold the same text; options: `ignore_blanks` (runs of them are one space), `ignore_case`."""
     if not actual:
         return 0.0
     if expected is None:

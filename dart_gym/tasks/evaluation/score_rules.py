@@ -21,10 +21,8 @@ class Check:
     """One metric and where its arguments come from.
 
     Attributes:
-        func: name of the metric.
         result: configuration of the getter of the actual state.
         expected: that of the expected state; None where the metric takes none.
-        options: keyword arguments of the metric.
     """
 
     func: str

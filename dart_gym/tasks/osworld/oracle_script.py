@@ -39,15 +39,7 @@ _QUIET_MS = 150.0
 
 
 class Script:
-    """The oracle of one episode.
-
-    Args:
-        task_id: the task's id, which messages name.
-        entries: `dart.oracle`, placeholders filled.
-
-    Raises:
-        TaskError: an entry is malformed.
-    """
+    """The oracle of one episode. Raises `TaskError`: an entry is malformed."""
 
     def __init__(self, task_id: str, entries: list[dict[str, Any]]) -> None:
         self._task_id = task_id

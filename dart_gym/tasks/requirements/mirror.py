@@ -16,14 +16,7 @@ PARALLEL = 4
 
 @dataclass(slots=True)
 class Mirrored:
-    """What became of the files.
-
-    Attributes:
-        present: they were in the cache already.
-        imported: they came from a directory.
-        downloaded: they came from the web.
-        failed: why others could not be had, by URL.
-    """
+    """What became of the files: in the cache already, from a directory, from the web, or by URL why they failed."""
 
     present: list[str] = field(default_factory=list)
     imported: list[str] = field(default_factory=list)
@@ -42,14 +35,7 @@ async def mirror(
     source: Path | None = None,
     report: Callable[[str, str], None] = lambda url, outcome: None,
 ) -> Mirrored:
-    """Put the files of tasks into a cache.
-
-    Args:
-        tasks: the tasks whose files are downloaded.
-        cache: the cache that gets the files.
-        source: a copy of the hub's data set, or a cache directory of OSWorld; looked at before the web.
-        report: is told each URL with what became of it.
-    """
+    """Put the files of tasks into a cache."""
     done, slots = Mirrored(), asyncio.Semaphore(PARALLEL)
     known = await asyncio.to_thread(_index, source) if source else {}
 

@@ -49,7 +49,6 @@ class Download:
     """A file of the web.
 
     Attributes:
-        url: its address.
         name: what it is called where it goes (path on the desktop, or file of the evaluator's cache).
         stage: "config", "postconfig" or "evaluator".
     """

@@ -40,15 +40,9 @@ OTHER_SYSTEM = {
 
 
 def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str], bool]) -> list[str]:
-    """Why a task cannot run or be scored here; [] where it can.
+    """Why a task cannot run or be scored here, most fundamental first; [] where it can.
 
-    Args:
-        task: the task that is to be played.
-        cache: answers whether a URL's content is there (a `DownloadCache`).
-        has_program: answers whether the desktop has a program (`machine_has`).
-
-    Returns:
-        One sentence each, most fundamental first; what comes before its first colon is the kind of reason.
+    What comes before a sentence's first colon is the kind of reason.
     """
     name = str(task.raw.get("id", ""))
     reasons = [*_unknown_parts(task), *_accounts(task)]

@@ -41,15 +41,7 @@ walk $PPID"""
 
 
 async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> SettleResult:
-    """Wait until programs are idle and the screen stands still.
-
-    Args:
-        desktop: the desktop with the programs that were started.
-        timeout: the most seconds to wait.
-
-    Returns:
-        stable: whether both came about; and the seconds waited.
-    """
+    """Wait until programs are idle and the screen stands still; `stable` says whether both came about."""
     started = time.monotonic()
     idle, before, since = 0, await _demands(desktop), started
     while idle < IDLE_PERIODS and time.monotonic() - started < timeout:

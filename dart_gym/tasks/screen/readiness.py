@@ -34,19 +34,7 @@ _POLL_S = 0.05
 
 
 async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: float = TIMEOUT_S) -> SettleResult:
-    """Wait until what `ready` asks for holds.
-
-    Args:
-        desktop: the desktop whose screen is looked at.
-        ready: `dart.ready`: `{"window": title}` or nothing.
-        timeout: seconds for the window to appear and to be painted.
-
-    Returns:
-        Whether the screen stood still in the end.
-
-    Raises:
-        DesktopTimeoutError: it did not.
-    """
+    """Wait until what `ready` asks for holds. Raises `DesktopTimeoutError`: it did not."""
     title = ready.get("window")
     if not ready:
         return await wait_until_idle(desktop)

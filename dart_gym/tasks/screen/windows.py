@@ -151,12 +151,7 @@ def parse_geometry(text: str) -> Geometry | None:
 
 
 def colour_counts(screen: NDArray[np.uint8], window: Geometry) -> NDArray[np.intp]:
-    """How many pixels of every second row of a window have each of its colours. Pure.
-
-    Args:
-        screen: (H, W, 3) uint8 RGB.
-        window: may reach beyond the screen.
-    """
+    """How many pixels of every second row of a window, which may reach off the screen, have each colour. Pure."""
     top, left = max(window.y, 0), max(window.x, 0)
     part = screen[top : window.y + window.height : 2, left : window.x + window.width].astype(np.uint32)
     return np.unique(part[..., 0] << 16 | part[..., 1] << 8 | part[..., 2], return_counts=True)[1]

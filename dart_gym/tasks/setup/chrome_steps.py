@@ -118,13 +118,7 @@ async def update_history(where: Surroundings, parameters: dict[str, Any]) -> Non
 
 
 def write_visits(database: Path, visits: Sequence[dict[str, Any]], now: datetime) -> None:
-    """Add visits to a database of Chrome's.
-
-    Args:
-        database: path of Chrome's database of history.
-        visits: `{"url", "title", "visit_time_from_now_in_seconds"}`.
-        now: the time that they count back from.
-    """
+    """Add visits (`{"url", "title", "visit_time_from_now_in_seconds"}`) to a database of Chrome's."""
     connection = sqlite3.connect(database)
     try:
         with connection:

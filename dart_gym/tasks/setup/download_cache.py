@@ -55,7 +55,6 @@ class DownloadCache:
     """A cache in a directory, which is made when something is stored.
 
     Attributes:
-        directory: directory of the cached files.
         offline: whether `fetch` may only give what is there.
         max_bytes: no file may be larger.
         quota_bytes: nothing more is stored where all files together would be larger.

@@ -66,13 +66,9 @@ async def run_steps(
     cache: Path | None = None,
     downloads: DownloadCache | None = None,
 ) -> None:
-    """Carry out set-up steps in order.
+    """Carry out set-up steps, OSWorld's `{"type": ..., "parameters": {...}}`, in order.
 
-    Args:
-        desktop: the desktop to set up.
-        steps: OSWorld's `{"type": ..., "parameters": {...}}`.
-        cache: directory of this side for the output that steps ask to keep, in an evaluation; None where none may.
-        downloads: where files of the web come from; this user's cache by default.
+    `cache` is a directory of this side for the output that steps ask to keep, in an evaluation; None where none may.
 
     Raises:
         TaskError: a step is unknown, malformed, or did not work; the message names it.

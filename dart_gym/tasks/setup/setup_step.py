@@ -28,8 +28,6 @@ class Surroundings:
     """Where a step runs.
 
     Attributes:
-        desktop: the desktop that it acts on.
-        downloads: where files of the web come from.
         kept: directory of this side for output that steps ask to keep; None where none may.
         uploads: directory of this side whose files `upload_file` may take; None where none may.
     """

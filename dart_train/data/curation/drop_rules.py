@@ -57,9 +57,7 @@ class Member:
 
     Attributes:
         rollout_id: number of its row; a later one has a greater number.
-        reward: its score.
         oldest_version: the version that its staleness counts from; 0 for one of the experience pool.
-        num_steps: number of its steps.
     """
 
     rollout_id: int
@@ -86,9 +84,8 @@ class CurationRule:
     def drops_group(self, members: Sequence[Member]) -> bool:
         """Whether a complete group is dropped.
 
-        Args:
-            members: those that would be trained on, at least one, in the order of their recording; a success of the
-                experience pool that joined them comes last.
+        `members` are those that would be trained on, at least one, in the order of their recording; a success of the
+        experience pool that joined them comes last.
         """
         return False
 
@@ -104,11 +101,7 @@ class NoSignal(CurationRule):
 
 
 class TooEasy(CurationRule):
-    """Drops groups that mostly succeed.
-
-    Args:
-        limit: the mean reward from which on a group is dropped.
-    """
+    """Drops groups that mostly succeed, from the mean reward `limit` on."""
 
     name, sentence = Reason.TOO_EASY, SENTENCES[Reason.TOO_EASY]
 
@@ -139,10 +132,7 @@ RULES: Registry[type[CurationRule]] = Registry("curation rule", "dart_gui.curati
 
 @functools.cache
 def named_rules(names: tuple[str, ...]) -> tuple[CurationRule, ...]:
-    """Return the rules that a configuration names.
-
-    Args:
-        names: names of entry points, or "module:Class".
+    """Return the rules that a configuration names, by their entry points or as "module:Class".
 
     Raises:
         PluginError: there is no such rule, it cannot be used, or two of them have the same name.

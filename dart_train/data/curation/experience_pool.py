@@ -44,12 +44,8 @@ class Success:
     """A trajectory of the pool.
 
     Attributes:
-        rollout_id: its row.
-        trajectory_id: its name.
-        reward: above 0.
         added_at: Unix time.
         uses: groups that it joined so far.
-        num_steps: number of its steps.
     """
 
     rollout_id: int
@@ -61,12 +57,10 @@ class Success:
 
 
 def choose(successes: Sequence[Success], sampling: PoolSampling, key: str) -> Success | None:
-    """Return the success that joins a group; None if there is none.
+    """Return the pool's success that joins a group; None if there is none.
 
-    Args:
-        successes: the pool's successes of the group's task.
-        sampling: NEWEST, as the original; UNIFORM; LEAST_USED, which goes round all of them (the newest first).
-        key: key of the group: UNIFORM draws from its hash, so that a decision can be repeated.
+    NEWEST is as the original; UNIFORM draws from the hash of the group's key, so that a decision can be repeated;
+    LEAST_USED goes round all of them, the newest first.
     """
     if not successes:
         return None
@@ -86,15 +80,7 @@ def belongs(trajectory: Trajectory) -> bool:
 
 
 def add(connection: sa.Connection, run_id: str, rollout_id: int, trajectory: Trajectory, now: float) -> bool:
-    """Put a recorded trajectory into the pool; False if it is there, or is no success of a known source.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        rollout_id: the trajectory's row.
-        trajectory: what was recorded.
-        now: Unix time in seconds.
-    """
+    """Put a recorded trajectory into the pool; False if it is there, or is no success of a known source."""
     provenance = PROVENANCES.get(trajectory.source)
     if provenance is None or not belongs(trajectory):
         return False

@@ -33,7 +33,6 @@ class Settlement:
     """What becomes of a group.
 
     Attributes:
-        state: READY or REJECTED.
         reason: name of the rule or reason for which it is rejected; None if it is not.
         rule: name of the rule that decided; "" if none had to.
         injected: the success of the pool that joins.
@@ -56,13 +55,9 @@ class Settlement:
 def settle_group(
     members: Sequence[Member], config: CurationConfig, successes: Sequence[Success], key: str
 ) -> Settlement:
-    """Decide on a complete group.
+    """Decide on a complete group, whose members come fresh and in the order of their recording.
 
-    Args:
-        members: all of them, fresh, in the order of their recording.
-        config: the settings of curation.
-        successes: successes of the group's task from the experience pool.
-        key: key of the group; what is drawn by chance is drawn from it, so that the decision can be repeated.
+    What is drawn by chance is drawn from the group's key, so that the decision can be repeated.
     """
     staying = list(members)
     injected = replaced = None
@@ -94,10 +89,6 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
 
     Better and worse are told apart at the middle between least and greatest reward, so graded rewards count too. Where
     one side has too few, the other fills up.
-
-    Args:
-        rewards: rewards of the members, oldest first.
-        size: the number of members wanted.
     """
     if len(rewards) <= size:
         return set(range(len(rewards)))
@@ -110,15 +101,7 @@ def balanced(rewards: Sequence[float], size: int) -> set[int]:
 
 
 def settle(connection: sa.Connection, run_id: str, group_id: int, config: CurationConfig, now: float) -> Settlement:
-    """Decide on a group that got its last member, and write that down.
-
-    Args:
-        connection: a connection in the transaction that completed the group; its members are RECORDED.
-        run_id: name of the run.
-        group_id: row of the group.
-        config: the settings of curation; nothing calls this unless `config.settles_groups`.
-        now: Unix time in seconds.
-    """
+    """Decide on a group that got its last member, in the transaction in which it did, and write that down."""
     group = connection.execute(sa.select(rollout_group).where(_group.id == group_id)).one()
     columns = _meta.rollout_id, _meta.reward, _meta.staleness_version, _meta.num_steps, _meta.reason
     mine = (_meta.group_id == group_id) & (_meta.state == RolloutState.RECORDED.value)
@@ -177,18 +160,7 @@ def decide(
     now: float,
     **details: Any,
 ) -> None:
-    """Write a decision of curation down.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        rule: name of the rule that decided.
-        verdict: what came of it.
-        task_id: the task that it was about.
-        group_id: the group that it was about.
-        now: Unix time in seconds.
-        details: the values that decided, as JSON.
-    """
+    """Write a decision of curation down; `details` are the values that decided, as JSON."""
     connection.execute(
         curation_decision.insert().values(
             run_id=run_id,

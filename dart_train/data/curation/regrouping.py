@@ -35,12 +35,7 @@ class Leftover:
 
 
 def regroup(leftovers: Sequence[Leftover], size: int) -> list[tuple[Leftover, ...]]:
-    """Return groups of `size` made of one task's leftovers, balanced and newest first; the rest waits. Pure.
-
-    Args:
-        leftovers: the leftovers of one task, oldest first.
-        size: members of a group; at least 2, since one alone has no advantage.
-    """
+    """Return groups of `size` made of one task's leftovers, balanced and newest first; the rest waits. Pure."""
     groups: list[tuple[Leftover, ...]] = []
     rest = list(leftovers)
     while size >= 2 and len(rest) >= size:
@@ -62,18 +57,10 @@ def regroup_rows(
     waited_since: float,
     now: float,
 ) -> int:
-    """Make groups that can be leased of a run's leftovers.
+    """Make groups that can be leased of a run's leftovers; returns how many.
 
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        size_of: a task's present group size.
-        oldest: oldest version that may be trained on; None: any.
-        waited_since: an unfinished group whose newest member is older will not be finished.
-        now: Unix time in seconds.
-
-    Returns:
-        how many groups were made.
+    `oldest` is the oldest version that may be trained on, None for any; an unfinished group whose newest member is
+    older than `waited_since` will not be finished.
     """
     made = 0
     for task_id, leftovers in _leftovers(connection, run_id, oldest, waited_since).items():

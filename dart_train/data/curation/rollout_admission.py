@@ -32,12 +32,7 @@ LATEST_GROUPS = 64
 
 
 def usable_share(usable: int, decided: int) -> float:
-    """Return the share of groups that can be trained on, in (0, 1].
-
-    Args:
-        usable: of the groups that were decided lately, those that could.
-        decided: all of them; what expired unseen is in neither number.
-    """
+    """Return the share, in (0, 1], of the lately decided groups that can be trained on; unseen ones do not count."""
     return (usable + PRIOR) / (decided + PRIOR)
 
 
@@ -46,8 +41,6 @@ class Backlog:
     """What lies between rollouts and trainer, in groups.
 
     Attributes:
-        ready: groups that can be leased now.
-        leased: groups that a trainer has.
         running: groups that were begun and lack members.
         usable: share of these that will be ready one day, as of `usable_share`.
         playing: rollouts of these that are not played yet, in full groups; None for all of them. A group that waits for
@@ -106,13 +99,7 @@ def most_rollouts(
 ) -> int | None:
     """Return how many rollouts can be played at the same time at most, whatever the number of desktops; None: any.
 
-    Args:
-        group_size: rollouts of a group.
-        batch_groups: groups that a trainer takes between two versions.
-        max_staleness: as for `capacity`.
-        batches_ahead: as for `capacity`.
-        usable: share of groups that can be trained on.
-        lease_held: whether the trainer has a lease meanwhile, as it has where rollouts wait for it.
+    See `capacity`; `lease_held`: whether the trainer has a lease meanwhile, as it has where rollouts wait for it.
     """
     held = math.ceil(batch_groups) if lease_held else 0
     room = capacity(
@@ -126,11 +113,5 @@ def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahea
     """Whether so many groups of a task wait that others should go first.
 
     While less than a batch waits, no task is refused: all of them could be, and the trainer would wait for ever.
-
-    Args:
-        ready: groups that can be leased now.
-        task_groups: those of the task.
-        batch_groups: groups in a batch.
-        task_groups_ahead: groups of one task that may wait; None: no limit.
     """
     return task_groups_ahead is not None and ready >= batch_groups and task_groups >= task_groups_ahead

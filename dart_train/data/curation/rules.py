@@ -235,15 +235,7 @@ def untrainable(trajectory: Trajectory) -> str:
 def judge_group(
     members: int, expected: int, reward_min: float, reward_max: float, *, drop_no_signal: bool = True
 ) -> tuple[GroupState, Reason | None]:
-    """Return the state of a group whose members are all fresh, and the reason if that is "rejected".
-
-    Args:
-        members: trainable members so far.
-        expected: members that complete it.
-        reward_min: least reward of a member.
-        reward_max: greatest reward of a member.
-        drop_no_signal: the switch.
-    """
+    """Return the state of a group with so many fresh, trainable members, and the reason if that is "rejected"."""
     if members < expected:
         return GroupState.OPEN, None
     if drop_no_signal and reward_min == reward_max:
@@ -263,12 +255,6 @@ def rollouts_for(success_rate: float | None, maximum: int, *, threshold: float =
 
     Full size up to the threshold, then `int(9 / rate - 7)`: with 8 rollouts 8, 6, 5, 4, 3, 2 at success rates
     0.6, 0.65, 0.7, 0.8, 0.9, 1.0. Fewer rollouts go to what already succeeds.
-
-    Args:
-        success_rate: mean reward of the task's latest rollouts; None if there are none.
-        maximum: rollouts of a full group.
-        threshold: rate up to which a group is full.
-        minimum: least number of rollouts.
     """
     if success_rate is None or success_rate <= threshold:
         return maximum
@@ -289,14 +275,6 @@ def length_cap(
     The paper caps at the longest success so far and says no more. Here the margin lets a task become longer again, and
     a cap that cuts off every attempt grows until some attempt ends by itself: a task whose way became longer (another
     seed, a slower page) is not locked out by an early short success.
-
-    Args:
-        longest_success: steps of the task's longest success; None before the first one.
-        maximum: the general limit.
-        margin: steps allowed beyond the longest success.
-        minimum: least limit.
-        cut_off_at: steps after which the latest attempts ended, where all of them ended at their limit; else None.
-        growth: factor on that.
     """
     if longest_success is None:
         return maximum
@@ -311,7 +289,6 @@ class Plan:
     """How a task's next group is rolled out.
 
     Attributes:
-        group_size: its rollouts.
         max_steps: their step limit; None for the task's own.
         share: factor on the task's configured weight.
         admitted: whether it may be opened now, as far as that goes by the task (`task_groups_ahead`).
@@ -333,17 +310,7 @@ def plan(
     share: float = 1.0,
     admitted: bool = True,
 ) -> Plan:
-    """Return how a task's next group is rolled out, by the switches that are on.
-
-    Args:
-        config: the settings of curation.
-        max_steps: the general step limit; without one, length is left to the task.
-        success_rate: mean reward of the task's latest rollouts; None if there are none.
-        longest_success: steps of the task's longest success; None before the first one.
-        cut_off_at: steps after which all latest attempts ended; see `length_cap`.
-        share: factor on the task's configured weight; see `task_sampling.task_shares`.
-        admitted: whether the task may be opened now; see `rollout_admission.crowded`.
-    """
+    """Return how a task's next group is rolled out, by the switches that are on; see the functions above."""
     size, limit = config.group_size, max_steps
     if config.dynamic_rollouts:
         threshold, least = config.dynamic_rollouts_threshold, config.min_rollouts
@@ -366,10 +333,7 @@ class Census:
 
     Attributes:
         eligible: trajectories in complete, fresh groups that can be leased now.
-        eligible_groups: the number of those groups.
         unfinished: trajectories in groups that lack members.
-        leased: trajectories that a trainer has now.
-        trained: trajectories that were trained on.
         pooled: demonstrations and trajectories of the experience pool.
         dropped: trajectories by the rule or reason that dropped them; those that dropped none are left out.
         oldest_allowed: the oldest version that may be trained on; None: any.

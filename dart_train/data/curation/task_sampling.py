@@ -15,12 +15,7 @@ from dart_train.data.curation.rules import CurationConfig, TaskSampling
 
 
 def task_shares(config: CurationConfig, success: Mapping[str, float | None]) -> dict[str, float]:
-    """Return every task's share by the configured way of sampling.
-
-    Args:
-        config: `task_sampling` and its parameters.
-        success: success rate by task id; None for a task that was never tried.
-    """
+    """Return every task's share by the configured way of sampling; a success rate is None where it was never tried."""
     if config.task_sampling is TaskSampling.SUCCESS:
         return {task: success_share(rate, config.sampling_floor) for task, rate in success.items()}
     if config.task_sampling is TaskSampling.CURRICULUM:
@@ -35,11 +30,6 @@ def retired_tasks(config: CurationConfig, tried: Mapping[str, tuple[int, float |
 
     A task that is retired is not measured again, so it stays retired. Where all tasks are mastered, the one that
     succeeds least goes on: a run ends by its limits, and not by waiting for ever.
-
-    Args:
-        config: `retire_above` and `retire_after`.
-        tried: rollouts ever and success rate, by task id; tasks that were never tried are left out.
-        tasks: number of all tasks.
     """
     if config.retire_above is None:
         return set()
@@ -65,12 +55,7 @@ def success_share(rate: float | None, floor: float = 0.1) -> float:
 
 
 def band_of(rate: float, bands: Sequence[float]) -> int:
-    """Return the difficulty band of a success rate: 0 is the easiest, which begins at the first boundary.
-
-    Args:
-        rate: success rate.
-        bands: boundaries, falling; n of them make n + 1 bands.
-    """
+    """Return the difficulty band of a success rate: 0 is the easiest; n falling boundaries make n + 1 bands."""
     rising = [-bound for bound in bands]
     return bisect_left(rising, -rate)
 
@@ -83,12 +68,6 @@ def curriculum_shares(
     A band is open if the mean success of all tasks in easier bands is at least `opens_at`, or if there are none. Tasks
     of open bands have share 1, the others the floor. With boundaries (0.7, 0.3) and 0.6: tasks below 0.3 wait until
     those above it average 0.6; a task that is learned moves up by itself.
-
-    Args:
-        success: success rate by task id; None for a task that was never tried: it is tried at once.
-        bands: boundaries between bands, falling.
-        opens_at: mean success that opens the next band.
-        floor: share of tasks that wait.
     """
     known = {task: (band_of(rate, bands), rate) for task, rate in success.items() if rate is not None}
 

@@ -11,12 +11,7 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[V]):
-    """Keeps the values used last, up to a total cost.
-
-    Args:
-        capacity: greatest total cost.
-        cost: of one value; 1 if not given, so that the capacity is a number of values.
-    """
+    """Keeps the values used last, up to a total cost; without `cost` each costs 1."""
 
     def __init__(self, capacity: float, cost: Callable[[V], float] = lambda value: 1.0) -> None:
         self._capacity, self._cost = capacity, cost

@@ -39,7 +39,6 @@ class Entry:
 
     Attributes:
         key: its name below the root, with forward slashes.
-        size: in bytes.
         modified: Unix time of the last write or `touch`.
     """
 
@@ -52,11 +51,6 @@ def open_storage(root: str | Path, options: dict[str, Any] | None = None) -> Sto
     """Return the storage of a directory or of an fsspec URL such as `s3://bucket/prefix`.
 
     Credentials come from where the protocol's own tools look for them (environment, profile, instance role).
-
-    Args:
-        root: a directory, made if it is not there, or a URL.
-        options: arguments of the fsspec file system, such as `{"anon": True}`; an endpoint other than Amazon's is
-            best given as the environment variable AWS_ENDPOINT_URL.
 
     Raises:
         DataError: the protocol is unknown, or a package that it needs is not installed.
@@ -77,7 +71,6 @@ class Storage(ABC):
     """What both kinds can do. Thread-safe; any number of processes may use the same root.
 
     Attributes:
-        where: the root as people write it.
         directory: the root where it is a local directory, else None.
     """
 
@@ -292,13 +285,7 @@ def _remove_old(path: Path, before: float) -> bool:
 
 
 class ObjectStore(Storage):
-    """A bucket, or anything else that fsspec reaches and that stores an object by one call.
-
-    Args:
-        system: the file system.
-        path: the root inside of it.
-        url: the root as people write it.
-    """
+    """A bucket, or anything else that fsspec reaches and that stores an object by one call."""
 
     def __init__(self, system: fsspec.AbstractFileSystem, path: str, url: str) -> None:
         self.where, self.directory = url, None

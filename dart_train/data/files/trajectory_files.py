@@ -64,11 +64,7 @@ def trajectory_key(trajectory_id: str) -> str:
 
 
 def image_key(image_id: str, image_format: str = "png") -> str:
-    """Return where an image lies below the root, by its hash.
-
-    Raises:
-        InvalidTrajectoryError: that is no hash.
-    """
+    """Return where an image lies below the root, by its hash. Raises `InvalidTrajectoryError`: that is no hash."""
     if not IMAGE_ID.fullmatch(image_id):
         raise InvalidTrajectoryError(f"{image_id!r} is no image hash: take it from data.image_hash(image)")
     return trajectory_format.image_key(image_id, image_format)
@@ -78,9 +74,7 @@ class TrajectoryFiles:
     """Trajectories and screenshots of one run. Thread-safe; several processes may use the same root.
 
     Args:
-        root: a directory, made if it is not there, or an fsspec URL such as `s3://bucket/prefix`.
         image_format: how new screenshots are encoded: "png" (fast), or "webp" (lossless, smaller, slow to make).
-        options: of the fsspec file system, see `storage.open_storage`.
     """
 
     def __init__(self, root: str | Path, *, image_format: str = "png", options: dict[str, Any] | None = None) -> None:
@@ -215,11 +209,7 @@ class TrajectoryFiles:
         self.storage.settle({image_key(image_id) for image_id in image_ids})
 
     def read_trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return a stored trajectory.
-
-        Raises:
-            CorruptDataError: missing or damaged.
-        """
+        """Return a stored trajectory. Raises `CorruptDataError`: missing or damaged."""
         key = trajectory_key(trajectory_id)
         try:
             return unpack_trajectory(self.storage.read(key))

@@ -27,9 +27,6 @@ class CheckpointRow:
 
     Attributes:
         version: weight version, 0 for the one that the run began with.
-        path: a Hugging Face model directory.
-        status: the status in the published table.
-        source: "initial", "warmup", "training", ...
         created_at: Unix time of its announcement.
         completed_at: Unix time from which it could be read; None before.
     """
@@ -75,14 +72,7 @@ def list_checkpoints(
 
 
 def announce(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
-    """Insert the PENDING row of a version that is about to be written; nothing changes if it is there.
-
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        version: number of the version, as of `next_version`.
-        path: where its files will be.
-        source: how the weights came about: "initial", "warmup", "training", ...
+    """Insert the PENDING row of a version that is about to be written at `path`; nothing changes if it is there.
 
     Raises:
         CheckpointError: the version has another path, or the path is too long.

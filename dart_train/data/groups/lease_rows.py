@@ -29,13 +29,7 @@ _PARAMETERS = 500  # SQLite bounds their number
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep changed.
-
-    Attributes:
-        returned_leases: leases of dead holders that were given back.
-        expired_groups: groups that left the staleness window.
-        expired: their trajectories.
-    """
+    """What a sweep changed: leases of dead holders given back, and groups (with trajectories) that left the window."""
 
     returned_leases: int = 0
     expired_groups: int = 0
@@ -54,9 +48,6 @@ class TakenGroup:
     """A leased group.
 
     Attributes:
-        group_id: its row.
-        key: its `group_key`.
-        task_id: its task.
         trajectory_ids: its own members, in the order of their recording.
         injected: those of the experience pool that joined it.
     """
@@ -345,13 +336,7 @@ def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_k
 
 
 def sweep(connection: sa.Connection, run_id: str, oldest: int | None) -> Sweep:
-    """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window.
-
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        oldest: the oldest version that may be trained on; None: any.
-    """
+    """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window."""
     dead = list(connection.execute(_dead(run_id, now(connection))).scalars())
     for lease_id in dead:
         release(connection, run_id, lease_id, LeaseState.EXPIRED)

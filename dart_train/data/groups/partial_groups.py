@@ -34,18 +34,7 @@ def closed(connection: sa.Connection, run_id: str, keys: Sequence[str]) -> list[
 def close_late(
     connection: sa.Connection, run_id: str, config: CurationConfig, *, oldest: int | None, moment: float
 ) -> int:
-    """Settle groups whose first member was recorded `partial_after_s` ago with the members that they have.
-
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        config: the settings of curation; `partial_after_s` is set.
-        oldest: the oldest version that may be trained on; None: any.
-        moment: Unix time in seconds.
-
-    Returns:
-        how many groups were settled.
-    """
+    """Settle groups whose first member was recorded `partial_after_s` ago with what they have; returns how many."""
     assert config.partial_after_s is not None  # else nobody asks
     late = (_group.run_id == run_id) & (_group.state == GroupState.OPEN.value)
     late &= (_group.members >= config.partial_members) & (_group.created_at <= moment - config.partial_after_s)

@@ -61,12 +61,7 @@ def resume(
 ) -> Resumed:
     """Settle all leases of a holder's earlier life by what its weights contain: everything up to serial `last`.
 
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        holder: who begins again.
-        last: serial of the last lease that its weights contain; None: unknown, what was committed stays so.
-        version: version written down for what is committed now; by default the newest.
+    With None for it what was committed stays so; `version` is written down for what is committed now, else the newest.
     """
     if version is None:
         version = checkpoint_rows.newest_version(connection, run_id) or 0

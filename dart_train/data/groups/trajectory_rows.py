@@ -124,14 +124,7 @@ def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, diges
 def list_stored(
     connection: sa.Connection, run_id: str, source: str | None = None, state: RolloutState | None = None
 ) -> list[str]:
-    """Return the ids of a run's trajectories that have files, in the order of their recording.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        source: only those from there; None for all.
-        state: only those that stand there; None for all.
-    """
+    """Return the ids of a run's trajectories that have files, in the order of their recording."""
     meta = rollout_meta.c
     query = (
         sa.select(meta.trajectory_id)
@@ -154,16 +147,9 @@ def insert_trajectory(
     expected: int,
     config: CurationConfig,
 ) -> RolloutState:
-    """Insert the rows of a trajectory, bring its group up to date, and return where the trajectory stands.
+    """Insert the rows of a trajectory whose files are complete; where it stands now.
 
-    Args:
-        connection: a connection in a write transaction.
-        run_id: name of the run.
-        trajectory: the trajectory, whose files are complete.
-        split_dir: where its files lie, relative to the data directory.
-        digest: digest of its stored form.
-        expected: trainable members that complete its group; the first one decides.
-        config: the settings of curation.
+    The first of a group decides by `expected` how many trainable members complete it.
 
     Raises:
         DuplicateTrajectoryError: another one is recorded under its id.

@@ -20,7 +20,6 @@ class Evidence:
         no_signal: groups without variance by their common reward.
         terminals: trajectories by terminal state, of those that must not be trained on.
         asked: groups that the lease asks for; None if nobody asks.
-        holders: trajectories on lease by holder.
     """
 
     serving: tuple[int, ...] = ()
@@ -35,10 +34,7 @@ class Evidence:
 def explain(census: Census, evidence: Evidence | None = None, sentences: Mapping[str, str] = SENTENCES) -> str:
     """Say why not more can be leased: "0 of 812 trajectories eligible: 640 older than version 7 (...), ...".
 
-    Args:
-        census: where every trajectory stands.
-        evidence: the values that were seen; None if nobody looked.
-        sentences: what is said of trajectories, by where they stand or which rule dropped them, in this order.
+    `sentences` say it by where trajectories stand or which rule dropped them, in this order.
     """
     if census.total == 0:
         return "no trajectories recorded yet: is the rollout service running, and with this run_id and database?"

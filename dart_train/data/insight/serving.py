@@ -21,10 +21,8 @@ class VersionLife:
     """One version of the weights.
 
     Attributes:
-        version: its number.
         published_at: Unix time from which it could be read; None before.
         retired_at: Unix time at which its files were given up; None while they are there.
-        replicas: engines that serve it now.
     """
 
     version: int

@@ -23,11 +23,9 @@ class TaskStats:
     """A task's record.
 
     Attributes:
-        task_id: the task.
         rollouts: scored rollouts ever.
         window_size: number of the latest rollouts over which the next two are taken.
         success_rate: mean reward.
-        mean_steps: mean number of steps.
         longest_success: steps of the longest rollout ever with the full reward; None before the first one.
     """
 
@@ -44,12 +42,9 @@ class Throughput:
     """What the desktops did between two times.
 
     Attributes:
-        wall_s: length of the stretch.
         trajectories: episodes that ended in it, demonstrations not counted.
-        actions: their actions.
         env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
         utilisation: env_seconds / (workers * wall_s); None without workers.
-        actions_per_minute: over the stretch.
     """
 
     wall_s: float
@@ -73,10 +68,7 @@ def _scored(run_id: str) -> sa.ColumnElement[bool]:
 def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> dict[str, TaskStats]:
     """Return every task's record from all rows, by task id.
 
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        window: latest rollouts that make its success rate; None for as many as its latest group has.
+    Success rates are of the latest `window` rollouts, or of as many as the task's latest group has.
     """
     latest: dict[str, Any] = {"partition_by": _meta.task_id, "order_by": _meta.rollout_id.desc()}
     columns = (
@@ -250,14 +242,7 @@ def count_states(connection: sa.Connection, run_id: str) -> dict[str, int]:
 
 
 def cut_off_steps(connection: sa.Connection, run_id: str, tasks: Sequence[str], attempts: int) -> dict[str, int]:
-    """Return the steps at which a task's latest attempts ended, for tasks where all of them ended at their limit.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        tasks: the tasks asked about.
-        attempts: number of latest attempts to look at; a task with fewer is left out.
-    """
+    """Return the steps at which a task's latest attempts ended, for tasks where all so many ended at their limit."""
     found = {}
     for task_id in tasks:
         latest = sa.select(_meta.terminal, _meta.num_steps).where(_scored(run_id), _meta.task_id == task_id)

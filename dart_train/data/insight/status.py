@@ -47,17 +47,11 @@ class Status:
     """How a run's data stands.
 
     Attributes:
-        run_id: name of the run.
-        newest_version: newest checkpoint; None before the first.
-        census: where every trajectory stands.
         diagnosis: why not more can be leased, in words.
         making: unfinished groups by (members, expected).
         trained_staleness: trained trajectories by versions that they were behind.
-        tasks: every task's record.
-        pool: what the experience pool holds.
         dropped_groups: groups by the rule that dropped them.
         decisions: decisions of curation by "rule: verdict".
-        leases: those held now.
         versions: the newest versions of the weights and those that are served, newest first.
         figures: what a line of metrics has beyond the census.
     """
@@ -80,15 +74,7 @@ class Status:
 def figures_of(
     connection: sa.Connection, run_id: str, census: Census, newest: int | None, oldest: int | None
 ) -> dict[str, Any]:
-    """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        census: the census of the same snapshot.
-        newest: newest version.
-        oldest: oldest version that may be trained on.
-    """
+    """Return what a line of metrics has beyond the census, at a cost that hardly grows with the run."""
     held, ready = pool.counts(connection, run_id), lease_rows.count_ready_by_task(connection, run_id, oldest)
     return {
         "groups_making": sum(_making(connection, run_id, oldest).values()),
@@ -102,14 +88,7 @@ def figures_of(
 
 
 def gather_evidence(connection: sa.Connection, run_id: str, oldest: int | None, asked: int | None = None) -> Evidence:
-    """Return the values behind what cannot be leased now.
-
-    Args:
-        connection: a connection in a transaction.
-        run_id: name of the run.
-        oldest: oldest version that may be trained on; None: any.
-        asked: groups that the waiting lease asks for.
-    """
+    """Return the values behind what cannot be leased now; `asked` counts the groups that the waiting lease asks for."""
     mine = _group.run_id == run_id
     is_dry = mine & (_group.state == GroupState.REJECTED.value) & (_group.reason == Reason.NO_SIGNAL.value)
     dry = sa.select(_group.reward_max, sa.func.count()).where(is_dry).group_by(_group.reward_max)
@@ -169,13 +148,7 @@ def _making(connection: sa.Connection, run_id: str, oldest: int | None) -> dict[
 
 
 def status_of(connection: sa.Connection, run_id: str, config: CurationConfig) -> Status:
-    """Return how a run's data stands.
-
-    Args:
-        connection: a connection in the transaction whose snapshot it is.
-        run_id: name of the run.
-        config: the settings of curation.
-    """
+    """Return how a run's data stands, in the snapshot of the connection's transaction."""
     newest = checkpoint_rows.newest_version(connection, run_id)
     oldest = oldest_allowed(newest, config.max_staleness)
     decided = sa.select(_decision.rule, _decision.verdict, sa.func.count()).where(_decision.run_id == run_id)

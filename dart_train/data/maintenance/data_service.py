@@ -39,12 +39,9 @@ class DataService:
 
     Args:
         data: the data manager of the run; the service does not close it.
-        metrics: where the lines go; None for nowhere.
         workers: number of rollout workers of the run, for the utilisation of their desktops.
         retention: what is cleared away, and how often; by default nothing.
-        metrics_interval_s: seconds between two lines of metrics.
         unavailable_timeout_s: seconds for which the database may be away, or its disk full.
-        clock: returns monotonic seconds, for tests to turn.
     """
 
     def __init__(
@@ -159,10 +156,6 @@ class DataService:
 
 def run_data_service(service: DataService, sweep_interval_s: float = 0.5) -> None:
     """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
-
-    Args:
-        service: what takes the turns.
-        sweep_interval_s: seconds between two turns.
 
     Raises:
         DataError: the database or disk failed; the message says what to do.

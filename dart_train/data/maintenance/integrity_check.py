@@ -88,14 +88,7 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found.
-
-    Attributes:
-        trajectories: stored ones that were looked at.
-        images: screenshots that were looked at.
-        findings: what is wrong.
-        repaired: number of findings that were mended.
-    """
+    """What a check looked at, what is wrong, and how many of the findings were mended."""
 
     trajectories: int = 0
     images: int = 0
@@ -127,12 +120,7 @@ _PROBLEM_OF: tuple[tuple[type[DataError], Problem], ...] = (
 
 
 def unopened(error: DataError, where: str) -> CheckReport:
-    """Return the report of a run that cannot even be opened.
-
-    Args:
-        error: what opening it said.
-        where: the run.
-    """
+    """Return the report of a run that cannot even be opened."""
     report = CheckReport()
     report.add(
         next((problem for kind, problem in _PROBLEM_OF if isinstance(error, kind)), Problem.DATABASE), where, error
@@ -148,15 +136,7 @@ def check_run(
     orphan_grace_s: float = ORPHAN_GRACE_S,
     least_free_bytes: int = LEAST_FREE_BYTES,
 ) -> CheckReport:
-    """Look at everything that a run has.
-
-    Args:
-        data: the data manager of the run; that its database can be opened was seen by opening it.
-        pixels: read every screenshot and compare its hash; else only see that it is there and not empty.
-        repair: mend what can be mended.
-        orphan_grace_s: age from which files without a row are no longer those of a recording in progress.
-        least_free_bytes: less space on a disk than this is a finding.
-    """
+    """Look at everything that a run has."""
     report = CheckReport()
     _check_places(data, report, least_free_bytes)
     _check_database(data, report)

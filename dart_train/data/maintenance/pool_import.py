@@ -47,11 +47,8 @@ class ImportReport:
     """What an import did.
 
     Attributes:
-        imported: successes that are in the pool now and were not before.
         known: those that were there already.
         without_logprobs: imported ones whose importance weight is 1.
-        refused: those that could not be imported.
-        problems: the reasons, in words.
     """
 
     imported: int = 0
@@ -63,10 +60,6 @@ class ImportReport:
 
 def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Found]:
     """Yield the successes among the trajectories of a data directory, with their screenshots.
-
-    Args:
-        root: `data` of a run directory, the run directory itself, or an fsspec URL.
-        tasks: only successes of these tasks; of all tasks if it is empty.
 
     Raises:
         DataError: there are no trajectories.
@@ -94,14 +87,6 @@ def import_successes(
 ) -> ImportReport:
     """Record successes and put them into the pool.
 
-    Args:
-        data: the data manager of the run.
-        found: trajectories with their screenshots.
-        provenance: where they come from; HINTED needs `encode` and `hint_marker`.
-        origin: where they come from, written down beside each: a directory, a person.
-        encode: returns the token ids of an instruction, as the policy's tokenizer does.
-        hint_marker: text with which the hint begins in the instruction; it goes with everything behind it.
-
     Raises:
         DataError: the run's database or disk failed, or hinted trajectories come without a way to strip the hint.
     """
@@ -128,11 +113,7 @@ def import_successes(
 
 
 def fill_pool(data: DataManager) -> int:
-    """Put recorded successes into the pool that are not in it, such as demonstrations made while it was off.
-
-    Returns:
-        how many were put in.
-    """
+    """Put recorded successes into the pool that are not in it, such as demonstrations made while it was off."""
     rows = data.read(experience_pool.missing, data.config.pool_sources)
     count = 0
     for rollout_id, name in rows:
@@ -147,11 +128,6 @@ def fill_pool(data: DataManager) -> int:
 
 def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:
     """Return a trajectory as if the policy had not been told how.
-
-    Args:
-        trajectory: its instruction holds the hint.
-        encode: returns the token ids of an instruction; encoded by itself, its ids stand in the prompt as such.
-        marker: where the hint begins.
 
     Raises:
         InvalidTrajectoryError: the instruction has no hint, a prompt does not hold the instruction token by token, or a

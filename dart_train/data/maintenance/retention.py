@@ -44,12 +44,8 @@ class Collection:
         adopted: complete trajectories without a row, recorded.
         unreadable: files without a row that are no whole trajectory, removed.
         half_removed: files of trajectories that an interrupted collection had given up, removed.
-        removed: trajectories whose files were removed by age or size.
         images: screenshots removed that no trajectory shows.
         reencoded: screenshots stored as WebP.
-        freed_bytes: bytes freed by all of that.
-        kept_bytes: trajectories and screenshots that stay.
-        problems: what could not be done, in words.
     """
 
     leftovers: int = 0
@@ -72,14 +68,9 @@ def collect(
     orphan_grace_s: float = ORPHAN_GRACE_S,
     image_grace_s: float = IMAGE_GRACE_S,
 ) -> Collection:
-    """Clear away what may go.
+    """Clear away what may go; without a policy only garbage. With `dry_run` only count what would be done.
 
-    Args:
-        data: the data manager of the run. Trajectories without rows are recorded through it.
-        policy: the settings of retention; without them, only garbage is collected.
-        dry_run: only count what would be done.
-        orphan_grace_s: age from which files without a row are taken for those of a dead recorder.
-        image_grace_s: age from which a screenshot that nobody shows is garbage.
+    Files without rows are recorded, or taken for those of a dead recorder from `orphan_grace_s` on.
 
     Raises:
         DataError: database or files cannot be used.

@@ -35,15 +35,7 @@ class RetentionConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class StoredTrajectory:
-    """A trajectory that has files.
-
-    Attributes:
-        trajectory_id: its name.
-        ended_at: Unix time.
-        size: bytes of its own file.
-        image_ids: the screenshots that it shows.
-        removable: it is done with, and not in the pool.
-    """
+    """A trajectory that has files (`size`: its own file); `removable` where it is done with, and not in the pool."""
 
     trajectory_id: str
     ended_at: float
@@ -64,13 +56,6 @@ def plan_removal(
 
     By age: all that are older. By size: the oldest until what stays fits; a screenshot counts once, and is freed with
     the last trajectory that shows it. Where all that may go is not enough, the rest stays.
-
-    Args:
-        stored: all trajectories with files.
-        image_sizes: bytes of every stored screenshot.
-        now: Unix time in seconds.
-        max_age_s: greatest age; None for any.
-        max_bytes: most bytes of trajectories and screenshots together; None for any number.
     """
     items = sorted(stored, key=lambda item: (item.ended_at, item.trajectory_id))
     shown = Counter(name for item in items for name in item.image_ids)

@@ -53,8 +53,6 @@ class Group:
     """Rollouts of one task and seed that are compared with one another.
 
     Attributes:
-        key: their common `group_key`.
-        task_id: their task.
         trajectories: its members in the order of their recording; those of the experience pool last.
         injected: ids of those that come from the pool. Where such a one has no behaviour log-probabilities, its
             importance weight is 1.
@@ -86,10 +84,7 @@ class LeasedGroups:
     without `commit` (by an exception, say) gives the groups back.
 
     Args:
-        data: the run from which they were leased.
-        lease_id: name of the lease.
         serial: counts the leases of its holder, from 1; to be kept with the weights that were trained on it.
-        groups: the groups that were leased.
         ttl_s: seconds after the last heartbeat at which the groups come back to the others.
 
     Attributes:
@@ -127,11 +122,7 @@ class LeasedGroups:
             self.release()
 
     def heartbeat(self) -> None:
-        """Extend the lease by its time to live.
-
-        Raises:
-            LeaseError: it is over.
-        """
+        """Extend the lease by its time to live. Raises `LeaseError`: it is over."""
         self._data.write(lease_rows.extend, self.lease_id)
 
     def commit(self, version: int) -> None:
@@ -230,16 +221,10 @@ class Leasing(Insight):
         poll_s: float = 0.5,
         say_after_s: float = 15.0,
     ) -> Iterator[LeasedGroups]:
-        """Yield lease after lease, waiting for data in between, until told to stop.
+        """Yield lease after lease, waiting for data in between, until `stop` says so; see `lease`.
 
-        Args:
-            holder: name of the trainer.
-            groups: how many groups each lease asks for.
-            at_least: take as few as this; `groups` by default.
-            ttl_s: time to live of a lease without heartbeats, in seconds.
-            stop: asked before every lease, and every `poll_s` seconds while waiting.
-            poll_s: seconds between two looks at `stop`.
-            say_after_s: while it waits, the log says every so many seconds why nothing can be leased.
+        It is asked before every lease, and every `poll_s` seconds while waiting; the log says every `say_after_s`
+        seconds why nothing can be leased.
         """
         said = time.monotonic()
         while not stop():

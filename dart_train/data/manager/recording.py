@@ -84,9 +84,7 @@ class Recording(Insight):
     def room(self, open_groups: int, unfinished: int | None = None) -> int | None:
         """Return how many more groups may be begun, 0 while the trainer is too far behind; None for any number.
 
-        Args:
-            open_groups: begun groups of which not all members are recorded yet.
-            unfinished: members of these that are not; None for all.
+        Of the begun groups `unfinished` members are not recorded yet; None for all of them.
         """
         playing = None if unfinished is None else unfinished / self.config.group_size
 
@@ -109,11 +107,7 @@ class Recording(Insight):
         return self.read(partial_groups.closed, keys)
 
     def plans(self, step_limits: Mapping[str, int | None]) -> dict[str, Plan]:
-        """Return how the next group of each task is to be rolled out, from the tasks' records.
-
-        Args:
-            step_limits: general step limit by task id; None for the task's own.
-        """
+        """Return how the next group of each task is rolled out, from the tasks' records and general step limits."""
         config = self.config
         sampled = config.task_sampling is not TaskSampling.UNIFORM
         needed = config.dynamic_rollouts or config.dynamic_length or sampled or config.retire_above is not None

@@ -36,10 +36,7 @@ class RunData:
     """One run's data. Synchronous and thread-safe; a context manager that closes the database.
 
     Args:
-        store: the database.
-        files: the data directory.
         run_id: name of the run; several may share a database, each with a directory of its own.
-        config: the settings of curation; the defaults if None.
     """
 
     def __init__(self, store: Store, files: TrajectoryFiles, run_id: str, config: CurationConfig | None = None) -> None:
@@ -88,23 +85,11 @@ class RunData:
         self.close()
 
     def read(self, function: Callable[Concatenate[sa.Connection, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function finds about this run in a snapshot of the database.
-
-        Args:
-            function: takes a connection, the run's name, and the other arguments.
-            args: its other arguments.
-            kwargs: its other arguments by name.
-        """
+        """Return what a function of a connection, the run's name and these arguments finds in a snapshot."""
         return self.store.read(lambda connection: function(connection, self.run_id, *args, **kwargs))
 
     def write(self, function: Callable[Concatenate[sa.Connection, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Have a function change rows of this run in a transaction; return what it returns.
-
-        Args:
-            function: takes a connection, the run's name, and the other arguments; see `Store.write` for its duties.
-            args: its other arguments.
-            kwargs: its other arguments by name.
-        """
+        """Have a function change rows of this run in a transaction; see `read`, and `Store.write` for its duties."""
         return self.store.write(lambda connection: function(connection, self.run_id, *args, **kwargs))
 
     def load_image(self, image_id: str) -> NDArray[np.uint8]:
@@ -124,20 +109,11 @@ class RunData:
         return self.files.image_size(image_id)
 
     def load_trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return a trajectory by its id.
-
-        Raises:
-            CorruptDataError: it is missing or damaged.
-        """
+        """Return a trajectory by its id. Raises `CorruptDataError`: it is missing or damaged."""
         return self._trajectories.get(trajectory_id, self.files.read_trajectory)
 
     def trajectories(self, *, source: str | None = None, state: RolloutState | None = None) -> Iterator[Trajectory]:
-        """Yield stored trajectories that have files, in the order of their recording.
-
-        Args:
-            source: only those from there, such as demonstrations with "oracle"; None for all.
-            state: only those that stand there; None for all.
-        """
+        """Yield trajectories that have files, in the order of their recording; of one source or state where named."""
         for name in self.read(trajectory_rows.list_stored, source, state):
             yield self.files.read_trajectory(name)
 

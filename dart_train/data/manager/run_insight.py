@@ -35,11 +35,7 @@ class Insight(RunData):
         return self.store.read(lambda c: statistics.census(c, self.run_id, self._oldest_allowed(c)))
 
     def diagnose(self, asked: int | None = None) -> str:
-        """Say why not more can be leased, in words, with the values that were seen.
-
-        Args:
-            asked: groups that a waiting lease asks for; None if nobody waits.
-        """
+        """Say why not more can be leased, in words, with the values that were seen; `asked` as `gather_evidence`."""
 
         def work(connection: sa.Connection) -> str:
             oldest = self._oldest_allowed(connection)

@@ -18,23 +18,13 @@ LONGEST_NAME = NAME_LENGTH - len(_PREFIX)
 
 
 class DatabaseLocks:
-    """The locks of one database.
-
-    Args:
-        store: the database.
-    """
+    """The locks of one database."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def take_lock(self, name: str, holder: str, ttl_s: float) -> str:
-        """Take a lock, or hold it for longer; returns who has it now.
-
-        Args:
-            name: what it guards, at most `LONGEST_NAME` characters.
-            holder: who wants it; unique.
-            ttl_s: seconds after which it is over unless it is taken again.
-        """
+        """Take a lock for `ttl_s` seconds, or hold it for longer; returns who has it now."""
 
         def work(connection: sa.Connection) -> str:
             moment = now(connection)

@@ -37,12 +37,7 @@ def revision(connection: sa.Connection) -> str | None:
 
 
 def writer(connection: sa.Connection, found: str) -> str:
-    """Return which version of the package made a database.
-
-    Args:
-        connection: a connection to the database.
-        found: the revision of its schema.
-    """
+    """Return which version of the package made a database, by the revision of its schema."""
     return "0.1.0" if found in _UNRELEASED else str(_fact(connection, _WRITER_KEY) or found)
 
 
@@ -59,11 +54,7 @@ def create(connection: sa.Connection) -> None:
 
 
 def upgrade(connection: sa.Connection) -> None:
-    """Run the migrations that a database lacks, all of them if it is empty.
-
-    Args:
-        connection: a connection in a write transaction.
-    """
+    """Run the migrations that a database lacks, all of them if it is empty."""
     from alembic import command  # here: opening an up-to-date database does not need it
     from alembic.config import Config
 

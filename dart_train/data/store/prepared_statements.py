@@ -22,12 +22,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 
 class Prepared:
-    """One statement.
-
-    Args:
-        statement: the statement, with named parameters.
-        columns: columns that an insert or update sets, besides the parameters named in the statement.
-    """
+    """One statement with named parameters; `columns` are those that it sets besides."""
 
     def __init__(self, statement: sa.ClauseElement, columns: Iterable[str] = ()) -> None:
         self._statement, self._columns = statement, list(columns)

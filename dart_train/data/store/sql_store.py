@@ -78,9 +78,7 @@ _NOW = sa.select(unix_now())
 def now(connection: sa.Connection, *, said: Any = None) -> float:
     """Return Unix time by the database's clock, which all machines of a run share, or by the test's.
 
-    Args:
-        connection: a connection of a `Store`.
-        said: what the database said of the time in an earlier statement of the transaction.
+    `said` is what the database said of the time in an earlier statement of the transaction.
     """
     clock = connection.get_execution_options().get(_CLOCK)
     if clock is not None:

@@ -21,14 +21,7 @@ REST_LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """A replica's limit, and how long it rests after a cut.
-
-    Attributes:
-        limit: requests at the same time.
-        least: smallest limit that it may have.
-        most: largest limit that it may have.
-        rest: looks until it may be cut again.
-    """
+    """A replica's limit of requests at the same time; `rest` counts the looks until it may be cut again."""
 
     limit: int
     least: int
@@ -51,13 +44,7 @@ def overloaded(info: EngineInfo) -> bool:
 
 
 def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:
-    """The limit after a look at a replica: additive growth in quarters, multiplicative cuts (AIMD).
-
-    Args:
-        state: present limit.
-        info: what the replica says of its load.
-        in_flight: requests that it has from here.
-    """
+    """The limit after a look at a replica: additive growth in quarters, multiplicative cuts (AIMD)."""
     if overloaded(info):
         if state.rest:
             return replace(state, rest=state.rest - 1)

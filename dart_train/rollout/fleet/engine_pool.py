@@ -34,17 +34,10 @@ class EnginePool:
     """Replicas of an engine. Use as an async context manager, within one event loop.
 
     Args:
-        config: replicas, time limits.
-        weights: what replicas start with.
         directory: directory for the replicas' sockets and temporary files (a short path).
-        log_dir: directory for their logs; None for none.
-        sync: how weights get into the replicas.
         locks: update locks between services that share replicas by URL; None where there is no other.
 
     Attributes:
-        fleet: what the replicas share: weights, faults.
-        replicas: all replicas, in the order of their names.
-        lives: what happens to each of them, by its name.
         reissued: requests that were sent again.
         queued: requests that wait for a replica now.
     """
@@ -170,11 +163,7 @@ class EnginePool:
 
 
 class EpisodeEngine:
-    """An `Engine` for one episode: its requests go to the same replica while that is sensible.
-
-    Args:
-        pool: pool that answers.
-    """
+    """An `Engine` for one episode: its requests go to the same replica while that is sensible."""
 
     def __init__(self, pool: EnginePool) -> None:
         self._pool = pool

@@ -52,13 +52,8 @@ class ReplicaSpec:
     """What a replica is.
 
     Attributes:
-        index: number of the replica in its fleet, from 0.
-        kind: kind of engine that it is.
         url: address of an engine that runs elsewhere; "" for a process that is started here.
         directory: directory for the sockets and temporary files of a process that is started here; a short path.
-        log: file for its output; None for none.
-        config: time limits, numbers of requests, what an update does to requests.
-        sync: how new weights get into it.
     """
 
     index: int
@@ -80,27 +75,17 @@ class Replica:
     """State of a replica. Only its `ReplicaLife` changes it.
 
     Attributes:
-        spec: what does not change of it.
         loading: how weights are streamed into its server; None where it reads files.
-        state: whether it can be used.
-        url: address at which it listens now.
         version: version of the weights that it last said it serves; `UNKNOWN` before.
         verified: the version that it must say; None while it is not known.
         updating_to: the version that it is being updated to; None while it is not.
         tainted: an update failed, so that it may hold a mixture: it serves nothing before it was started or updated.
         in_flight: number of requests that it has from here.
-        requests: number of requests that it has answered.
         errors: number of requests that have failed since its last answer.
         failures: times that it went out of service since it last served well.
-        restarts: times that it was started or connected again.
         busy_share: share of the last seconds in which it computed, from 0 to 1.
-        info: what it last said about itself.
-        engine: the client of the engine; None while there is none.
-        process: the process, where it is one of ours.
-        concurrency: how many requests it gets.
         alarm: set when it goes out of service.
         examining: held while somebody finds out whether it is what is wrong.
-        why_down: why it last went out of service.
     """
 
     spec: ReplicaSpec

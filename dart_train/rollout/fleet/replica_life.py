@@ -52,8 +52,6 @@ class Fleet:
     """What all replicas share.
 
     Attributes:
-        config: time limits and how updates go.
-        locks: update locks between services that share replicas.
         weights: the newest that a replica is known to have loaded.
         published: the newest that there are, known to be sound; another service may have loaded them already.
         faults: times that replicas went out of service, by what was wrong: "died", "silent" (no answer), "late"
@@ -78,12 +76,7 @@ class Fleet:
 
 
 class ReplicaLife:
-    """What happens to one replica.
-
-    Args:
-        replica: replica whose life this is.
-        fleet: what it shares with the others.
-    """
+    """What happens to one replica."""
 
     def __init__(self, replica: Replica, fleet: Fleet) -> None:
         self.replica, self._fleet, self._config = replica, fleet, fleet.config
@@ -171,12 +164,7 @@ class ReplicaLife:
         self._fleet.loaded(weights)
 
     def take_out(self, reason: str, kind: str = "failed") -> None:
-        """Take the replica out of service; `keep` starts it again or connects to it again.
-
-        Args:
-            reason: what was wrong, for people.
-            kind: what was wrong, as `Fleet.faults` counts it.
-        """
+        """Take the replica out of service; `keep` starts or connects to it again. `kind`: see `Fleet.faults`."""
         if self.replica.usable:
             self._down("died" if self.replica.died else kind, reason)
             self.replica.alarm.set()
@@ -189,10 +177,7 @@ class ReplicaLife:
         """After a failed request: whether the replica is what is wrong. It is out of service then.
 
         The experiment is another request, one that was answered before: a replica that fails at it, too, is to blame.
-
-        Args:
-            error: error of the failed request.
-            late: the replica did not answer in time, which needs no experiment.
+        One that was `late` needs no experiment.
         """
         replica, control = self.replica, self._fleet.control
         async with replica.examining:
@@ -327,10 +312,7 @@ class ReplicaLife:
             replica.updating_to = None
 
     async def _check(self, weights: Weights) -> bool:
-        """Compare the replica's answers with those of the published weights, where these have a fingerprint.
-
-        Returns:
-            Whether they have one, and it is to be compared.
+        """Compare the replica's answers with those of the published weights; False where these have no fingerprint.
 
         Raises:
             EngineMismatch: it serves other weights.

@@ -15,14 +15,7 @@ UNLIMITED = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What routing looks at.
-
-    Attributes:
-        name: name of the replica.
-        state: state of the replica.
-        in_flight: number of requests that it has.
-        limit: number of requests that it may have.
-    """
+    """What routing looks at."""
 
     name: str
     state: ReplicaState
@@ -64,12 +57,6 @@ def route(
     Among them the last one of the episode (its caches hold the episode's images) unless it has more than `slack`
     requests above the least loaded; else the least loaded, the first of equals. One that is at its limit gets nothing:
     the request waits for it, even where another one is UPDATING.
-
-    Args:
-        loads: load of every replica.
-        sticky: name of the one that answered last.
-        slack: requests that the replica of the episode may have above the least loaded one.
-        avoid: names of those that failed at this request.
 
     Returns:
         Index into `loads`, None when there is none now.

@@ -40,12 +40,7 @@ class Locks(Protocol):
 
 
 class UpdateLocks:
-    """The locks of one service.
-
-    Args:
-        locks: None where no other service uses the replicas.
-        lease_s: a holder that is silent for so long gives way.
-    """
+    """The locks of one service that shares its replicas (or not: None); silent for `lease_s` it gives way."""
 
     def __init__(self, locks: Locks | None, lease_s: float) -> None:
         self._locks, self._lease = locks, lease_s
@@ -53,11 +48,7 @@ class UpdateLocks:
 
     @contextlib.asynccontextmanager
     async def held(self, replica: Replica, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Nobody else updates the replica during the block.
-
-        Args:
-            replica: replica whose weights are to be updated.
-            wait_s: how long to wait for whoever updates it now.
+        """Nobody else updates the replica during the block; who does now is waited for.
 
         Raises:
             EngineBusy: somebody else does, or the database is away; the block was not begun.

@@ -75,10 +75,6 @@ def why_unfit(path: str | Path, serving: str | Path) -> str:
 
     Only shapes under the same name are compared: two writers of one model may name tensors otherwise, or leave tied
     ones out. Both directories must be readable here; what cannot be read is for `why_unusable` to tell, and fits.
-
-    Args:
-        path: directory of the new checkpoint.
-        serving: the directory of weights that an engine has loaded.
     """
     try:
         new, old = tensor_shapes(Path(path)), tensor_shapes(Path(serving))

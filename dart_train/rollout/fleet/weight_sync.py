@@ -49,13 +49,8 @@ def next_stale(
 ) -> list[Replica]:
     """The replicas whose update to a version may begin now, those with the oldest weights first. Pure.
 
-    Args:
-        replicas: all replicas of the fleet.
-        version: version that they should serve.
-        at_once: most that are updated at the same time.
-        proven: whether a replica serves the version already.
-        begun: names of those whose update has been begun.
-        spare_last: whether the only one that serves waits for another one to come back.
+    Until one is `proven` to serve it, one at a time; the only one that serves waits for another to come back if
+    `spare_last`.
     """
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY and replica.name not in begun]
     stale = sorted((r for r in ready if r.version != version), key=lambda replica: replica.version)
@@ -72,12 +67,8 @@ class WeightSync:
 
     Args:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
-        pool: replicas that are updated.
-        interval_s: seconds between two looks.
-        availability: availability of the database; told of looks that fail.
 
     Attributes:
-        target: the checkpoint that the replicas are brought to.
         updates: updates of single replicas that succeeded.
         failed: updates of single replicas that failed.
         update_s: seconds that the successful updates took together.

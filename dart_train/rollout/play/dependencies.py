@@ -9,11 +9,7 @@ from dart_train.core.availability import Absence, Availability
 
 @dataclass(slots=True)
 class Dependencies:
-    """The availability of each, all with the same limit.
-
-    Args:
-        unavailable_timeout_s: how long each of them may be unavailable.
-    """
+    """The availability of each, with the same limit in seconds."""
 
     unavailable_timeout_s: float
     cluster: Availability = field(init=False)

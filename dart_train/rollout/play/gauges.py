@@ -83,11 +83,7 @@ class Totals:
         self.terminals[str(trajectory.terminal)] += 1
 
     def rates(self, **more: float) -> tuple[float, dict[str, float]]:
-        """How much the sums, and the given ever-growing numbers, grew over the window.
-
-        Returns:
-            (seconds that the window covers, growth by name).
-        """
+        """How much sums and given ever-growing numbers grew over the window: (its seconds, growth by name)."""
         now = self._clock()
         current = {**self.sums, **more}
         self._history.append((now, current))
@@ -101,14 +97,9 @@ class Gauges:
     """All gauges of one service.
 
     Args:
-        workers: desktops.
-        tasks: the training set.
         newest_version: returns the newest weights' version, to tell how old those of an episode are.
 
     Attributes:
-        clock: phases of the workers.
-        success: of the newest rollouts by task.
-        totals: sums over the life of the service.
         staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
     """
 
@@ -129,12 +120,7 @@ class Gauges:
             self.staleness.append(max(0, self._newest_version() - trajectory.oldest_version))
 
     def figures(self, **growing: float) -> dict[str, Any]:
-        """The gauges' part of a metrics line.
-
-        Args:
-            growing: more ever-growing numbers (seconds of work beside the desktops); their growth per second is in the
-                line as "<name>_share".
-        """
+        """The gauges' part of a metrics line; of `growing` numbers it has the growth per second as "<name>_share"."""
         phases, totals, staleness = self.clock.seconds(), self.totals, self.staleness
         busy = sum(phases[phase] for phase in BUSY_PHASES)
         seconds, grown = totals.rates(busy=busy, waiting=phases["generate"], **growing)

@@ -80,16 +80,7 @@ def plan_demonstrations(counts: dict[str, int], first: int = FIRST_TRAINING_SEED
 
 
 class DemonstrationStore:
-    """An `EpisodeStore` that has successful demonstrations recorded; the others are left out.
-
-    Args:
-        assignments: what is played.
-        recorder: takes the successful ones.
-
-    Attributes:
-        kept: how many were recorded.
-        keys: of the episodes, as `play_list` takes them.
-    """
+    """An `EpisodeStore` that has successful demonstrations recorded; the others are left out."""
 
     def __init__(self, assignments: Iterable[Assignment], recorder: Recorder) -> None:
         self.kept = 0

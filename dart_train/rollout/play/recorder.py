@@ -35,18 +35,13 @@ class Recorder:
     """Records finished rollouts.
 
     Args:
-        data: the run's data manager.
         unavailable_timeout_s: how long database or disk may be unavailable, where `dependencies` is not given.
-        dependencies: told when database or disk is unavailable; shared with others who notice it.
         most: episodes that may wait before it is full.
         most_bytes: of screenshots that may wait before it is full.
         on_failure: called (in the recorder's thread) when recording is given up.
 
     Attributes:
-        recorded: episodes.
-        refused: episodes that were invalid.
         failure: why recording was given up; None while it goes on.
-        busy_s: seconds spent on what was recorded.
     """
 
     def __init__(
@@ -85,12 +80,7 @@ class Recorder:
         return self._waiting >= self._most or self._waiting_bytes >= self._most_bytes or self._dependencies.disk.away
 
     def put(self, trajectory: Trajectory, expected: int) -> None:
-        """Record a finished episode soon.
-
-        Args:
-            trajectory: the episode; its steps have their pixels.
-            expected: trainable members that complete its group.
-        """
+        """Record a finished episode, whose steps have their pixels, soon; `expected` members complete its group."""
         self._count(trajectory, 1)
         self._queue.put((trajectory, expected))
 

@@ -49,17 +49,10 @@ class Workers:
     """All workers of the service, within one event loop.
 
     Args:
-        config: of the service.
-        scheduler: deals out rollouts.
-        client: of the environment cluster.
-        new_policy: makes the policy of one worker.
-        recorder: takes what was played.
-        gauges: are told what goes on.
         dependencies: told when the cluster, or every task, is unavailable.
 
     Attributes:
         room: groups that may still be opened before the data manager is asked again; its decision.
-        breakers: a circuit breaker for each task.
     """
 
     def __init__(

@@ -49,7 +49,6 @@ class Rollout:
     """One assignment and the trajectory that its playing leaves. It is the `EpisodeRecorder` of its own episode.
 
     Attributes:
-        assignment: what is played.
         source: of the trajectory, "rollout" or who demonstrates.
         over: asked after each step with the group's key; True breaks the rollout off.
         trajectory: what is known of it so far; steps still have their pixels.
@@ -73,13 +72,6 @@ class Rollout:
         limits: Limits = Limits(),
     ) -> Trajectory:
         """Play it to its end. Call it once.
-
-        Args:
-            session: the desktop.
-            policy: who decides; `reset` is called here.
-            on_phase: told which of `PHASES` begins.
-            pacing: how long the desktop waits for its screen, "settle" (the default) or "osworld".
-            limits: time that it may take.
 
         Raises:
             dart_gym.core.errors.ClusterError: the session is lost; the rollout is to be played again.
@@ -124,13 +116,7 @@ class Rollout:
         return kept
 
     def cut_off(self, terminal: TerminalState, detail: str, lost_by: str) -> Trajectory:
-        """End it with what was played of it, without a score.
-
-        Args:
-            terminal: how it ended; a state that is not trainable.
-            detail: what happened, for people.
-            lost_by: what lost it, see `Trajectory`.
-        """
+        """End it, in a terminal state that is not trainable, with what was played of it, and without a score."""
         steps = self.trajectory.steps
         spent = {
             phase: sum(step.timings.get(name, 0.0) for step in steps)

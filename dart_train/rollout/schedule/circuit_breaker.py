@@ -30,11 +30,9 @@ class CircuitBreakers:
     """One circuit breaker for each task.
 
     Args:
-        tasks: names of all tasks.
         losses: rollouts that are lost in a row before a task is left out.
         first_s: seconds for which it is left out the first time.
         longest_s: most seconds for which it is left out.
-        clock: returns monotonic seconds.
     """
 
     def __init__(

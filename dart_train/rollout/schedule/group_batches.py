@@ -91,13 +91,6 @@ def trained_and_served(*, target: int, ready: int, leased: int, newest: int | No
     """Whether nothing of a complete batch is left to train, and every engine serves what came of it. Pure.
 
     Groups that curation dropped are missing in the batch; it is over all the same, and what it left waits for the next.
-
-    Args:
-        target: groups of a batch, which the trainer takes at once.
-        ready: groups that the trainer could take now.
-        leased: trajectories that the trainer has; it gives them back after it has published.
-        newest: version of the newest checkpoint; None before the first.
-        served: versions of the engines that take requests.
     """
     versions = set(served)
     return ready < target and not leased and bool(versions) and (newest is None or versions == {newest})

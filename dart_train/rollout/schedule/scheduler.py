@@ -44,14 +44,12 @@ class Assignment:
     """One rollout to play.
 
     Attributes:
-        task_id: name of the task.
         seed: seed of the environment, shared by the group.
         group_key: names the group; unique over the lives of a run.
         n: number of the member in its group, from 0.
         attempt: how often this member was dealt before.
         sampling_seed: seed of the policy's sampling; differs between all members and attempts.
         max_steps: step limit, None for the task's own.
-        group_size: number of members in the group.
     """
 
     task_id: str
@@ -98,16 +96,11 @@ class Scheduler:
     """Decides what each free worker plays next.
 
     Args:
-        tasks: tasks of the training set.
         group_size: rollouts per group, where `plan` does not say otherwise.
-        seed: seed of the stream of environment seeds.
         budget: rollouts of the whole run, former lives included; None for no limit.
-        completed: rollouts recorded in former lives of the run.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
-        max_steps: step limit of tasks without one of their own.
         stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
         max_attempts: how often one member is dealt at most.
-        mode: what a free worker waits for.
         groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
             any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before the next.
         batches: counts the groups of batch-wise rollouts, which need it; None for the other modes.
@@ -161,10 +154,8 @@ class Scheduler:
     def next(self, worker: int, *, admitted: bool = True, held: Collection[str] = ()) -> Assignment | None:
         """Return what the worker plays next, or None when there is nothing to do for it now.
 
-        Args:
-            worker: number of the free worker.
-            admitted: whether the data manager takes another group; open groups are dealt out in any case.
-            held: tasks of which nothing is dealt now.
+        Unless `admitted` the data manager takes no other group; open groups are dealt out in any case. Of `held` tasks
+        nothing is dealt now.
         """
         bound_to = self._worker_group.get(worker)
         if bound_to is not None and bound_to.unfinished:
@@ -192,15 +183,7 @@ class Scheduler:
     def plan(
         self, task_id: str, *, group_size: int, max_steps: int | None, share: float = 1.0, admitted: bool = True
     ) -> None:
-        """Settle the size and step limit of a task's groups from the next one on, and its share from now on.
-
-        Args:
-            task_id: one of the training set.
-            group_size: rollouts per group.
-            max_steps: step limit; None for the task's own.
-            share: factor on the task's weight, above 0.
-            admitted: whether the data manager takes another group of this task; open ones go on in any case.
-        """
+        """Settle the size and step limit of a task's groups from the next one on, and its share from now on."""
         task = self._tasks[task_id]
         task.size, task.max_steps, task.share, task.admitted = group_size, max_steps, share, admitted
 
@@ -211,11 +194,7 @@ class Scheduler:
         self._finish_member(self._groups[assignment.group_key])
 
     def lose(self, assignment: Assignment) -> bool:
-        """The rollout broke off without a trajectory that may be trained on.
-
-        Returns:
-            Whether it will be dealt again; False once it has been tried `max_attempts` times, or its group is over.
-        """
+        """The rollout broke off; whether it is dealt again: not after `max_attempts`, or when its group is over."""
         self.running -= 1
         self.lost += 1
         group = self._groups[assignment.group_key]
@@ -237,9 +216,6 @@ class Scheduler:
         """Give up what is still to be played of groups that take no more members; return how many members.
 
         Those that are being played are for the workers to break off: `is_over` says so.
-
-        Args:
-            keys: of groups; those that are not open are passed over.
         """
         dropped = 0
         for key in keys:

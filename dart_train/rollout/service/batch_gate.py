@@ -28,16 +28,7 @@ def make_batches(config: RolloutConfig, data: Recording) -> Batches | None:
 
 
 class BatchGate:
-    """Watches a run's data and engines for the end of each batch.
-
-    Args:
-        batches: batches that are closed.
-        data: the run's data manager.
-        pending: returns the number of episodes that are not recorded yet.
-        served: returns the versions of the engines that take requests.
-        on_closed: called after a batch was closed.
-        availability: availability of the database; told of questions that fail.
-    """
+    """Watches a run's data and engines for the end of each batch."""
 
     def __init__(
         self,

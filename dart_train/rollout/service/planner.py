@@ -20,15 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Planner:
-    """Keeps the scheduler's plans and the workers' admission up to date.
-
-    Args:
-        config: configuration of the service.
-        data: the run's data manager.
-        scheduler: scheduler that gets the plans.
-        workers: workers that are told of the admission.
-        availability: availability of the database. While it is away no group is opened; those that are open go on.
-    """
+    """Keeps the scheduler's plans and the workers' admission up to date."""
 
     def __init__(
         self,
@@ -43,11 +35,7 @@ class Planner:
         self._limits = {entry.id: entry.max_steps or config.max_steps for entry in config.tasks}
 
     async def run(self) -> None:
-        """Ask until cancelled.
-
-        Raises:
-            DataError: the database stayed away for too long.
-        """
+        """Ask until cancelled. Raises `DataError`: the database stayed away for too long."""
         _say_if_idle(self._config, self._data)
         while True:
             pause = self._interval

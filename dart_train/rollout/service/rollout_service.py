@@ -58,12 +58,9 @@ class RolloutSummary:
         rollouts: recorded ones of the run, earlier lives included.
         lost: rollouts that broke off and were dealt again.
         given_up: group members that were lost too often.
-        actions: carried out in this life.
         weight_updates: updates of single replicas.
         reissued: engine requests that were sent again.
-        seconds: seconds since the service began.
         terminals: episodes by how they ended.
-        cpu_s: processor seconds of this process.
     """
 
     rollouts: int
@@ -81,14 +78,9 @@ class RolloutService:
     """Plays rollouts until the budget is spent or `stop` is called.
 
     Args:
-        config: what to play and how.
-        data: the run's data manager.
         url: address of the environment cluster.
-        weights: what the engines start with.
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
-        log_dir: directory for the engines' logs; None for none.
-        token: bearer token of the cluster; None where it has none.
     """
 
     def __init__(
@@ -255,11 +247,7 @@ class RolloutService:
             await asyncio.gather(*workers, *helpers, stopping, return_exceptions=True)
 
     async def _look_at_engines(self) -> None:
-        """Say when no engine is left, and when one is back.
-
-        Raises:
-            EngineError: there was none for too long.
-        """
+        """Say when no engine is left, and when one is back. Raises `EngineError`: there was none for too long."""
         availability = self.dependencies.engines
         while True:
             if any(replica.usable for replica in self._pool.replicas):

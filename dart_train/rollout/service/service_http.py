@@ -30,11 +30,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def parse_listen(listen: str) -> tuple[str, int] | Path | None:
-    """Host and port, or the path of a Unix socket; None for "".
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Host and port, or the path of a Unix socket; None for "". Raises `ConfigurationError`: it is neither."""
     if not listen:
         return None
     if listen.startswith(UNIX):
@@ -50,14 +46,7 @@ def parse_listen(listen: str) -> tuple[str, int] | Path | None:
 
 @contextlib.asynccontextmanager
 async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> AsyncIterator[str]:
-    """Answer while the context lasts.
-
-    Args:
-        listen: address as `parse_listen` takes it.
-        figures: returns those of the service; None while it starts.
-
-    Yields:
-        Where it listens; "" for nowhere.
+    """Answer at an address as `parse_listen` takes it while the context lasts; yields where it listens, "" for nowhere.
 
     Raises:
         AddressError: somebody else listens there, or it cannot be made.

@@ -23,8 +23,6 @@ class ServingRecord:
     Args:
         serving: takes the name of a replica and the version that it serves from now on, or None where it serves none;
             `Recording.serving`. It may block, and raise `DataError`.
-        pool: the replicas.
-        interval_s: seconds between two looks at them.
     """
 
     def __init__(self, serving: Callable[[str, int | None], None], pool: EnginePool, interval_s: float = 0.2) -> None:

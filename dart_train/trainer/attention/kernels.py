@@ -41,11 +41,6 @@ _FLASH = {
 def check_kernel(name: str, device: torch.device, *, half: bool) -> None:
     """Refuse a kernel that cannot train here, before anything is loaded.
 
-    Args:
-        name: of a kernel, one of `KERNELS`.
-        device: that the model is trained on.
-        half: whether attention computes in bfloat16 or float16.
-
     Raises:
         TrainingError: it is unknown, not installed, or not for this device or precision.
     """
@@ -81,7 +76,6 @@ class Layout:
     """The segments of one micro-batch, and what kernels prepare of them once for all layers.
 
     Attributes:
-        segments: at least one.
         places: tokens of the micro-batch, padding included.
     """
 
@@ -105,12 +99,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a forward pass hands through the model to its layers of attention.
-
-    Attributes:
-        layout: of the micro-batch.
-        kernel: that computes it.
-    """
+    """What a forward pass hands through the model to its layers of attention."""
 
     layout: Layout
     kernel: KernelName = "sdpa"

@@ -30,11 +30,7 @@ TOWER = "dart_flash_windows"
 
 
 def take_over(model: Any) -> None:
-    """Let a model's attention go through our kernels. Idempotent; what is computed stays the same.
-
-    Args:
-        model: of a known family, without peft around it.
-    """
+    """Let the attention of a model without peft around it go through our kernels: the result stays. Idempotent."""
     model.model.language_model.config._attn_implementation = TEXT
     model.model.visual.config._attn_implementation = TOWER
 
@@ -86,16 +82,6 @@ def windows_as_batches(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, 
 
     Windows of the most frequent size are one batch without a mask. The rest, those at the edges of images, are filled
     up to the longest of them, and a mask hides what was filled up.
-
-    Args:
-        query: (1, heads, patches, head size).
-        key: of the same shape.
-        value: of the same shape.
-        ends: (windows + 1,) where each begins and ends.
-        scaling: of the products.
-
-    Returns:
-        (1, patches, heads, head size).
     """
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
     out = torch.zeros_like(flat[0])

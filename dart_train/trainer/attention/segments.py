@@ -27,7 +27,6 @@ class Segment:
     """Tokens that follow one another, each of which sees those before it in the segment.
 
     Attributes:
-        start: place of the first token.
         stop: place after the last.
         seen_start: place of the first token before the segment that all of it sees.
         seen_stop: place after the last of these; `seen_start` where there are none.
@@ -56,12 +55,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Segments of one shape, which one call of a kernel computes.
-
-    Attributes:
-        queries: (count, length) places.
-        keys: (count, seen + length) places.
-    """
+    """Segments of one shape, which one call of a kernel computes."""
 
     queries: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -129,12 +123,7 @@ class Bounds:
 
 
 def bounds(segments: Sequence[Segment], places: int) -> Bounds:
-    """Segments place by place, for kernels that are asked who sees whom.
-
-    Args:
-        segments: of a micro-batch.
-        places: tokens of the micro-batch, padding included.
-    """
+    """Segments place by place, for kernels that are asked who sees whom."""
     start, seen_start, seen_stop = np.arange(places), np.zeros(places, np.int64), np.zeros(places, np.int64)
     for segment in segments:
         own = slice(segment.start, segment.stop)

@@ -39,12 +39,7 @@ PROBLEMS = ("empty_response", "bad_logprobs", "special_token", "image_tokens", "
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a sample cannot be trained on.
-
-    Attributes:
-        reason: one of `PROBLEMS`, for counting.
-        text: what was found, and what to do.
-    """
+    """Why a sample cannot be trained on."""
 
     reason: str
     text: str
@@ -141,9 +136,6 @@ class Collator:
     """Makes micro-batches of samples.
 
     Args:
-        tokens: of the model.
-        vision: of the model.
-        images: where screenshots come from.
         share_prompts: whether chains with equal first prompts share a row; needs attention that takes a mask.
         merge_prefixes: whether steps that extend one another become one row.
         distinct_images: whether an image that occurs several times in a micro-batch runs through the tower once.
@@ -217,10 +209,7 @@ class Collator:
     def micro_batches(self, samples: Sequence[Sample], max_tokens: int, *, checked: bool = False) -> list[MicroBatch]:
         """Cut samples into micro-batches of rows of similar length, the longest first.
 
-        Args:
-            samples: at least one.
-            max_tokens: of a micro-batch, padding included.
-            checked: the caller has asked for each sample's `problem` and found none.
+        `max_tokens` counts padding; `checked`: the caller has asked for each sample's `problem` and found none.
 
         Raises:
             ValueError: a sample with a `problem`.
@@ -326,10 +315,6 @@ def equal_counts(batches: Sequence[MicroBatch], count: int) -> list[MicroBatch]:
 
     Ranks that run a different number of forward passes wait for one another for ever; a row of weight 0 takes part in
     every collective operation and changes nothing.
-
-    Args:
-        batches: of this rank, at least one.
-        count: the largest number of any rank.
 
     Raises:
         ValueError: there is nothing to copy, or `count` is less than there are.

@@ -24,8 +24,6 @@ class Demonstration:
     """One demonstrated episode.
 
     Attributes:
-        task_id: of the task.
-        instruction: in words.
         screenshots: content hash of what was on the screen before each response.
         responses: what a model should have written, one per screenshot.
         errors: what the environment said about each response's action; "" where it was carried out.
@@ -62,11 +60,7 @@ class Demonstration:
 def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
     """Samples of recorded successes by the very ids that were sampled: from the experience pool, or another run.
 
-    Args:
-        trajectories: those without a reward above 0, and steps without sampled ids, are left out.
-
-    Returns:
-        one sample per step; the steps of a trajectory may share a row.
+    Trajectories without a reward above 0, and steps without sampled ids, are left out; steps may share a row.
     """
     samples: list[Sample] = []
     for number, trajectory in enumerate(trajectories):
@@ -87,15 +81,6 @@ def corrupt(
 
     Such a demonstration clicks at something sensible, but not at what was asked: imperfect on purpose, and a report
     of what was learned from it must say so. The other instruction may happen to be the same text.
-
-    Args:
-        demonstrations: of any tasks.
-        share: in [0, 1]; the nearest whole number of each task's demonstrations is changed.
-        rng: decides which, and what they get.
-        share_of: other shares for some task ids.
-
-    Returns:
-        as many, in the same order.
 
     Raises:
         ValueError: a share outside [0, 1].
@@ -124,17 +109,7 @@ def encode(
     tokens: ModelTokens,
     load_image: Callable[[str], NDArray[np.uint8]],
 ) -> list[Sample]:
-    """Samples of demonstrations, with the prompts that a rollout would have had.
-
-    Args:
-        demonstrations: what to encode.
-        conversation: makes the prompts; configured as for rollouts.
-        tokens: of the model.
-        load_image: reads a screenshot by hash.
-
-    Returns:
-        one sample per response.
-    """
+    """Samples of demonstrations, one per response, with the prompts that a rollout would have had."""
     samples: list[Sample] = []
     for number, demonstration in enumerate(demonstrations):
         conversation.begin(demonstration.instruction)

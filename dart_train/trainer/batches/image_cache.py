@@ -27,8 +27,6 @@ class ImageCache:
     """Screenshots, (H, W, 3) uint8, the least recently used dropped above a limit.
 
     Args:
-        load: reads a screenshot by its hash and answers for its content, such as `DataManager.load_image`.
-        capacity_mb: most memory for pixels, in MiB; the newest is always kept.
         size: (height, width) of a screenshot by its hash, such as `DataManager.image_size`; None reads the screenshot.
     """
 
@@ -56,12 +54,7 @@ class ImageCache:
 
 
 class ImagePatches:
-    """What the vision tower takes in, by content hash.
-
-    Args:
-        vision: how the model cuts images.
-        images: where screenshots come from; patches may take as much memory as they do.
-    """
+    """What the vision tower takes in, by content hash."""
 
     def __init__(self, vision: VisionSpec, images: ImageCache) -> None:
         self.vision = vision

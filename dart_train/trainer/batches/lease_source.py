@@ -36,13 +36,7 @@ POLL_S = 0.5  # how often a waiting trainer asks whether it shall stop
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What every rank knows of the lease that is trained on.
-
-    Attributes:
-        groups: its groups.
-        serial: counts the leases of this trainer's name, from 1.
-        wait_s: seconds that the trainer waited for it.
-    """
+    """What every rank knows of the lease that is trained on; `serial` counts this trainer's leases, from 1."""
 
     groups: tuple[Group, ...]
     serial: int
@@ -51,13 +45,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """One call of `training_step`: a part of one of the optimizer steps on a lease.
-
-    Attributes:
-        lease: that the step trains on.
-        part: number of the part, from 0.
-        parts: calls per optimizer step (`gradient_accumulation_steps`).
-    """
+    """One call of `training_step`: a part (of `gradient_accumulation_steps`) of an optimizer step on a lease."""
 
     lease: Lease
     part: int = 0
@@ -68,16 +56,11 @@ class LeaseSource(IterableDataset):
     """Takes, keeps and commits leases. A data set of step parts, and a context manager: leaving it gives back the rest.
 
     Args:
-        data: the data manager.
         holder: name of this trainer; what an earlier life under this name left is settled on entering.
-        groups: how many groups a lease asks for.
-        at_least: how few groups a lease may hold.
-        ttl_s: seconds after the last heartbeat until a lease returns to the others.
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
         steps: optimizer steps on each lease.
         parts: calls of `training_step` per optimizer step.
-        ranks: who trains together.
 
     Attributes:
         contained: serial of the newest lease that the weights contain; None if unknown. Set it before entering.

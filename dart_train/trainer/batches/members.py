@@ -46,7 +46,6 @@ class BatchSettings:
     """How leased groups become a batch.
 
     Attributes:
-        advantage: rewards of a group to the advantages of its steps.
         balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
         shuffle_rewards: control: permute rewards within each lease.
         max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.

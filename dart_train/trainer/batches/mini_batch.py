@@ -24,13 +24,7 @@ from dart_train.trainer.weights.ranks import Ranks
 
 @dataclass(slots=True)
 class Dropped:
-    """Steps that were left out of a mini-batch by their entropy: they are reported, and not run.
-
-    Attributes:
-        steps: their number.
-        tokens: of their responses.
-        entropy: sum over these tokens, in nats.
-    """
+    """Steps that were left out of a mini-batch by their entropy: they are reported, and not run."""
 
     steps: int = 0
     tokens: int = 0
@@ -42,13 +36,9 @@ class MiniBatch:
     """What one optimizer step trains on.
 
     Attributes:
-        samples: of this rank.
         normalizer: what their losses are divided by, of all ranks.
-        micro_batches: of the samples, to be run one after the other; their gradients add up to the step's.
-        max_tokens: of a micro-batch.
         old_logprobs: (T,) log pi_old of each sample's response, by its place; {} before it is known.
         kept: by place, () or (T,) boolean: the steps or tokens that a selection by entropy keeps; {} without one.
-        dropped: what the selection left out.
     """
 
     samples: list[Sample]
@@ -71,12 +61,7 @@ class MiniBatch:
         self.max_tokens = max_tokens
 
     def leave_out(self, places: Sequence[int], entropies: Sequence[float]) -> None:
-        """Take samples out that a selection dropped; `split` afterwards. Normalisers stay: their loss is 0.
-
-        Args:
-            places: of the samples.
-            entropies: mean of each one's tokens, in nats.
-        """
+        """Take samples out that a selection dropped; `split` afterwards. Normalisers stay: their loss is 0."""
         gone = set(places)
         for place, entropy in zip(places, entropies, strict=True):
             count = len(self.samples[place].response_ids)
@@ -120,13 +105,7 @@ def rank_samples(samples: Sequence[Sample], ranks: Ranks) -> list[Sample]:
 
 
 def shares(samples: Sequence[Sample], count: int, size_of: Callable[[Sample], int]) -> list[list[Sample]]:
-    """Samples in so many parts of about equal size, whole trajectories, in their order; a part may be empty.
-
-    Args:
-        samples: of any trajectories.
-        count: number of parts.
-        size_of: what is made equal.
-    """
+    """Samples in so many parts of about equal size, whole trajectories, in their order; a part may be empty."""
     work: dict[int, int] = {}
     for sample in samples:
         work[sample.trajectory] = work.get(sample.trajectory, 0) + size_of(sample)

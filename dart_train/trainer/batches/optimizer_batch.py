@@ -45,9 +45,6 @@ class OptimizerBatch:
 
     Attributes:
         parts: of the lease, one for each of its optimizer steps.
-        metrics: numbers about the data, by log name.
-        trajectory_ids: what it was made of.
-        newest_version: newest weight version that any of it was sampled from.
         entropies_recorded: whether the engine recorded the entropy of every step that is reinforced.
         scored: whether the pass before the first update is done, or none was needed.
     """
@@ -79,16 +76,7 @@ class OptimizerBatch:
         run_dropped: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Keep the steps or tokens of highest entropy. Called by all ranks.
-
-        Args:
-            entropies: (T,) in nats of each part's samples by their places, under the policy before the first update;
-                None for what the engine recorded.
-            selection: what is kept; quantiles are those of all ranks' data.
-            collator: cuts what is left.
-            run_dropped: whether steps that are dropped run all the same: something else than the loss wants them.
-            ranks: who shares the batch.
-        """
+        """Keep the steps or tokens of highest entropy. Called by all ranks."""
         if selection.level == "token":
             assert entropies is not None  # an engine records the mean of a step
             left = _keep_tokens(self.parts, entropies, selection.keep, ranks)
@@ -125,17 +113,6 @@ def build_batch(
 
     With several ranks each makes the whole batch of samples, and tensors of its share: advantages, selections and
     normalisers are those of one process.
-
-    Args:
-        groups: at least one.
-        collator: makes the tensors.
-        settings: how rewards become advantages and weights.
-        version: of the weights that are about to be trained, for staleness.
-        rng: for the control that shuffles rewards.
-        max_tokens: of a micro-batch, padding included.
-        unpublished: updates since that version: with any, no engine can have sampled from these weights.
-        demonstrations: samples whose cross-entropy is minimised beside.
-        ranks: who shares the batch.
 
     Raises:
         TrainingError: no step to train on.

@@ -28,14 +28,11 @@ class Sample:
     """One step to train on.
 
     Attributes:
-        prompt_ids: token ids of the prompt, image pads expanded.
         image_hashes: content hash of each image of the prompt, in order.
         response_ids: sampled ids, the stop token included; at least one.
         logprobs: behaviour log-probability of each; empty where there was no behaviour policy.
         advantage: of the step, the same for all its tokens.
-        group: number of its group in the optimizer batch.
         trajectory: number of its trajectory in the optimizer batch; only steps of one trajectory become a chain.
-        weight: of the sample in the sum of losses.
         version: of the weights that sampled it, the oldest of the step.
         stale: whether these are older than the trainer's.
         supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
@@ -110,14 +107,7 @@ class Row:
 
 
 def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
-    """Steps of one trajectory whose prompts extend one another, together.
-
-    The order of the samples does not matter: those of a trajectory are taken by the length of their prompts.
-
-    Args:
-        samples: any.
-        merge: False leaves every sample alone.
-    """
+    """Steps of one trajectory whose prompts extend one another, together; in any order, since their lengths tell."""
     by_trajectory: dict[int, list[Chain]] = {}
     for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt_ids)):
         own = by_trajectory.setdefault(samples[index].trajectory, [])
@@ -131,14 +121,7 @@ def chains(samples: Sequence[Sample], *, merge: bool = True) -> list[Chain]:
 
 
 def rows(samples: Sequence[Sample], max_tokens: int, *, merge: bool = True, share: bool = True) -> list[Row]:
-    """Chains in rows.
-
-    Args:
-        samples: any.
-        max_tokens: of a row.
-        merge: make chains of several samples.
-        share: let chains with equal first prompts share a row.
-    """
+    """Chains in rows of at most `max_tokens`; with `share` those with equal first prompts share a row."""
     open_rows: dict[tuple[tuple[int, ...], tuple[str, ...]], Row] = {}
     done: list[Row] = []
     for chain in chains(samples, merge=merge):

@@ -142,11 +142,6 @@ def shortest_path_rewards(rewards: NDArray[np.float64], steps: Sequence[int], st
 
     R'_i = R_i (1 - strength (T_i - T_min) / T_i) with T_min the fewest steps of a success of the group, after the
     shortest-path reward adjustment of MobileRL (arXiv 2509.18119). Failures stay as they are.
-
-    Args:
-        rewards: (n,), a success is above 0.
-        steps: of each trajectory.
-        strength: in [0, 1]; 0 changes nothing.
     """
     lengths = np.maximum(np.asarray(steps, dtype=np.float64), 1.0)
     succeeded = rewards > 0
@@ -161,12 +156,6 @@ def trajectory_weights(lengths: Sequence[int]) -> NDArray[np.float64]:
 
     w_i = mean(lengths) / length_i: the weights of all steps sum to the number of steps, so that the scale of the loss
     stays. Without it a trajectory of 30 steps has ten times the say of one of 3, whatever the baseline.
-
-    Args:
-        lengths: trained steps of each trajectory of the optimizer batch, 0 allowed.
-
-    Returns:
-        (number of trajectories,) float64; 0 for a trajectory without steps.
     """
     steps = np.asarray(lengths, dtype=np.float64)
     trained = steps > 0

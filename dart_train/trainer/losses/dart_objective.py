@@ -109,13 +109,7 @@ class Objective:
 
 
 def objective(scored: Scored, config: ObjectiveConfig, normalizer: Normalizer) -> Objective:
-    """The loss of a micro-batch; see the module's formula.
-
-    Args:
-        scored: log-probabilities and what else is known of the micro-batch.
-        config: which terms there are.
-        normalizer: of the whole optimizer batch.
-    """
+    """The loss of a micro-batch; see the module's formula."""
     if scored.weights is not None:
         # Rows of weight 0 run through the model for other ranks' sake: not even what is not finite there may count.
         counting = scored.mask & (scored.weights != 0)[:, None]

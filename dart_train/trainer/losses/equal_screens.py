@@ -35,8 +35,6 @@ class EqualScreensAdvantage:
 
     Attributes:
         scale_rewards: "group" divides both by deviations, "batch" the first by that of the lease, "none" neither.
-        gamma: discount of the return per step.
-        step_weight: w.
         pointer: half the side in pixels of the real screen of the square that is painted over the pointer.
         masked: (x, y, width, height) of boxes that are painted over, in pixels of the real screen.
     """
@@ -98,14 +96,7 @@ def screens_seen(
     pointer: int,
     masked: Sequence[tuple[int, int, int, int]],
 ) -> list[str]:
-    """Names of the screens that steps were decided on; a step without a screenshot is alone.
-
-    Args:
-        steps: of a trajectory, in order.
-        load: a screenshot by its hash, (H, W, 3).
-        pointer: half the side of the square over the pointer, in pixels of the real screen.
-        masked: boxes (x, y, width, height) that are painted over, in pixels of the real screen.
-    """
+    """Names of the screens that a trajectory's steps were decided on, alone without a screenshot. See `anchor`."""
     names, at = [], None
     for place, step in enumerate(steps):
         shown = step.screenshot or (step.image_hashes[-1] if step.image_hashes else "")

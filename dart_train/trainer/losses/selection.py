@@ -54,16 +54,7 @@ def high_entropy_steps(step_entropies: Tensor, groups: Tensor, keep: float) -> T
 
 
 def high_entropy_tokens(entropies: Tensor, mask: Tensor, keep: float) -> Tensor:
-    """TRL's `top_entropy_quantile`: the tokens whose entropy reaches the (1 - keep) quantile of all (arXiv 2506.01939).
-
-    Args:
-        entropies: (S, T) or (M,), of the whole batch.
-        mask: of the same shape.
-        keep: share of tokens to keep, 0.2 in the paper; 1 keeps all.
-
-    Returns:
-        boolean of the same shape; False where `mask` is.
-    """
+    """TRL's `top_entropy_quantile` (arXiv 2506.01939): tokens whose entropy reaches the (1 - keep) quantile of all."""
     if keep >= 1.0 or not bool(mask.any()):
         return mask.clone()
     return (entropies >= quantile(entropies[mask].float(), 1.0 - keep)) & mask

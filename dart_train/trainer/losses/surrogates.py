@@ -165,8 +165,6 @@ class GRPO(Loss):
     Sources: DART (arXiv 2509.23866), DAPO (2503.14476), dual clip (1912.09729).
 
     Attributes:
-        epsilon: lower clip range.
-        epsilon_high: upper clip range.
         delta: upper bound of the ratio where the advantage is negative; None for none.
     """
 

@@ -48,18 +48,9 @@ class ModelSize:
     """One model.
 
     Attributes:
-        layers: how many text layers.
-        layer: weights of one of them.
         root: weights of embeddings, last norm and head.
-        tower: weights of the vision tower.
-        hidden: width of the text model.
         heads_width: of all its query heads together.
         keys_width: of all its key heads together.
-        inner: width of a text layer's feed-forward part.
-        vocabulary: rows of the head.
-        depth: blocks of the tower.
-        tower_hidden: their width.
-        tower_inner: width of their feed-forward part.
         whole_blocks: blocks of the tower that attend to whole images.
         merge: patches a side that become one token.
         levels: of features that an image has.
@@ -151,15 +142,7 @@ class ModelSize:
         return rank * self.layers * sum(sides)
 
     def forward_flops(self, tokens: int, attended: float, responses: int, patches: int, per_image: int) -> float:
-        """Operations of a forward pass: two for each weight, and attention.
-
-        Args:
-            tokens: of all rows.
-            attended: tokens that a token sees, on average.
-            responses: tokens that the head runs on.
-            patches: that the tower runs on.
-            per_image: of them.
-        """
+        """Operations of a forward pass: two for each weight, and attention to `attended` tokens on average."""
         text = 2.0 * self.layers * self.layer * tokens + 4.0 * self.layers * self.heads_width * tokens * attended
         tower = 2.0 * self.tower * patches + 4.0 * self.whole_blocks * self.tower_hidden * patches * per_image
         return text + tower + 2.0 * self.hidden * self.vocabulary * responses

@@ -35,7 +35,6 @@ class Work:
         tokens: most of a micro-batch.
         responses: most response tokens of a micro-batch.
         images: distinct ones of the rank's share of a lease; where they do not recur, of a micro-batch.
-        image_patches: of one of them.
         recurring: whether images occur in several micro-batches or passes, so that features are kept.
     """
 
@@ -51,12 +50,10 @@ class Setting:
     """How a rank trains.
 
     Attributes:
-        ranks: that train together.
         sharded: whether they hold parts of the language model (`fsdp`).
         half: whether passes compute in bfloat16 or float16.
         checkpointing: whether a layer's activations are computed again in the backward pass.
         trains_tower: whether the vision tower's weights are trained.
-        lora_rank: of an adapter; 0 trains the weights themselves.
         reference: whether a second model is held for the KL term.
         moments: bytes that the optimizer keeps for a trained number.
         features_bytes: most for features of images.
@@ -79,13 +76,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes of one rank.
-
-    Attributes:
-        held: for as long as training goes on, by cause.
-        passes: beside, while the largest micro-batch runs, by cause.
-        tower_pass: beside what is held, while the tower takes its gradient.
-    """
+    """Bytes of one rank."""
 
     held: Mapping[str, int]
     passes: Mapping[str, int]
@@ -123,13 +114,7 @@ def patch_bytes(size: ModelSize, *, half: bool) -> int:
 
 
 def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
-    """What a rank's device holds, by cause.
-
-    Args:
-        size: of the model.
-        setting: how it is trained.
-        work: what the rank trains on.
-    """
+    """What a rank's device holds, by cause."""
     parts = setting.ranks if setting.sharded else 1
     adapter = size.adapter(setting.lora_rank)
     trained = adapter // parts if adapter else size.language // parts

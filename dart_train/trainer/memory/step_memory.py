@@ -25,8 +25,6 @@ class StepMemory:
     """What the steps of one trainer take on this rank.
 
     Attributes:
-        size: of the model.
-        setting: how it is trained.
         limit: bytes that training may take; None for no look ahead: memory that runs out shows itself.
     """
 
@@ -35,12 +33,7 @@ class StepMemory:
     limit: int | None = None
 
     def of(self, batches: Sequence[MicroBatch], *, recurring: bool = True) -> RankMemory:
-        """With the largest of these micro-batches, and the images of all of them.
-
-        Args:
-            batches: at least one.
-            recurring: whether features of images are kept, or run in each micro-batch.
-        """
+        """With the largest of these micro-batches and all images; `recurring`: whether their features are kept."""
         images = {name: batch for batch in batches for name in batch.image_hashes}
         work = Work(
             tokens=max(batch.input_ids.numel() for batch in batches),

@@ -33,7 +33,6 @@ class LoraSettings:
     """A LoRA adapter.
 
     Attributes:
-        r: rank of the adapter.
         alpha: the adapter's scale is alpha / r.
         dropout: before the adapter, in [0, 1].
         target_modules: names of layers, or one regular expression; None for the language model's linear layers.
@@ -49,10 +48,6 @@ class LoraSettings:
 
 def add_adapter(model: Any, lora: LoraSettings) -> Any:
     """A model with a fresh LoRA adapter, the only thing that is trained.
-
-    Args:
-        model: a `PreTrainedModel`.
-        lora: the adapter's size and place.
 
     Raises:
         TrainingError: peft is not installed, or no layer has such a name.
@@ -77,10 +72,7 @@ def add_adapter(model: Any, lora: LoraSettings) -> Any:
 def begin_adapter(model: Any, lora: LoraSettings, ranks: Ranks = ALONE) -> None:
     """Let an adapter begin as peft's do, A uniform and B zero, with the same numbers however many ranks hold it.
 
-    Args:
-        model: with the adapter; where it has no memory yet, nothing happens.
-        lora: whose seed is taken.
-        ranks: that hold parts of the adapter, if it is sharded.
+    Where it has no memory yet, nothing happens.
     """
     generator = torch.Generator().manual_seed(lora.seed)
     for name, parameter in model.named_parameters():

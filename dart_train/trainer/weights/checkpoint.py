@@ -56,13 +56,6 @@ def write_model(
 
     Adapters are merged into the weights.
 
-    Args:
-        model: a `PreTrainedModel`, one inside a `PeftModel`, or a `Snapshot` of one.
-        directory: final name; a directory that is there already is replaced.
-        source_dir: the directory that the model came from; its tokenizer and processor files are copied.
-        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
-        step: optimizer steps done.
-
     Raises:
         TrainingError: a weight is not finite.
     """
@@ -164,14 +157,6 @@ def old_versions(
     while others are served newer ones), the best, every version that is not older than the one being served (an engine
     may be about to load it), and what came before `first` (the model as it was given, the warm start: comparisons need
     them).
-
-    Args:
-        root: where versions lie.
-        keep: how many of the newest stay.
-        served: newest version known to be served by an engine.
-        first: oldest version that may be deleted.
-        best: stays, however old.
-        keep_s: seconds since its last change for which a version stays.
     """
     names = (path.name[1:] for path in Path(root).glob("v*") if path.is_dir())
     found = sorted(int(name) for name in names if name.isdecimal() and int(name) >= first)
@@ -193,7 +178,6 @@ class ResumePoint:
 
     Attributes:
         path: a `checkpoint-N` directory of `transformers.Trainer`.
-        step: optimizer steps done.
         version: version of the weights in it; the newest that was published from them or before them.
         unpublished: optimizer updates since that version.
         lease: serial of the newest lease that the weights contain; None if unknown (states of before 0.2).
@@ -259,11 +243,7 @@ def _step(path: Path) -> int:
 
 
 def read_resume_point(directory: str | Path, *, contents: bool = True) -> ResumePoint:
-    """The state in one `checkpoint-N` directory.
-
-    Args:
-        directory: of the state.
-        contents: whether its files are read and compared with their digests, or their sizes alone are looked at.
+    """The state in one `checkpoint-N` directory, by its files' digests, or without `contents` by their sizes alone.
 
     Raises:
         TrainingError: it is incomplete, or a file of it was cut off, is gone or has changed.
@@ -294,10 +274,6 @@ def _damage(path: Path, what: str) -> TrainingError:
 
 def check_layout(point: ResumePoint, *, sharded: bool) -> None:
     """Refuse a state that was saved in another layout: `transformers` writes sharded training's parts elsewhere.
-
-    Args:
-        point: a whole state.
-        sharded: whether training goes on with `fsdp`.
 
     Raises:
         TrainingError: it was saved with `fsdp` and goes on without, or the other way round.

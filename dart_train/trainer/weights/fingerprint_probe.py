@@ -14,12 +14,7 @@ from dart_train.core.fingerprint import LENGTH, Fingerprint, drawn_image, finger
 
 
 def fingerprint_of(model: Any, model_dir: str | Path) -> Fingerprint:
-    """What a model answers to the fixed prompts.
-
-    Args:
-        model: a Qwen-VL `PreTrainedModel`; it is put into evaluation mode meanwhile.
-        model_dir: of its tokenizer and processor files.
-    """
+    """What a model, put into evaluation mode meanwhile, answers to the fixed prompts."""
     tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
     prompts, sizes = fingerprint_prompts(tokens, vision)
     training = model.training

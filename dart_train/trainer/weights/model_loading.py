@@ -19,10 +19,6 @@ from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, base_
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
     """Load the model of a directory for training: our attention, no dropout changes, no cache.
 
-    Args:
-        model_dir: Hugging Face directory of a model of a known family.
-        dtype: of the weights.
-
     Raises:
         ConfigurationError: its family is not known, its tokenizer has more tokens than it has weights for, or its
             attention slides; nothing was loaded.
@@ -34,14 +30,7 @@ def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> 
 
 
 def check_model(model_dir: str | Path) -> None:
-    """Refuse a model that would be trained wrongly, by the small files of its directory.
-
-    Args:
-        model_dir: Hugging Face directory of a model.
-
-    Raises:
-        ConfigurationError: see `load_model`.
-    """
+    """Refuse a model that would be trained wrongly, by the small files of its directory. Raises as `load_model`."""
     family_in(model_dir)
     text = model_config(model_dir).get("text_config") or model_config(model_dir)
     if text.get("use_sliding_window") and text.get("sliding_window"):
@@ -60,13 +49,7 @@ def check_model(model_dir: str | Path) -> None:
 
 
 def trainable(model: Any, *, freeze_vision: bool, lora: LoraSettings | None) -> Any:
-    """A model as it is trained.
-
-    Args:
-        model: a `PreTrainedModel`, or one inside a peft model, which keeps its adapter.
-        freeze_vision: whether the vision tower's weights stay as they are.
-        lora: adapter that is added where there is none; None for no adapter.
-    """
+    """A model as it is trained; the adapter is added where there is none."""
     if freeze_vision:
         base_model(model).model.visual.requires_grad_(False)
     return add_adapter(model, lora) if lora and not is_adapted(model) else model

@@ -38,13 +38,8 @@ class Publisher:
     """One run's published versions.
 
     Args:
-        data: told of every version.
-        root: where they lie.
         model_dir: where tokenizer and processor files are copied from.
-        every: optimizer updates between two versions.
-        keep: versions kept on disk.
         keep_s: seconds for which a version is kept, however many came after it.
-        ranks: who trains together.
         save: writes what `take` took into a new directory, by default `checkpoint.write_model`.
         take: takes a model's weights as they are, by all ranks; None for a model that must be written at once.
 
@@ -83,11 +78,7 @@ class Publisher:
         self._first = 0
 
     def contained(self, weights_dir: Path | None) -> int | None:
-        """Serial of the newest lease that weights contain which training is about to begin from; None: unknown.
-
-        Args:
-            weights_dir: where they come from; None for a model that was handed over.
-        """
+        """Serial of the newest lease in the weights that training is about to begin from; None: unknown."""
         if weights_dir is None:
             return None
         known = checkpoint.contained_lease(weights_dir)
@@ -101,11 +92,7 @@ class Publisher:
     ) -> None:
         """Take up the newest version, or publish the weights where no published version is equal to them.
 
-        Args:
-            model: whose weights training begins with.
-            resumed: the state that they are of, if they are.
-            weights_dir: else the directory that they were read from.
-            lease: serial of the newest lease that they contain.
+        They are those of the state `resumed`, or else of `weights_dir`, and contain leases up to `lease`.
         """
         source = self._ranks.share(self._missing(resumed, weights_dir) if self._ranks.is_main else None)
         if source is None:
@@ -162,13 +149,7 @@ class Publisher:
         self._writing = None
 
     def publish(self, model: Any, lease: int | None, step: int) -> None:
-        """Write the weights as the next version, tell the data manager, delete what nobody needs any more.
-
-        Args:
-            model: whose weights.
-            lease: serial of the newest lease that they contain.
-            step: optimizer steps done.
-        """
+        """Write the weights as the next version, tell the data manager, delete what nobody needs any more."""
         self._publish(model, "training", lease, step)
 
     def _publish(self, model: Any, source: str, lease: int | None, step: int) -> None:

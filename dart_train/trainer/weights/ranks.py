@@ -27,12 +27,7 @@ BUCKET = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among `count`.
-
-    Attributes:
-        rank: from 0; 0 is the main one.
-        count: how many there are.
-    """
+    """This process, `rank` from 0, the main one, among `count`."""
 
     rank: int = 0
     count: int = 1

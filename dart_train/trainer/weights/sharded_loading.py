@@ -28,15 +28,7 @@ BYTES_AT_ONCE = 64 << 20
 
 
 def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """The model of a directory without its weights: they are on the meta device, which has no memory.
-
-    Args:
-        model_dir: Hugging Face directory of a model of a known family.
-        dtype: that its weights will be kept in.
-
-    Raises:
-        ConfigurationError: as `load_model`'s.
-    """
+    """The model of a directory without its weights: they are on the meta device, which has no memory."""
     check_model(model_dir)
     config = AutoConfig.from_pretrained(str(model_dir))
     with torch.device("meta"):
@@ -49,10 +41,6 @@ def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) ->
 
 def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
     """Where each weight of a model lies: its file, and its name there.
-
-    Args:
-        model: without adapters.
-        model_dir: of its safetensors files.
 
     Raises:
         TrainingError: weights are missing, or have another layout in the file than in memory.
@@ -84,12 +72,6 @@ def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
 
 def fill(model: Any, places: dict[str, tuple[Path, str]], device: torch.device, ranks: Ranks) -> None:
     """Give memory on a device to a model that has none, and read this rank's part of its weights into it.
-
-    Args:
-        model: on the meta device; also sharded, also with adapters, whose values are left open (`begin_adapter`).
-        places: `sources` of the model without adapters.
-        device: where its memory is.
-        ranks: that hold parts of it.
 
     Raises:
         TrainingError: a file holds another shape than the model.

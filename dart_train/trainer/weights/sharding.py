@@ -40,8 +40,6 @@ class Cut:
     """How a model is cut among ranks.
 
     Attributes:
-        device: of this rank.
-        ranks: who holds a part each.
         computes_in: what layers are gathered and run in; None for what they are kept in.
         reshard_after_forward: whether a layer is let go of between its forward and its backward pass, and gathered
             twice; otherwise a rank holds all layers between them.
@@ -102,13 +100,6 @@ def load_sharded(
 ) -> Any:
     """Read this rank's part of a model.
 
-    Args:
-        model_dir: of safetensors files.
-        cut: among whom.
-        prepare: freezes what is not trained and adds adapters, before the model is cut and filled.
-        lora: the adapter that `prepare` adds.
-        dtype: that weights are kept in.
-
     Raises:
         TrainingError: the directory is not whole, or of another model than its config.json says.
     """
@@ -130,13 +121,7 @@ def put_off_gradients(model: Any, put_off: bool) -> None:
 
 
 def take_over(accelerator: Accelerator, plugin_args: dict[str, Any], model: Any) -> None:
-    """Let accelerate save, load and clip a model that is cut already, and leave it as it is.
-
-    Args:
-        accelerator: of the trainer.
-        plugin_args: `TrainingArguments.fsdp_plugin_args`.
-        model: that was cut.
-    """
+    """Let accelerate save, load and clip a model that is cut already, and leave it as it is."""
     from accelerate import PartialState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 
@@ -157,12 +142,7 @@ def take_over(accelerator: Accelerator, plugin_args: dict[str, Any], model: Any)
 
 
 def split_groups(optimizer: torch.optim.Optimizer, whole: Iterable[torch.nn.Parameter]) -> None:
-    """Give parameters that stay whole groups of their own: one kernel does not take them with sharded ones.
-
-    Args:
-        optimizer: that was just made.
-        whole: parameters that will not be sharded.
-    """
+    """Give parameters that stay whole groups of their own: one kernel does not take them with sharded ones."""
     names = {id(parameter) for parameter in whole}
     groups: list[dict[str, Any]] = []
     for group in optimizer.param_groups:

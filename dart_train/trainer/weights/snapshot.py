@@ -31,7 +31,6 @@ class Snapshot:
     """What the main rank writes.
 
     Attributes:
-        model: its configuration is written too.
         weights: by the base model's names, adapters merged; empty on other ranks.
         dtype: of those that are floating-point numbers.
         fingerprint: what they answer; None on other ranks.
@@ -44,13 +43,7 @@ class Snapshot:
 
 
 def snapshot(model: Any, model_dir: str | Path, ranks: Ranks = ALONE) -> Snapshot:
-    """Take the weights as they are. Called by all ranks.
-
-    Args:
-        model: a `PreTrainedModel`, also inside a `PeftModel`, also sharded.
-        model_dir: that training began from: its tokenizer, and the number type that versions have.
-        ranks: all of which call this.
-    """
+    """Take the weights as they are, in the number type of `model_dir`'s. Called by all ranks."""
     dtype = published_dtype(model_dir)
     sharded = is_sharded(model)
     if not sharded and not ranks.is_main:

@@ -16,11 +16,7 @@ _FOLDER = Path(__file__).parent
 
 
 def solution(identifier: str) -> list[dict[str, Any]]:
-    """The script that solves a task of OSWorld's; [] where none is known.
-
-    Args:
-        identifier: the `id` of the task's JSON.
-    """
+    """The script that solves the OSWorld task of this `id`; [] where none is known."""
     path = known().get(identifier)
     return json.loads(path.read_text(encoding="utf-8"))["oracle"] if path is not None else []
 
