@@ -26,6 +26,12 @@ Name = Annotated[str | None, typer.Option(help="name of the run; its directory i
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
 Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 
+EngineGPUs = Annotated[
+    list[str] | None,
+    typer.Option("--engine-gpus", metavar="0,1", help="GPUs of an engine, once for each"),
+]
+GPUMemory = Annotated[float | None, typer.Option(min=0.01, max=1, help="share of its GPUs' memory that it may take")]
+
 DEFAULT_RUNS_DIR = Path("runs")
 
 

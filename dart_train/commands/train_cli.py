@@ -15,7 +15,17 @@ from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import exit_status
 from dart_train.commands.data_commands import app as data_app
-from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Name, Overrides, RunsDir, load, on_run
+from dart_train.commands.options import (
+    DEFAULT_RUNS_DIR,
+    ConfigPath,
+    EngineGPUs,
+    GPUMemory,
+    Name,
+    Overrides,
+    RunsDir,
+    load,
+    on_run,
+)
 from dart_train.commands.parity_command import parity
 from dart_train.commands.plan_command import plan
 from dart_train.config.run_config import dump_config
@@ -49,8 +59,10 @@ def run(
 
     loaded = load(config, overrides, name)
     if dry_run:
-        pipeline.check(loaded)
         sys.stdout.write(dump_config(loaded))
+        placement = pipeline.place_here(loaded)
+        pipeline.check(loaded, placement.demand.ranks)
+        Console(stderr=True, soft_wrap=True).print(placement.sentence, highlight=False)
         return
     pipeline.check_plugins(loaded)
     refuse_what_cannot_fit(loaded)
@@ -116,11 +128,15 @@ def evaluate(
     model: Annotated[Path | None, typer.Option(help="a model directory instead of a version")] = None,
     trained_only: Annotated[bool, typer.Option("--trained-only", help="leave out the tasks beside")] = False,
     temperature: Annotated[float | None, typer.Option(help="0 for greedy")] = None,
+    engine_gpus: EngineGPUs = None,
+    gpu_memory: GPUMemory = None,
 ) -> None:
     """Play held-out seeds with fixed weights."""
     from dart_train.modules import evaluate_version as command
+    from dart_train.rollout.settings.rollout_config import EnginePlaces
 
     chosen: dict[str, Any] = {"version": version, "model": model, "temperature": temperature}
+    chosen["places"] = EnginePlaces.parse(engine_gpus or (), gpu_memory)
     command.main(context, label=label, trained_only=trained_only, **chosen)
 
 
@@ -138,20 +154,23 @@ def constant_click(context: ModuleContext) -> None:
 def rollout(
     context: ModuleContext,
     plain: Annotated[bool, typer.Option("--plain", help="log lines instead of a live dashboard")] = False,
+    engine_gpus: EngineGPUs = None,
+    gpu_memory: GPUMemory = None,
 ) -> None:
     """Play rollouts with engine replicas until the budget is spent."""
     from dart_train.modules import rollout as command
+    from dart_train.rollout.settings.rollout_config import EnginePlaces
 
-    command.main(context, plain=plain)
+    command.main(context, plain=plain, places=EnginePlaces.parse(engine_gpus or (), gpu_memory))
 
 
 @app.command()
 @on_run()
-def learn(context: ModuleContext) -> None:
-    """Train on leased groups and publish versions."""
+def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
+    """Train on leased groups and publish versions; by torchrun, in as many processes as it starts."""
     from dart_train.modules import learn as command
 
-    command.main(context)
+    command.main(context, gpu_memory=gpu_memory)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from dart_agent.prompting.conversation import ConversationConfig
 from dart_gym.cluster.server.server_settings import DesktopSettings, token_of
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section, mistakes
+from dart_train.config.resources_config import ResourcesConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.maintenance.retention_plan import RetentionConfig
@@ -220,6 +221,7 @@ class RunConfig(Section):
     )
     description: str = Field("", description="What the report says of the run.")
     seed: int = Field(0, description="Seed of everything that is drawn at random.")
+    resources: ResourcesConfig = ResourcesConfig()
     model: ModelConfig = ModelConfig()
     cluster: ClusterConfig = ClusterConfig()
     agent: AgentConfig = AgentConfig()

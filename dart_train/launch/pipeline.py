@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import os
 import shutil
 import signal
 import tempfile
@@ -27,6 +28,7 @@ from typing import Any
 
 from rich.console import Console
 
+from dart_agent.engines.base.engine_kind import gpu_environment
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import look_at
 from dart_gym.cluster.wire.cluster_address import parse_address
@@ -35,6 +37,8 @@ from dart_train.config.run_config import ConfigError, RunConfig, dump_config, lo
 from dart_train.config.task_names import check_tasks
 from dart_train.core.train_errors import Interrupted
 from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.placement.gpu_discovery import gpus_here
+from dart_train.placement.placement import Placement, place
 from dart_train.run.run_directory import (
     MAX_SOCKET_PATH,
     RunDirectory,
@@ -56,8 +60,8 @@ WARM_VERSION = 1
 class Pipeline:
     """Runs all phases of one run."""
 
-    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock) -> None:
-        self.config, self.run, self.panel = config, run, panel
+    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock, placement: Placement) -> None:
+        self.config, self.run, self.panel, self.placement = config, run, panel, placement
         self.state = RunState(run.root / "state.json")
         self.supervisor = Supervisor(run.logs, [lock.fileno()])
         self._stop = threading.Event()
@@ -182,7 +186,8 @@ class Pipeline:
         self, command: str, *arguments: str, threads: int = 1, service: bool = False, name: str | None = None
     ) -> None:
         common = (command, str(self.run.config), "--runs-dir", str(self.run.root.parent), *arguments)
-        self.supervisor.start(python_module(name or command, "dart_train", *common, threads=threads, service=service))
+        spec = python_module(name or command, "dart_train", *common, threads=threads, service=service)
+        self.supervisor.start(placed(spec, command, self.placement))
 
     def _start_cluster(self) -> None:
         if self._cluster_url is not None:
@@ -195,7 +200,7 @@ class Pipeline:
             self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
             path = self._sockets / "cluster.sock"
         self._cluster_url = f"ws+unix://{path}"
-        self.supervisor.start(cluster_server(self._cluster_url, self.run.config))
+        self.supervisor.start(placed(cluster_server(self._cluster_url, self.run.config), "cluster", self.placement))
 
     def _until_finished(self, phase: str, *names: str) -> None:
         """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
@@ -214,6 +219,34 @@ class Pipeline:
     def _touch(self, phase: str) -> None:
         known = self.state.values["phases"]
         self.state.touch(phase if phase in known else next(reversed(known)))
+
+
+def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
+    """A module with the GPUs and cores that it gets; no other GPU is seen by it. Pure.
+
+    Args:
+        spec: the module as one process that may use everything.
+        command: what it is: "learn", "rollout", "cluster", ...
+        placement: of this machine.
+    """
+    wanted, argv, gpus = placement.demand, spec.argv, placement.trainer[:0]
+    shared = ("--gpu-memory", f"{wanted.trainer_memory:g}") if wanted.shared else ()
+    match command:
+        case "learn":
+            gpus, argv = placement.trainer, argv + shared
+            if wanted.ranks > 1:
+                ranks = ("-m", "dart_train.launch.rank_launcher", "--standalone", f"--nproc-per-node={wanted.ranks}")
+                argv = (argv[0], *ranks, *argv[1:])
+        case "rollout" | "evaluate":
+            gpus = placement.trainer[:1]  # for a sender of weights; engines are shown their own
+            for one in placement.engines:
+                argv += ("--engine-gpus", ",".join(map(str, one)))
+            argv += ("--gpu-memory", f"{wanted.engine_memory:g}") if wanted.engine_gpus else ()
+        case "warmup":
+            gpus = placement.trainer[:1]
+        case "cluster" if placement.cores:
+            argv = ("taskset", "--cpu-list", ",".join(map(str, placement.cores)), *argv)
+    return dataclasses.replace(spec, argv=argv, env=spec.env | gpu_environment(gpus))
 
 
 def cluster_server(url: str, config: Path) -> ModuleSpec:
@@ -262,14 +295,31 @@ def execute(
     config: RunConfig, runs_dir: Path, *, plain: bool = False, only: Collection[str] | None = None
 ) -> RunDirectory:
     """Run, or go on with, everything that a configuration describes, or some of its phases."""
+    place_here(config, occupied=False)
     run = open_run(config, runs_dir)
-    with (
-        RunLock(run) as lock,
-        Panel(config, run, plain=plain) as panel,
-        Pipeline(config, run, panel, lock) as pipeline,
-    ):
-        pipeline.execute(only)
+    with RunLock(run) as lock:
+        placement = place_here(config)  # modules of a life before, which the lock has waited for, had the same GPUs
+        Console().print(placement.sentence, highlight=False, soft_wrap=True)
+        with Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel, lock, placement) as pipeline:
+            pipeline.execute(only)
     return run
+
+
+def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
+    """Split this machine.
+
+    Args:
+        config: the run.
+        occupied: whether GPUs count that are in use at this moment.
+
+    Raises:
+        PlacementError: it has too few GPUs or cores.
+        GPUError: the GPUs cannot be asked.
+    """
+    gpus = gpus_here()
+    if not occupied:
+        gpus = [dataclasses.replace(gpu, used_mb=0) for gpu in gpus]
+    return place(config, gpus, sorted(os.sched_getaffinity(0)))
 
 
 def check_plugins(config: RunConfig) -> None:
@@ -294,8 +344,12 @@ def check_plugins(config: RunConfig) -> None:
     get_format(config.agent.format)
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, ranks: int = 1) -> None:
     """Find what only a start would show: settings of the trainer, and names of trainers, formats and tasks.
+
+    Args:
+        config: the run.
+        ranks: that will train together.
 
     Raises:
         DartTrainError: a value is wrong.
@@ -306,7 +360,7 @@ def check(config: RunConfig) -> None:
     check_plugins(config)
     check_tasks(config)
     with tempfile.TemporaryDirectory() as scratch:  # transformers makes its output directory
-        trainer_arguments(config, RunDirectory(Path(scratch) / config.name))
+        trainer_arguments(config, RunDirectory(Path(scratch) / config.name), ranks)
 
 
 def say_result(run: RunDirectory, console: Console) -> None:

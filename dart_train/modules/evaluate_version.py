@@ -24,7 +24,7 @@ from dart_train.modules.run_policy import make_policy
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
-from dart_train.rollout.settings.rollout_config import SamplingConfig
+from dart_train.rollout.settings.rollout_config import EnginePlaces, SamplingConfig
 
 ATTEMPTS = 4
 """How often an episode that the environment loses is played."""
@@ -42,6 +42,7 @@ def main(
     model: Path | None = None,
     trained_only: bool = False,
     temperature: float | None = None,
+    places: EnginePlaces = EnginePlaces(),
 ) -> None:
     """Evaluate one set of weights into `eval/<label>`. Does nothing when its scores exist."""
     target = context.run.scores(label)
@@ -65,7 +66,9 @@ def main(
         known = len(directory.known().keys() & set(keys))
         told = context.progress().counter(len(keys), done=known)
         outcomes = asyncio.run(
-            _play(context, weights, sampling, keys, directory, lambda one: told(f"{one.task_id}: {one.terminal}"))
+            _play(
+                context, weights, sampling, keys, directory, places, lambda one: told(f"{one.task_id}: {one.terminal}")
+            )
         )
         check_counted(outcomes)
         scores = [score_task(task, [one for one in outcomes if one.task_id == task]) for task in plan.tasks]
@@ -119,6 +122,7 @@ async def _play(
     sampling: SamplingConfig,
     keys: Sequence[EpisodeKey],
     directory: EvaluationDirectory,
+    places: EnginePlaces,
     on_episode: Callable[[Trajectory], None],
 ) -> list[Trajectory]:
     """The outcomes of all episodes, in the order of `keys`."""
@@ -127,7 +131,7 @@ async def _play(
     factory = make_policy(weights.path, config.agent, sampling)
     with socket_directory() as sockets:
         async with EnginePool(
-            rollout.engine, weights, directory=sockets, log_dir=context.run.logs, sync=rollout.sync
+            rollout.engine, weights, directory=sockets, log_dir=context.run.logs, sync=rollout.sync, places=places
         ) as pool:
             return await play_list(
                 context.client(),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dart_gym.utils.processes import STOPPED_STATUS
+from dart_gym.utils.processes import STOPPED_STATUS, follow_parent
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.leasing import Leasing
@@ -29,10 +29,12 @@ START_SOURCES = ("initial", "warmup")
 """Sources of published weights that are not the trainer's own."""
 
 LOOK_INTERVAL_S = 0.5
+RANK = "LOCAL_RANK"
+"""Set by torchrun: the number of this process among those that train together on this machine."""
 
 
-def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
-    """`DartGRPOConfig` of a run. Raises `ConfigError`: a field has a wrong value."""
+def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = None) -> Any:
+    """`DartGRPOConfig` of a run, of so many ranks where this process is none of them. Raises `ConfigError`."""
     import torch
 
     from dart_train.trainer.settings.grpo_config import DartGRPOConfig
@@ -44,8 +46,11 @@ def trainer_arguments(config: RunConfig, run: RunDirectory) -> Any:
         **config.trainer.given(),
     }
     os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(run.root / "tensorboard"))
+    kind: Any = DartGRPOConfig
+    if ranks is not None:
+        kind = type("PlannedConfig", (DartGRPOConfig,), {"world_size": property(lambda self: ranks)})
     try:
-        return DartGRPOConfig(**values)
+        return kind(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"trainer: {error}") from error
 
@@ -69,13 +74,19 @@ class EndOfData:
         return self._ended
 
 
-def main(context: ModuleContext) -> None:
-    """Train until the data ends; goes on from the newest state in `trainer/`.
+def main(context: ModuleContext, *, gpu_memory: float | None = None) -> None:
+    """Train until the data ends; goes on from the newest state in `trainer/`. `gpu_memory`: share of the GPU to take.
 
     Raises:
         SystemExit: told to stop before that.
     """
+    if RANK in os.environ:  # a launcher of ranks that is killed ends none of them
+        follow_parent()
     context.catch_signals()
+    if gpu_memory is not None:
+        import torch
+
+        torch.cuda.set_per_process_memory_fraction(gpu_memory, int(os.environ.get(RANK, "0")))
     if context.config.trainer.kind == "dart_grpo":
         _learn(context)
     else:

@@ -26,6 +26,7 @@ from dart_train.modules.run_policy import make_policy
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
 from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary
+from dart_train.rollout.settings.rollout_config import EnginePlaces
 from dart_train.run.run_directory import MAX_SOCKET_PATH, RunDirectory
 from dart_train.terminal.panel import RolloutPanel
 
@@ -36,7 +37,7 @@ SHOW_INTERVAL_S = 0.5
 SHOW_CURSOR = b"\x1b[?25h"
 
 
-def main(context: ModuleContext, *, plain: bool = False) -> None:
+def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
     """Play rollouts until the budget is spent, and say so in the data base.
 
     Raises:
@@ -57,6 +58,7 @@ def main(context: ModuleContext, *, plain: bool = False) -> None:
             make_policy=make_policy(newest.path, context.config.agent, config.sampling),
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
+            places=places,
         )
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ

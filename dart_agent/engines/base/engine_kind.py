@@ -7,6 +7,7 @@ named as `dart_agent.engines.engine_kinds` says.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,11 @@ from dart_gym.core.section import Section
 
 Transfer = Literal["files", "lora", "nccl", "tcp"]
 """How new weights get into a server; see `SyncConfig` of the rollout service."""
+
+
+def gpu_environment(gpus: Iterable[int]) -> dict[str, str]:
+    """Variables that show a process just these GPUs, by their indices in the order of the bus, as `nvidia-smi` has."""
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Launch:
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
         lora_rank: largest rank of adapters, where `transfer` is "lora".
+        gpus: indices of its GPUs in the order of the bus; None where nobody gave it any, empty for the CPU.
+        gpu_memory: share of their memory that it takes; None for its own default.
     """
 
     name: str
@@ -62,6 +70,13 @@ class Launch:
     images: int = 5
     transfer: Transfer = "files"
     lora_rank: int = 16
+    gpus: tuple[int, ...] | None = None
+    gpu_memory: float | None = None
+
+    @property
+    def visible_gpus(self) -> dict[str, str]:
+        """Variables that show a server its GPUs alone; none where nobody gave it any."""
+        return {} if self.gpus is None else gpu_environment(self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +95,13 @@ class EngineKind(Section, ABC):
         schemes: schemes of the URLs of its servers, such as "http".
         transfers: how new weights can get into its servers.
         drains: whether an update cuts off requests that still run, so that they are better let end before it.
+        computes_on_gpus: whether a server takes a GPU where there is one and nobody says otherwise.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ()
     transfers: ClassVar[tuple[Transfer, ...]] = ("files",)
     drains: ClassVar[bool] = False
-
-    def count(self, replicas: int) -> int:
-        """How many servers are started where `replicas` are asked for."""
-        return replicas
+    computes_on_gpus: ClassVar[bool] = False
 
     @abstractmethod
     def connect(self, connection: Connection) -> ModelEngine:

@@ -33,7 +33,9 @@ class TransformersServer(EngineKind):
         argv += ["--threads", str(self.threads), "--max-batch", str(self.max_batch), "--version", str(launch.version)]
         environment = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
         environment["TOKENIZERS_PARALLELISM"] = "false"
-        return Command(tuple(argv), url, environment)
+        if launch.gpus:
+            argv += ["--device", "cuda:0", "--dtype", "bfloat16"]
+        return Command(tuple(argv), url, environment | launch.visible_gpus)
 
 
 KIND = TransformersServer

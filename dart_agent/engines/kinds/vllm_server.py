@@ -26,21 +26,13 @@ class VLLMServer(EngineKind):
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
     transfers: ClassVar[tuple[Transfer, ...]] = ("files", "lora", "nccl", "tcp")
     drains: ClassVar[bool] = True
+    computes_on_gpus: ClassVar[bool] = True
 
     model: str = Field(default="policy", min_length=1, description="what the servers call the model")
     program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
     options: tuple[str, ...] = Field(default=(), description="more of its command line")
     environment: dict[str, str] = Field(default={}, description="more environment variables")
-    gpus: tuple[str, ...] = Field(
-        default=(),
-        description='GPUs of each replica, such as ["0,1", "2,3"]: one server for each entry, with tensor parallelism '
-        "over the GPUs in it; empty for `replicas` servers that see them all",
-    )
     max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
-
-    def count(self, replicas: int) -> int:
-        """One for each entry of `gpus`."""
-        return len(self.gpus) or replicas
 
     def connect(self, connection: Connection) -> ModelEngine:
         """See `EngineKind`."""
@@ -75,10 +67,11 @@ class VLLMServer(EngineKind):
             "PYTHONPATH": "",  # it has an environment of its own, and finds nothing of ours
             "TMPDIR": str(launch.directory),  # else the sockets and files of a server that is killed stay in /tmp
         }
-        if self.gpus:
-            gpus = self.gpus[launch.index]
-            environment["CUDA_VISIBLE_DEVICES"] = gpus
-            argv += ["--tensor-parallel-size", str(len(gpus.split(",")))]
+        environment |= launch.visible_gpus
+        if launch.gpus:
+            argv += ["--tensor-parallel-size", str(len(launch.gpus))]
+            if launch.gpu_memory is not None:
+                argv += ["--gpu-memory-utilization", f"{launch.gpu_memory:g}"]
         match launch.transfer:
             case "lora":
                 argv += ["--enable-lora", "--max-lora-rank", str(launch.lora_rank), "--max-loras", str(KEPT + 1)]

@@ -23,7 +23,7 @@ from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
 from dart_train.rollout.fleet.request_routing import Load, Verdict, judge, route
 from dart_train.rollout.fleet.update_locks import Locks, UpdateLocks
-from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
+from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlaces, SyncConfig
 
 _log = logging.getLogger(__name__)
 MAX_REFUSALS = 3
@@ -36,6 +36,7 @@ class EnginePool:
     Args:
         directory: directory for the replicas' sockets and temporary files (a short path).
         locks: update locks between services that share replicas by URL; None where there is no other.
+        places: GPUs of the replicas that are started here.
 
     Attributes:
         reissued: requests that were sent again.
@@ -51,15 +52,17 @@ class EnginePool:
         log_dir: str | Path | None = None,
         sync: SyncConfig = SyncConfig(),
         locks: Locks | None = None,
+        places: EnginePlaces = EnginePlaces(),
     ) -> None:
         self.config, self.sync = config, sync
         self.fleet = Fleet(config, UpdateLocks(locks, sync.lease_s), weights)
         self._sender = _weight_sender(sync, log_dir)
         loading = FromSender(self._sender) if self._sender is not None else None
         self.replicas = []
-        for index, (kind, url) in enumerate(config.servers()):
+        for index, (kind, url) in enumerate(config.servers(places)):
+            gpus = places.gpus[index] if places.gpus and not url else None
             log = Path(log_dir) / f"engine-{index}.log" if log_dir and not url else None
-            spec = ReplicaSpec(index, kind, url, Path(directory), log, config, sync)
+            spec = ReplicaSpec(index, kind, url, Path(directory), log, config, sync, gpus, places.memory)
             self.replicas.append(Replica(spec, loading))
         self.lives = {replica.name: ReplicaLife(replica, self.fleet) for replica in self.replicas}
         self.reissued = self.queued = 0

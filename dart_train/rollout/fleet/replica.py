@@ -54,6 +54,8 @@ class ReplicaSpec:
     Attributes:
         url: address of an engine that runs elsewhere; "" for a process that is started here.
         directory: directory for the sockets and temporary files of a process that is started here; a short path.
+        gpus: indices of its GPUs; None where nobody gave it any.
+        gpu_memory: share of their memory that it takes; None for its own default.
     """
 
     index: int
@@ -63,11 +65,31 @@ class ReplicaSpec:
     log: Path | None = None
     config: EngineConfig = field(default_factory=EngineConfig)
     sync: SyncConfig = SyncConfig()
+    gpus: tuple[int, ...] | None = None
+    gpu_memory: float | None = None
 
     @property
     def owned(self) -> bool:
         """Whether it is a process that is started here."""
         return not self.url
+
+    def command(self, weights: Weights) -> Command:
+        """What starts its process."""
+        return self.kind.command(
+            Launch(
+                name=f"r{self.index}",
+                index=self.index,
+                path=weights.path,
+                model_dir=weights.model,
+                version=weights.version,
+                directory=self.directory,
+                images=self.config.images,
+                transfer=self.sync.transfer,
+                lora_rank=self.sync.lora_rank,
+                gpus=self.gpus,
+                gpu_memory=self.gpu_memory,
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -139,19 +161,7 @@ class Replica:
         """
         spec = self.spec
         if spec.owned:
-            command = spec.kind.command(
-                Launch(
-                    name=self.name,
-                    index=spec.index,
-                    path=weights.path,
-                    model_dir=weights.model,
-                    version=weights.version,
-                    directory=spec.directory,
-                    images=spec.config.images,
-                    transfer=spec.sync.transfer,
-                    lora_rank=spec.sync.lora_rank,
-                )
-            )
+            command = spec.command(weights)
             _remove_socket(command.url)
             self.process = _start_server(command, spec.log)
             self.url = command.url

@@ -42,7 +42,7 @@ from dart_train.rollout.schedule.scheduler import Scheduler
 from dart_train.rollout.service.batch_gate import BatchGate, make_batches
 from dart_train.rollout.service.planner import Planner
 from dart_train.rollout.service.serving_record import ServingRecord
-from dart_train.rollout.settings.rollout_config import RolloutConfig
+from dart_train.rollout.settings.rollout_config import EnginePlaces, RolloutConfig
 
 _log = logging.getLogger(__name__)
 RECONNECT_S = 10.0
@@ -81,6 +81,7 @@ class RolloutService:
         url: address of the environment cluster.
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
+        places: GPUs of the engines that are started here.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class RolloutService:
         metrics: MetricsLog | None = None,
         log_dir: str | Path | None = None,
         token: str | None = None,
+        places: EnginePlaces = EnginePlaces(),
     ) -> None:
-        self.config, self.data = config, data
+        self.config, self.data, self._places = config, data, places
         self.scheduler = _scheduler(config, data)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
@@ -187,6 +189,7 @@ class RolloutService:
             log_dir=self._log_dir,
             sync=config.sync,
             locks=DatabaseLocks(self.data.store),
+            places=self._places,
         )
         self._sync = WeightSync(
             self.data.newest_checkpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -23,6 +24,27 @@ class Mode(StrEnum):
     """For the other members of the group that it played."""
     BATCH = "batch-wise"
     """For all groups of the batch, their training, and the new weights in all engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlaces:
+    """Where the replicas that are started here compute, as the launcher has split this machine.
+
+    Attributes:
+        gpus: indices of the GPUs of each replica, in the order of the bus; empty where nobody split anything.
+        memory: share of their memory that a replica takes; None for what the engine itself thinks right.
+    """
+
+    gpus: tuple[tuple[int, ...], ...] = ()
+    memory: float | None = None
+
+    @classmethod
+    def parse(cls, texts: Sequence[str], memory: float | None = None) -> EnginePlaces:
+        """Read one text for each replica, such as "0,1"; "" is the CPU. Raises `ConfigurationError`."""
+        wrong = [text for text in texts if not all(part.isdigit() for part in text.split(",") if text)]
+        if wrong:
+            raise ConfigurationError(f"--engine-gpus {wrong[0]!r}: give indices of GPUs such as 0,1, or '' for the CPU")
+        return cls(tuple(tuple(map(int, text.split(","))) if text else () for text in texts), memory)
 
 
 class TaskEntry(Section):
@@ -57,7 +79,12 @@ class EngineConfig(Section):
     options: dict[str, Any] = Field(
         {}, validate_default=True, description="Options of this kind of engine; docs/engines.md lists those of each."
     )
-    replicas: int = Field(1, ge=1, description="Replicas to start as processes; ignored where `urls` is given.")
+    replicas: int | None = Field(
+        None,
+        ge=1,
+        description="Replicas to start as processes; ignored where `urls` is given. null is as many as have room on "
+        "the GPUs that are for engines (`resources`), or 1.",
+    )
     urls: tuple[str, ...] = Field(
         (),
         description="Replicas that run already, of this kind or of that which their scheme names: ours (ws://, "
@@ -112,12 +139,12 @@ class EngineConfig(Section):
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
 
-    def servers(self) -> list[tuple[EngineKind, str]]:
+    def servers(self, places: EnginePlaces = EnginePlaces()) -> list[tuple[EngineKind, str]]:
         """The kind and the URL of each replica; the URL is "" where the replica is to be started."""
         kind = ENGINES.get(self.kind).parse(self.options)
         if self.urls:
             return [(kind_of_url(url, kind), url) for url in self.urls]
-        return [(kind, "")] * kind.count(self.replicas)
+        return [(kind, "")] * (len(places.gpus) or self.replicas or 1)
 
     @model_validator(mode="after")
     def _whole(self) -> EngineConfig:

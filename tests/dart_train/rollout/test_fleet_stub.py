@@ -22,7 +22,7 @@ from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState
 from dart_train.rollout.fleet.weight_files import Weights, different_shapes, why_unusable
 from dart_train.rollout.fleet.weight_sync import WeightSync
-from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
+from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlaces, SyncConfig
 from tests.dart_agent.engines.stream_workers import Worker
 from tests.dart_agent.engines.vllm_stub import VLLMStub
 
@@ -284,25 +284,27 @@ def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, option
 
 
 def test_the_command_of_a_vllm_server():
-    server = VLLMServer(gpus=("2,3",), options=("--enable-lora",), environment={"A": "b"})
-    command = server.command(Launch("r0", 0, "/weights/v1", "/weights/v1", 1, Path("/sockets")))
+    server = VLLMServer(options=("--enable-lora",), environment={"A": "b"})
+    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, Path("/sockets"), gpus=(2, 3), gpu_memory=0.4)
+    command = server.command(launch)
     line = " ".join(command.argv)
     assert line.startswith("vllm serve /weights/v1 --served-model-name policy --host 127.0.0.1 --port ")
     for option in ("--enable-scale-out", "--logprobs-mode processed_logprobs", "--generation-config vllm"):
         assert option in line
-    assert "--tensor-parallel-size 2" in line and line.endswith(" --enable-lora")
+    assert "--tensor-parallel-size 2 --gpu-memory-utilization 0.4" in line and line.endswith(" --enable-lora")
     assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3" and command.environment["A"] == "b"
     assert command.environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert command.url == f"http://127.0.0.1:{command.argv[command.argv.index('--port') + 1]}"
 
 
 def test_one_server_for_each_entry_of_gpus(tmp_path):
-    config = EngineConfig(kind="vllm", replicas=7, options={"gpus": ["0,1", "2,3"]})
-    pool = EnginePool(config, Weights("/weights/v1", 1), directory=tmp_path, log_dir=tmp_path)
+    config = EngineConfig(kind="vllm", replicas=7)
+    places = EnginePlaces.parse(["0,1", "2,3"], 0.5)
+    pool = EnginePool(config, Weights("/weights/v1", 1), directory=tmp_path, log_dir=tmp_path, places=places)
     assert [(replica.name, replica.spec.owned) for replica in pool.replicas] == [("r0", True), ("r1", True)]
     assert pool.replicas[1].spec.log == tmp_path / "engine-1.log"
-    command = pool.replicas[1].spec.kind.command(Launch("r1", 1, "/weights/v1", "/weights/v1", 1, tmp_path))
-    assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    command = pool.replicas[1].spec.command(Weights("/weights/v1", 1))
+    assert command.environment["CUDA_VISIBLE_DEVICES"] == "2,3" and "--gpu-memory-utilization" in command.argv
     assert command.environment["TMPDIR"] == str(tmp_path), "what it leaves goes with the pool's sockets"
 
 

@@ -1,0 +1,217 @@
+"""Who gets which GPUs: what a run wants of so many (`demand`), and where that is on one machine (`place`). Pure.
+
+Invariants:
+    - What a configuration names is given exactly or refused with the numbers; only what it leaves out is chosen.
+    - A GPU that somebody else uses is never taken, and ranks, or the GPUs of one replica, are of one kind.
+    - Engines and trainer have GPUs of their own, unless they share them, with a part of the memory each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dart_agent.engines.engine_kinds import ENGINES
+from dart_train.config.run_config import RunConfig
+from dart_train.core.train_errors import DartTrainError
+from dart_train.placement.gpu_discovery import GPU
+
+ENGINE_MEMORY, SHARED_ENGINE_MEMORY = 0.9, 0.4
+"""Shares of a GPU's memory that a replica takes: alone on it, and beside the trainer."""
+SHARED_SPARE = 0.05
+"""Share of a GPU that two processes have for themselves beside what they take of its memory: contexts, libraries."""
+OUR_TRAINER = "dart_grpo"
+
+
+class PlacementError(DartTrainError):
+    """The GPUs or cores do not do for a run; the message has what it wants, what there is, and what to change."""
+
+    hopeless = True
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a run takes, wherever that is.
+
+    Attributes:
+        replicas: engines that are started; 0 where they run elsewhere.
+        engine_gpus: of each; 0 for the CPU.
+        ranks: processes that train together.
+        trainer_gpus: of all ranks together: one each, or 0 for the CPU.
+        shared: whether engines and trainer have the same GPUs.
+        engine_memory: share of its GPUs' memory that a replica takes.
+    """
+
+    replicas: int
+    engine_gpus: int
+    ranks: int
+    trainer_gpus: int
+    shared: bool
+    engine_memory: float
+
+    @property
+    def trainer_memory(self) -> float:
+        """Share of a GPU's memory that a rank may take."""
+        return 1 - self.engine_memory - SHARED_SPARE if self.shared else 1.0
+
+    @property
+    def gpus(self) -> int:
+        """How many it takes in all."""
+        for_engines = self.replicas * self.engine_gpus
+        return max(for_engines, self.trainer_gpus) if self.shared else for_engines + self.trainer_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What runs where on one machine.
+
+    Attributes:
+        demand: what was asked for.
+        engines: indices of the GPUs of each replica; an empty tuple for one on the CPU.
+        trainer: index of each rank's GPU; empty for the CPU.
+        cores: of the desktops; empty for all.
+    """
+
+    demand: Demand
+    engines: tuple[tuple[int, ...], ...]
+    trainer: tuple[int, ...]
+    cores: tuple[int, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What a person is told when a run starts."""
+        demand = self.demand
+        engines = "engines run elsewhere"
+        if demand.replicas:
+            of = f"GPU {' | '.join(_listed(one) for one in self.engines)}" if demand.engine_gpus else "the CPU"
+            engines = f"{demand.replicas} engine{'s' * (demand.replicas > 1)} on {of}"
+        trainer = f"GPU {_listed(self.trainer)}" if self.trainer else "the CPU"
+        ranks = f" in {demand.ranks} ranks" if demand.ranks > 1 else ""
+        shares = f" (engines take {demand.engine_memory:.0%} of its memory)" if demand.shared else ""
+        cores = f"; desktops on cores {_listed(self.cores)}" if self.cores else ""
+        return f"{engines}; trainer on {trainer}{ranks}{shares}{cores}"
+
+
+def demand(config: RunConfig, gpus: int) -> Demand:
+    """What a run takes of so many GPUs.
+
+    Args:
+        config: the run.
+        gpus: of the machine or of all machines, those that are free.
+
+    Raises:
+        PlacementError: its numbers contradict one another.
+    """
+    wanted, engine = config.resources, config.rollout.engine
+    kind = ENGINES.get(engine.kind)
+    replicas = 0 if engine.urls else engine.replicas
+    each = wanted.engine_gpus
+    if each is None or replicas == 0:
+        each = 1 if kind.computes_on_gpus and gpus and replicas != 0 else 0
+    cpu = config.trainer.use_cpu is True
+    ranks = wanted.trainer_ranks
+    shared = wanted.share_gpus
+    if shared is None:
+        shared = gpus == 1 and each == 1 and not cpu
+    shared = shared and each > 0 and not cpu
+    if ranks is None:
+        ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if gpus and not cpu else 1
+    if replicas is None:
+        replicas = max((gpus - (0 if shared or cpu else ranks)) // each, 1) if each else 1
+    on_gpus = not cpu and (gpus > 0 or wanted.trainer_ranks is not None)
+    if config.trainer.kind == OUR_TRAINER and config.trainer.fsdp and ranks == 1:
+        raise PlacementError(
+            f"trainer.fsdp shards the model among ranks, and there is one ({_count(gpus)}): set "
+            "resources.trainer_ranks to 2 or more, or trainer.fsdp to false"
+        )
+    memory = wanted.engine_memory or (SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY)
+    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory)
+
+
+def _free_ranks(config: RunConfig, gpus: int, each: int, replicas: int | None, *, shared: bool) -> int:
+    """How many ranks a configuration that does not say gets: what engines leave, or half."""
+    if config.trainer.kind != OUR_TRAINER or (each == 0 and replicas != 0):
+        return 1  # a model that engines serve on the CPU is small
+    if shared:
+        return gpus
+    return max(gpus // 2 if replicas is None else gpus - replicas * each, 1)
+
+
+def place(config: RunConfig, gpus: Sequence[GPU], cores: Sequence[int] = ()) -> Placement:
+    """Split the GPUs and cores of one machine.
+
+    Args:
+        config: the run.
+        gpus: of this machine, the occupied ones as well.
+        cores: that this process may use.
+
+    Raises:
+        PlacementError: there are too few, or not enough of one kind.
+    """
+    free = [gpu for gpu in gpus if not gpu.occupied]
+    wanted = demand(config, len(free))
+    if wanted.gpus > len(free):
+        raise PlacementError(_too_few(wanted, gpus))
+    kinds = [list(same) for _, same in groupby(sorted(free, key=_kind), key=_kind)]
+    trainer = _take(kinds, wanted.gpus if wanted.shared else wanted.trainer_gpus, "trainer_ranks", free)
+    if wanted.shared:
+        kinds, trainer = [list(trainer)], trainer[: wanted.trainer_gpus]
+    engines = [_take(kinds, wanted.engine_gpus, "engine_gpus", free) for _ in range(wanted.replicas)]
+    pinned = config.resources.desktop_cores
+    if pinned is not None and cores and pinned > len(cores):
+        raise PlacementError(f"resources.desktop_cores is {pinned}, and this machine has {len(cores)}: lower it")
+    return Placement(
+        wanted,
+        tuple(tuple(gpu.index for gpu in one) for one in engines),
+        tuple(gpu.index for gpu in trainer),
+        tuple(cores[-pinned:]) if pinned is not None else (),
+    )
+
+
+def _kind(gpu: GPU) -> tuple[int, str]:
+    return -gpu.memory_mb, gpu.name
+
+
+def _take(kinds: list[list[GPU]], count: int, key: str, free: Sequence[GPU]) -> list[GPU]:
+    """Remove `count` GPUs of one kind from the lists, from the largest kind that has so many."""
+    for kind in kinds if count else [[]]:
+        if len(kind) >= count:
+            taken, kind[:] = kind[:count], kind[count:]
+            return taken
+    here = ", ".join(f"{len(list(same))} x {name}" for (_, name), same in groupby(sorted(free, key=_kind), key=_kind))
+    raise PlacementError(
+        f"resources.{key}: {count} GPUs of one kind are wanted, and {here} are free, some of them taken by others of "
+        "the run: kinds that differ would wait for the slowest; set numbers that one kind has"
+    )
+
+
+def _too_few(wanted: Demand, gpus: Sequence[GPU]) -> str:
+    """What is said of a machine with too few."""
+    for_engines = f"{wanted.replicas} x {wanted.engine_gpus} for engines" if wanted.engine_gpus else "none for engines"
+    together = " on the same ones" if wanted.shared else f", {wanted.gpus} in all"
+    occupied = [gpu for gpu in gpus if gpu.occupied]
+    of_them = ""
+    if occupied:
+        used = ", ".join(f"GPU {g.index}: {g.used_mb / 1024:.1f} of {g.memory_mb / 1024:.1f} GiB" for g in occupied)
+        of_them = f", {len(occupied)} of them in use by others ({used}; `nvidia-smi` says by whom)"
+    return (
+        f"this run wants GPUs: {for_engines}, {wanted.trainer_gpus} for the trainer{together}; "
+        f"{_count(len(gpus))}{of_them}: lower rollout.engine.replicas, resources.engine_gpus or "
+        "resources.trainer_ranks, or take another configuration"
+    )
+
+
+def _count(gpus: int) -> str:
+    return f"this machine has {gpus or 'no'} GPU{'s' * (gpus > 1)}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers with ranges: "0-3,6"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
