@@ -25,7 +25,7 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.episodes.screenshots import ImageNames, decode_image, encode_png, image_hash
+from dart_agent.episodes.screenshots import ImageNames, decode_image, image_hash
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import (
     IMAGE_FORMATS,
@@ -49,6 +49,7 @@ from dart_gym.utils.durable_files import (
     sync_tree,
     write_file,
 )
+from dart_gym.utils.png import encode_png
 
 SOURCE = "evaluation"
 OLD = ".old"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import struct
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -18,38 +16,11 @@ Images = dict[str, NDArray[np.uint8]]
 """(H, W, 3) uint8 images by their content hash."""
 
 
-PNG_HEAD = 24
-"""Bytes of a PNG up to the end of its size."""
-
-
 def image_hash(image: NDArray[np.uint8]) -> str:
     """Return the content hash of an (H, W, 3) uint8 image: 32 hex digits, of its shape and pixels."""
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(image).data)
     return digest.hexdigest()
-
-
-def encode_png(image: NDArray[np.uint8]) -> bytes:
-    """Return an (H, W, 3) uint8 image as PNG.
-
-    Rows are not filtered: on drawn screens that is as small as with filters, and five times as fast as finding them.
-    """
-    height, width = image.shape[:2]
-    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row begins with its filter type, 0: none
-    rows[:, 1:] = image.reshape(height, width * 3)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.data, 1)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-
-
-def png_size(head: bytes) -> tuple[int, int] | None:
-    """(height, width) by the first bytes of a PNG; None where they are of something else, or too few."""
-    if len(head) < PNG_HEAD or head[:8] != b"\x89PNG\r\n\x1a\n" or head[12:16] != b"IHDR":
-        return None
-    width, height = struct.unpack(">II", head[16:24])
-    return height, width
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
-from dart_agent.episodes.screenshots import encode_png
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_gym.utils.png import encode_png
 
 ACTION_SPACE = "dart"
 OBSERVATION_TYPE = "screenshot"

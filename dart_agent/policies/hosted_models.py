@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.policy import Decision
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.core.outcomes import TerminalState
+from dart_gym.utils.png import encode_png
 
 MAX_IMAGE = (1280, 800)
 """Models of these APIs click most precisely on images no larger than this; coordinates are scaled back."""
@@ -97,9 +97,7 @@ def fit_image(screenshot: NDArray[np.uint8], limit: tuple[int, int] = MAX_IMAGE)
     image = Image.fromarray(screenshot)
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return SentImage(base64.b64encode(buffer.getvalue()).decode(), CoordinateSpace((width, height), size))
+    return SentImage(base64.b64encode(encode_png(np.asarray(image))).decode(), CoordinateSpace((width, height), size))
 
 
 def decide(response: ParsedResponse, text: str) -> Decision:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import io
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.resources import files
@@ -25,7 +24,6 @@ from importlib.resources import files
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
-from PIL import Image
 
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy, PolicyFactory
 from dart_gym.cluster.server.http_routes import HEADERS, content_policy
@@ -33,6 +31,7 @@ from dart_gym.core.actions import Action, action_from_dict
 from dart_gym.core.errors import AddressError
 from dart_gym.core.outcomes import Observation
 from dart_gym.utils.page_guard import refusal
+from dart_gym.utils.png import encode_png
 
 POLL_S = 20.0
 MAX_ACTIONS = 64
@@ -171,7 +170,7 @@ class HumanDesk:
         frame = policy.frame(_number(request.match_info["turn"]) or 0)
         if frame is None:
             return _text(404, "that turn is over")
-        return web.Response(body=await asyncio.to_thread(_png, frame), content_type="image/png", headers=HEADERS)
+        return web.Response(body=await asyncio.to_thread(encode_png, frame), content_type="image/png", headers=HEADERS)
 
     async def _act(self, request: web.Request, policy: HumanPolicy) -> web.Response:
         try:
@@ -209,12 +208,6 @@ def _frozen(action: object) -> dict[str, object]:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def _png(frame: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(frame).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def _text(status: int, text: str) -> web.Response:

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_gym.core.errors import ProtocolError
+from dart_gym.utils.png import encode_png
 
 CODECS = ("raw", "png", "webp", "jpeg")
 MAX_SCREEN_SIDE = 16_384
 _BIG_IMAGE_BYTES = 500_000  # of pixels; compressing more takes milliseconds
 _SAVE_OPTIONS: dict[str, dict[str, Any]] = {
-    "png": {"compress_level": 1},  # a screen is mostly flat: higher levels cost far more time than they save bytes
     "webp": {"quality": 90, "method": 0},
     "jpeg": {"quality": 90, "subsampling": "4:4:4"},
 }
@@ -42,6 +42,8 @@ def encode_image(image: NDArray[np.uint8], codec: str) -> tuple[list[Any], bytes
     description = [codec, *image.shape[:2]]
     if codec == "raw":
         return description, image.data.cast("B")
+    if codec == "png":
+        return description, encode_png(image)
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, codec, **_SAVE_OPTIONS[codec])
     return description, buffer.getvalue()

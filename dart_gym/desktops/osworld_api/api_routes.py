@@ -7,7 +7,6 @@ hour, races between screenshots), these routes do what was meant; bodies and sta
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import mimetypes
 import time
@@ -16,7 +15,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from aiohttp import web
-from PIL import Image
 
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.applications.accessibility import terminal_text
@@ -31,6 +29,7 @@ from dart_gym.desktops.osworld_api.api_commands import (
     window_size,
 )
 from dart_gym.desktops.osworld_api.screen_recorder import Recorder
+from dart_gym.utils.png import encode_png
 
 EXECUTE_TIMEOUT_S = 120.0
 PYTHON_TIMEOUT_S = 30.0
@@ -168,14 +167,8 @@ class APIRoutes:
 
     async def screenshot(self, request: web.Request) -> web.Response:
         """The screen as PNG, cursor included."""
-        frame = await self._desktop.screenshot()
-
-        def encode() -> bytes:
-            buffer = io.BytesIO()
-            Image.fromarray(frame).save(buffer, "PNG", compress_level=1)
-            return buffer.getvalue()
-
-        return web.Response(body=await asyncio.to_thread(encode), content_type="image/png")
+        body = await asyncio.to_thread(encode_png, await self._desktop.screenshot())
+        return web.Response(body=body, content_type="image/png")
 
     async def margin(self, request: web.Request) -> web.Response:
         """The rows below the screen, as bytes of RGB. Not one of OSWorld's routes: for desktops in containers."""

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_agent.episodes import trajectory_format
-from dart_agent.episodes.screenshots import PNG_HEAD, decode_image, encode_png, image_hash, png_size
+from dart_agent.episodes.screenshots import decode_image, image_hash
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import IMAGE_ID, PARTIAL, TRAJECTORY_FILE, pack_trajectory, unpack_trajectory
+from dart_gym.utils import png
 from dart_train.core.train_errors import CorruptDataError, DataError, InvalidTrajectoryError
 from dart_train.data.files.object_storage import Directory, Entry, open_storage
 
@@ -46,7 +47,7 @@ def encode_webp(image: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": encode_png, "webp": encode_webp}
+ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": png.encode_png, "webp": encode_webp}
 
 
 def trajectory_key(trajectory_id: str) -> str:
@@ -166,7 +167,7 @@ class TrajectoryFiles:
         """
         key = image_key(image_id)
         try:
-            size = png_size(self.storage.head(key, PNG_HEAD))
+            size = png.png_size(self.storage.head(key, png.HEAD))
         except FileNotFoundError:
             size = None
         except OSError as error:

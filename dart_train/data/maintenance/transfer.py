@@ -24,9 +24,10 @@ from typing import Any
 import msgpack
 import sqlalchemy as sa
 
-from dart_agent.episodes.screenshots import decode_image, encode_png
+from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
 from dart_gym.utils.durable_files import rename
+from dart_gym.utils.png import encode_png
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import CorruptDataError, DataError
 from dart_train.data.groups import trajectory_rows

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from dart_gym.utils.png import encode_png
 from dart_train.core.train_errors import CorruptDataError, InvalidTrajectoryError
 from dart_train.data.files.trajectory_files import (
     TrajectoryFiles,
-    encode_png,
     image_hash,
     pack_trajectory,
     unpack_trajectory,
