@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.prompting.conversation import Conversation, ConversationConfig, style_for
 from dart_gym.core.outcomes import Observation, TerminalState
+
+BIG_SCREEN = 500_000
+"""Bytes of pixels from which on resizing takes milliseconds."""
 
 
 class VLMPolicy:
@@ -81,7 +85,10 @@ class VLMPolicy:
 
     async def act(self, observation: Observation) -> Decision:
         """Sample a response to the newest screenshot and read its actions."""
-        self._conversation.observe(observation.screenshot, observation.action_error)
+        screenshot = observation.screenshot
+        if screenshot.nbytes > BIG_SCREEN:  # the episodes of a loop must not wait for one another's pixels
+            screenshot = await asyncio.to_thread(self._vision.resize, screenshot)
+        self._conversation.observe(screenshot, observation.action_error)
         prompt = self._conversation.prompt()
         sampling = dataclasses.replace(self._sampling, seed=step_seed(self._seed, self._step))
         self._step += 1

@@ -6,28 +6,15 @@ tokenises the text again, so the ids it uses can differ: whoever needs them exac
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from dart_agent.engines.base.engine import Prompt, RequestRefused
 from dart_agent.models.model_tokens import ModelTokens
 
 
-def data_url(image: NDArray[np.uint8]) -> str:
-    """A (H, W, 3) uint8 image as a `data:` URL; PNG, because the model must see these very pixels."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG", compress_level=1)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def chat_messages(prompt: Prompt, tokens: ModelTokens) -> list[dict[str, Any]]:
-    """The messages of a prompt, as in OpenAI's chat completions.
+def chat_messages(prompt: Prompt, tokens: ModelTokens, urls: Sequence[str]) -> list[dict[str, Any]]:
+    """The messages of a prompt, as in OpenAI's chat completions, with `urls` for its images.
 
     Returns:
         `{"role", "content"}` each; the content is a string, or a list of parts where there are images.
@@ -35,7 +22,7 @@ def chat_messages(prompt: Prompt, tokens: ModelTokens) -> list[dict[str, Any]]:
     Raises:
         RequestRefused: the ids do not follow the layout.
     """
-    ids, images = list(prompt.token_ids), iter(prompt.images)
+    ids, images = list(prompt.token_ids), iter(urls)
     starts = [index for index, token_id in enumerate(ids) if token_id == tokens.im_start_id]
     if not starts or starts[0] != 0 or tokens.decode(ids[starts[-1] :]) != "assistant\n":
         raise RequestRefused(
@@ -72,10 +59,10 @@ def _parts(ids: Sequence[int], tokens: ModelTokens) -> list[str | None]:
     return first + [part for part in rest if part != ""]
 
 
-def _part(part: str | None, images: Any) -> dict[str, Any]:
+def _part(part: str | None, images: Iterator[str]) -> dict[str, Any]:
     if part is not None:
         return {"type": "text", "text": part}
-    image = next(images, None)
-    if image is None:
+    url = next(images, None)
+    if url is None:
         raise RequestRefused("the prompt names more images than it has")
-    return {"type": "image_url", "image_url": {"url": data_url(image)}}
+    return {"type": "image_url", "image_url": {"url": url}}

@@ -8,6 +8,8 @@ import httpx
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
 
+JSON = {"Content-Type": "application/json"}
+
 
 class RouteMissing(EngineMismatch):
     """The server has no such route, or will not serve it."""
@@ -25,9 +27,16 @@ class HTTPServer:
         self._client = httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
 
     async def ask(
-        self, method: str, path: str, *, json: Any = None, params: dict[str, str] | None = None, timeout_s: float = 60.0
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        params: dict[str, str] | None = None,
+        timeout_s: float = 60.0,
     ) -> Any:
-        """Send one request; return the JSON of the answer, None for an empty one.
+        """Send one request, with a value or with JSON as `content`; return the answer's JSON, None for an empty one.
 
         Raises:
             EngineTimeout: no answer within `timeout_s`.
@@ -38,7 +47,13 @@ class HTTPServer:
         """
         try:
             answer = await self._client.request(
-                method, f"{self.url}{path}", json=json, params=params, timeout=max(0.001, timeout_s)
+                method,
+                f"{self.url}{path}",
+                json=json,
+                content=content,
+                headers=JSON if content else None,
+                params=params,
+                timeout=max(0.001, timeout_s),
             )
         except httpx.TimeoutException as error:
             raise EngineTimeout(

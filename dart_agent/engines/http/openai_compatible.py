@@ -27,6 +27,7 @@ from dart_agent.engines.base.engine import (
 )
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.http_server import HTTPServer
+from dart_agent.engines.http.image_encoding import ENCODER
 from dart_agent.models.model_tokens import ModelTokens
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.backoff import Pauses
@@ -87,7 +88,7 @@ class OpenAICompatibleEngine:
                 f"{self._name} is a hosted model: it gives neither the ids that it sampled nor their "
                 "log-probabilities, so it can be evaluated but not trained on. Use the vllm or transformers engine"
             )
-        body = self._body(prompt, sampling)
+        body = await self._body(prompt, sampling)
         started = time.monotonic()
         self._in_flight += 1
         try:
@@ -113,10 +114,11 @@ class OpenAICompatibleEngine:
         """Close the connections. Idempotent."""
         await self._server.close()
 
-    def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+    async def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+        urls = [image.url for image in await ENCODER.encode(prompt.images)]
         body = {
             "model": self._model,
-            "messages": chat_messages(prompt, self._tokens),
+            "messages": chat_messages(prompt, self._tokens, urls),
             "max_tokens": sampling.max_tokens,
             "temperature": sampling.temperature,
         }

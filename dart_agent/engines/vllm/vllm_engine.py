@@ -32,7 +32,9 @@ from dart_agent.engines.base.engine import (
     Sampling,
 )
 from dart_agent.engines.http.http_server import RouteMissing
+from dart_agent.engines.http.image_encoding import ENCODER
 from dart_agent.engines.vllm import vllm_wire as wire
+from dart_agent.engines.vllm.server_images import ServerImages
 from dart_agent.engines.vllm.vllm_adapters import Adapters, Served, is_adapter
 from dart_agent.engines.vllm.vllm_control import PauseMode, ServerLoad, VLLMControl
 from dart_agent.engines.vllm.weight_loading import FromFiles, WeightLoading
@@ -85,6 +87,7 @@ class VLLMEngine:
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
         self._timeout, self._update_timeout, self._pause = timeout_s, update_timeout_s, pause
         self._probed, self._probing = False, asyncio.Lock()
+        self._images = ServerImages()
         self._in_flight = self._requests = self._generated = 0
         self._busy_s, self._busy_since = 0.0, 0.0
 
@@ -239,13 +242,33 @@ class VLLMEngine:
             body = wire.generate_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt)
             body["sampling_params"] |= more or {}
             try:
-                return await self.control.ask("POST", GENERATE_ROUTE, json=body, timeout_s=timeout_s)
+                return await self._post_images(body, prompt, timeout_s)
             except RouteMissing as error:
                 if self._route is not None:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
-        body = wire.chat_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt) | (more or {})
+        urls = [image.url for image in await ENCODER.encode(prompt.images)]
+        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=served.model, cache_salt=salt) | (more or {})
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
+
+    async def _post_images(self, body: dict[str, Any], prompt: Prompt, timeout_s: float) -> object:
+        """Send a request with the images that the server lacks, and with all where it turns out to lack others."""
+        deadline = time.monotonic() + timeout_s
+        images = await ENCODER.encode(prompt.images, unneeded=self._images)
+        names, refusal = [image.name for image in images], ""
+        while True:
+            content, left_s = wire.with_images(body, images), deadline - time.monotonic()
+            try:
+                data = await self.control.ask("POST", GENERATE_ROUTE, content=content, timeout_s=left_s)
+            except RequestRefused as error:
+                if all(image.base64 for image in images):
+                    raise
+                refusal, images = str(error), await ENCODER.encode(prompt.images)
+            else:
+                if refusal:
+                    self._images.missed(names, refusal)
+                self._images.answered(names)
+                return data
 
     # --- weights ------------------------------------------------------------------------------------------------
 
@@ -283,6 +306,7 @@ class VLLMEngine:
                     f"{self._name} could not load {path}: {failure}. {self._loading.hint} Restart the server: it may "
                     "hold a part of the new weights (vLLM 0.32 ends itself after a load that failed)"
                 ) from failure
+        self._images.forget()
         await self._adapters.drop(self.control)
         served = await self._served_version()
         if served != version:

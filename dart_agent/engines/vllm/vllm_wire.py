@@ -6,20 +6,25 @@ messages, and gives the ids that it made of them. Field names are those of vLLM 
 Invariants:
     - Images cross as PNGs that already have the model's size, and every one stands in the ids as ONE pad: given
       expanded pads the server answers 200 to another prompt. The ids that it reports are compared with the prompt's.
+    - The name of an image is a hash of its content: the server may take it for one that it has.
     - Nothing biases the log-probabilities: no top_p, top_k, penalty; forbidden tokens get the lowest bias there is,
       which leaves them less than e^-100 / e^(100 / temperature) of the probability.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
-from dart_agent.engines.http.chat_messages import chat_messages, data_url
+from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.engines.http.image_encoding import EncodedImage
 from dart_agent.models.model_tokens import ModelTokens
 
 FORBIDDING_BIAS = -100.0
@@ -54,36 +59,47 @@ class Answer:
 
 def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:
     """The ids with one pad for each image instead of one for each of its tokens."""
-    pad = tokens.image_pad_id
-    return [
-        token_id
-        for index, token_id in enumerate(token_ids)
-        if token_id != pad or index == 0 or token_ids[index - 1] != pad
-    ]
+    ids = np.array(token_ids, np.int64)
+    kept = ids != tokens.image_pad_id
+    kept[1:] |= kept[:-1]
+    kept[:1] = True
+    return ids[kept].tolist()  # type: ignore[no-any-return]
 
 
 def generate_body(
     prompt: Prompt, sampling: Sampling, tokens: ModelTokens, *, model: str, cache_salt: str
 ) -> dict[str, Any]:
-    """The body of `POST /inference/v1/generate`."""
-    parts = [{"type": "image_url", "url": data_url(image)} for image in prompt.images]
+    """The body of `POST /inference/v1/generate`, without its images; see `with_images`."""
     return {
         "model": model,
         "token_ids": collapse_pads(prompt.token_ids, tokens),
         "sampling_params": _sampling(sampling) | {"logprobs": 0, "detokenize": False},
         "return_token_ids": True,
         "cache_salt": cache_salt,
-        **({"content_parts": parts} if parts else {}),
     }
 
 
+def with_images(body: dict[str, Any], images: Sequence[EncodedImage]) -> bytes:
+    """The body of a request in JSON, with its images: by their names, and with their pixels where they have them."""
+    head = json.dumps(body).encode()
+    if not images:
+        return head
+    pieces = [head[:-1], b', "content_parts": ']
+    for image, opening in zip(images, b"[" + b"," * (len(images) - 1), strict=True):
+        pieces += [b'%c{"type": "image_url", "uuid": "%s"' % (opening, image.name.encode())]
+        if image.base64:  # joined as it is: JSON has nothing to escape in it
+            pieces += [b', "url": "data:image/png;base64,', image.base64, b'"']
+        pieces.append(b"}")
+    return b"".join((*pieces, b"]}"))
+
+
 def chat_body(
-    prompt: Prompt, sampling: Sampling, tokens: ModelTokens, *, model: str, cache_salt: str
+    prompt: Prompt, sampling: Sampling, tokens: ModelTokens, urls: Sequence[str], *, model: str, cache_salt: str
 ) -> dict[str, Any]:
     """The body of `POST /v1/chat/completions`. Raises `RequestRefused` for a prompt that is no chat."""
     return {
         "model": model,
-        "messages": chat_messages(prompt, tokens),
+        "messages": chat_messages(prompt, tokens, urls),
         **_sampling(sampling),
         "logprobs": True,
         "top_logprobs": 0,
@@ -163,7 +179,8 @@ def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: s
                 f"the log-probability of token {index} is {logprob}: the weights or the server's numeric type are "
                 "broken (try --dtype bfloat16 or float32, and look at the checkpoint for NaN)"
             )
-    forbidden = next((token for token in answer.response_ids if token in set(sampling.suppressed_ids)), None)
+    suppressed = set(sampling.suppressed_ids)
+    forbidden = next((token for token in answer.response_ids if token in suppressed), None)
     if forbidden is not None:
         raise BadResponse(
             f"the server sampled token {forbidden}, which was forbidden: it ignores logit_bias, so its "

@@ -14,6 +14,7 @@ import pytest
 
 from dart_agent.engines.base.engine import Prompt
 from dart_agent.engines.http.chat_messages import chat_messages
+from dart_agent.engines.http.image_encoding import encode
 from dart_agent.models.families.family_table import FAMILIES
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -77,7 +78,14 @@ def test_prompts_equal_the_processors(tmp_path):
             directory.mkdir()
             tokens, vision = write_model(directory, family)
             prompts = play(tokens, vision, style)
-            (directory / "messages.json").write_text(json.dumps([chat_messages(prompt, tokens) for prompt in prompts]))
+            (directory / "messages.json").write_text(
+                json.dumps(
+                    [
+                        chat_messages(prompt, tokens, [encode(image).url for image in prompt.images])
+                        for prompt in prompts
+                    ]
+                )
+            )
             cases.append((directory, tokens, vision, prompts))
     argv = [str(PROGRAM.with_name("python")), "-c", THEIRS, *(str(case[0]) for case in cases)]
     done = subprocess.run(argv, capture_output=True, text=True, env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"})

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import math
 from typing import Any
 
@@ -22,9 +23,12 @@ from dart_agent.engines.base.engine import (
     RequestRefused,
     Sampling,
 )
+from dart_agent.engines.http import image_encoding
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.engines.http.http_server import RouteMissing
+from dart_agent.engines.http.image_encoding import EncodedImage, ImageEncoder, encode
 from dart_agent.engines.vllm import vllm_wire as wire
+from dart_agent.engines.vllm.server_images import ServerImages
 from dart_agent.engines.vllm.vllm_engine import VLLMEngine
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 
@@ -93,6 +97,101 @@ async def test_the_request(stub, engine, tokens, vision, sampling):
     assert body["cache_salt"] == "v3"
     neutral = {"min_p": 0, "repetition_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0}
     assert {name: params[name] for name in neutral} == neutral, "else the server takes the model's own"
+
+
+def episode(tokens, vision, steps: int, screenshots: int = 5) -> list[Prompt]:
+    """The prompts of an episode."""
+    conversation = Conversation(tokens, vision, ConversationConfig(style="short", screenshots=screenshots))
+    conversation.begin("Click on the button")
+    prompts = []
+    for step in range(steps):
+        conversation.observe(frame(step))
+        prompts.append(conversation.prompt())
+        conversation.respond(tokens.response("Action: wait()"))
+    return prompts
+
+
+def sent(stub: VLLMStub) -> list[list[bool]]:
+    """Of each request, which images came with their pixels."""
+    bodies = [body for path, body in stub.requests if path == "/inference/v1/generate"]
+    return [["url" in part for part in body.get("content_parts", [])] for body in bodies]
+
+
+async def test_a_screenshot_is_sent_to_a_server_once(stub, engine, tokens, vision, sampling):
+    prompts = episode(tokens, vision, 4, screenshots=3)
+    for prompt in prompts:
+        await engine.generate(prompt, sampling)
+    assert sent(stub) == [[True], [False, True], [False, False, True], [False, False, True]]
+    kept = list(stub.images.values())
+    assert [any(np.array_equal(image, one) for one in kept) for image in prompts[-1].images] == [True] * 3
+    await engine.update_weights("/weights/v4", 4)  # clears the server's caches
+    await engine.generate(prompts[-1], sampling)
+    assert sent(stub)[-1] == [True] * 3
+
+
+async def test_a_server_that_no_longer_has_an_image_gets_all(stub, engine, tokens, vision, sampling):
+    _, _, first, _, second = episode(tokens, vision, 5)
+    await engine.generate(first, sampling)
+    stub.images_kept = 1
+    assert (await engine.generate(second, sampling)).response_ids == stub.fixed
+    assert sent(stub)[1:] == [[False, False, False, True, True], [True] * 5]
+    stub.images_kept = None
+    await engine.generate(second, sampling)
+    assert sent(stub)[3] == [False] * 5
+
+
+async def test_a_server_that_knows_no_names_gets_all_images_from_then_on(stub, engine, tokens, vision, sampling):
+    stub.images_kept, stub.refusal = 0, "url: none is not an allowed value"
+    for prompt in episode(tokens, vision, 3):
+        assert (await engine.generate(prompt, sampling)).response_ids == stub.fixed
+    assert sent(stub) == [[True], [False, True], [True, True], [True, True, True]]
+
+
+async def test_a_request_that_is_refused_for_itself_is_refused(stub, engine, tokens, vision, sampling):
+    first, second = episode(tokens, vision, 2)
+    await engine.generate(first, sampling)
+    for _ in range(2):  # once for the request by names, once for the one with all images
+        stub.changes.append(raw(status=400, text='{"error": {"message": "The prompt is too long"}}'))
+    with pytest.raises(RequestRefused, match="too long"):
+        await engine.generate(second, sampling)
+    await engine.generate(second, sampling)
+    assert sent(stub)[-1] == [False, True], "nothing was learnt from it about images"
+
+
+def test_what_a_server_still_has():
+    images = ServerImages()
+    images.answered("abcd")
+    images.answered("a")
+    assert [name in images for name in "abcde"] == [True] * 4 + [False]
+    images.missed("xc", "Cache miss for image at index 1 but data is not provided.")
+    assert [name in images for name in "abcd"] == [True, False, False, True] and images.most == 2
+    images.missed("b", "Cache miss for image at index 0 but data is not provided.")  # of a request sent before
+    assert "a" in images and images.most == 2
+    images.answered("bcd")
+    assert [name in images for name in "abcd"] == [False, True, True, True] and images.most == 3
+    images.forget()
+    assert "b" not in images
+    images.missed("b", "unknown field uuid")
+    images.answered("b")
+    assert "b" not in images and images.most == 0
+
+
+async def test_an_image_is_encoded_once_and_forgotten_with_it(monkeypatch):
+    encoder, made = ImageEncoder(capacity=60_000), []
+    monkeypatch.setattr(image_encoding, "encode", lambda image: made.append(1) or encode(image))
+    small, large = frame(1), frame(2, 500, 400)
+    for image in (small, large):
+        first, second = (*await encoder.encode([image]), *await encoder.encode([image]))
+        assert first is second and np.array_equal(pixels(first.url), image)
+    assert len(made) == 2
+    [again] = await encoder.encode([small])  # there was no room for both
+    assert len(made) == 3 and again == encode(small)
+    [named] = await encoder.encode([large], unneeded={encode(large).name})
+    assert len(made) == 3 and named == EncodedImage(encode(large).name)
+    assert encode(small.copy()).name == again.name != named.name
+    del image, large
+    gc.collect()
+    assert len(encoder._names) == 1, "of images that nobody holds nothing is kept by identity"
 
 
 def changed(**fields):
@@ -393,7 +492,7 @@ async def test_a_history_that_the_server_tokenises_otherwise(stub, engine, token
 @given(steps=st.integers(0, 6), screenshots=st.integers(1, 5), style=st.sampled_from(["short", "ui_tars"]))
 def test_messages_render_to_the_prompt(tokens, vision, steps, screenshots, style):
     prompt = history(tokens, vision, steps, screenshots=screenshots, style=style)
-    messages = chat_messages(prompt, tokens)
+    messages = chat_messages(prompt, tokens, [encode(image).url for image in prompt.images])
     assert tuple(VLLMStub(tokens, vision)._rendered(messages)) == prompt.token_ids
     assert messages[0]["role"] == ("system" if style == "ui_tars" else "user")
     assert {message["role"] for message in messages} <= {"system", "user", "assistant"}
@@ -403,7 +502,7 @@ def test_messages_render_to_the_prompt(tokens, vision, steps, screenshots, style
 def test_messages_of_anything(tokens, ids):
     """Any ids become messages or a typed error."""
     try:
-        messages = chat_messages(Prompt((*ids, *tokens.encode_markup("<|im_start|>assistant\n"))), tokens)
+        messages = chat_messages(Prompt((*ids, *tokens.encode_markup("<|im_start|>assistant\n"))), tokens, [])
     except RequestRefused:
         return
     assert all(set(message) == {"role", "content"} for message in messages)

@@ -55,6 +55,9 @@ class VLLMStub:
         receiver: takes streamed weights; without it the server knows no weight transfer.
         failing: steering routes that answer 500.
         broken: generating routes do.
+        images: the images that it has seen, by their names.
+        images_kept: how many of them it keeps at the beginning of a request; None for all.
+        refusal: what it says of one that it does not have; "" for vLLM's words.
     """
 
     def __init__(self, tokens: ModelTokens, vision: VisionSpec) -> None:
@@ -74,6 +77,9 @@ class VLLMStub:
         self.receiver: StreamReceiver | None = None
         self.failing: set[str] = set()
         self.broken = False
+        self.images: dict[str, np.ndarray] = {}
+        self.images_kept: int | None = None
+        self.refusal = ""
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -174,6 +180,13 @@ class VLLMStub:
             return web.json_response({"error": {"message": message}}, status=404)
         if (only := body.get("sampling_params", body).get("allowed_token_ids")) is not None:
             return web.json_response(self._only(path, body, only))
+        parts = [] if self.images_kept is None else body.get("content_parts", [])
+        while len(self.images) > (self.images_kept or 0) and self.images_kept is not None:
+            self.images.pop(next(iter(self.images)))
+        for index, part in enumerate(parts):
+            if "url" not in part and part["uuid"] not in self.images:
+                message = self.refusal or f"Cache miss for image at index {index} but data is not provided."
+                return web.json_response({"error": {"message": message}}, status=400)
         answer = self.answer(path, body)
         if self.changes:
             changed = self.changes.pop(0)(answer)
@@ -209,9 +222,15 @@ class VLLMStub:
         prompt: list[int] = []
         for token in body["token_ids"]:
             is_pad = token == self.tokens.image_pad_id
-            prompt += [token] * (self.vision.num_tokens(pixels(next(images)["url"])) if is_pad else 1)
+            prompt += [token] * (self.vision.num_tokens(self._image(next(images))) if is_pad else 1)
         assert next(images, None) is None
         return prompt
+
+    def _image(self, part: dict[str, Any]) -> np.ndarray:
+        """The pixels of an image; it is kept by its name."""
+        if "url" in part:
+            self.images[part["uuid"]] = pixels(part["url"])
+        return self.images[part["uuid"]]
 
     def _rendered(self, messages: list[dict[str, Any]]) -> list[int]:
         """The tiny model's chat template."""

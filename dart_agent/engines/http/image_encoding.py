@@ -1,0 +1,99 @@
+"""Screenshots as servers take them: PNG in base64. Each is encoded once, in a thread, for all engines of the process.
+
+Invariants:
+    - A server gets the very pixels. Equal images have equal names, and different ones different names.
+    - Memory is bounded: what was not used for longest is forgotten, and encoded again when it is wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import hashlib
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_gym.utils.png import encode_png
+
+CAPACITY = 256 << 20
+SMALL = 300_000  # bytes of pixels that are encoded sooner than a thread has begun
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """One image.
+
+    Attributes:
+        name: hash of its content.
+        base64: its PNG in base64; empty where the name alone was wanted.
+    """
+
+    name: str
+    base64: bytes = b""
+
+    @property
+    def url(self) -> str:
+        """It as a `data:` URL."""
+        return f"data:image/png;base64,{self.base64.decode()}"
+
+
+def encode(image: NDArray[np.uint8]) -> EncodedImage:
+    """Encode an (H, W, 3) uint8 image."""
+    data = encode_png(image)
+    name = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return EncodedImage(name, binascii.b2a_base64(data, newline=False))
+
+
+class ImageEncoder:
+    """Encodes images and keeps what came of it: names as long as their images are there, PNGs as long as there is room.
+
+    Args:
+        capacity: most bytes of base64 that are kept.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity, self._bytes = capacity, 0
+        # By identity: to know an image by its pixels takes longer than to encode it.
+        self._names: dict[int, tuple[weakref.ref[NDArray[np.uint8]], str]] = {}
+        self._encoded: OrderedDict[str, EncodedImage] = OrderedDict()
+        self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="image")
+
+    async def encode(self, images: Sequence[NDArray[np.uint8]], unneeded: Container[str] = ()) -> list[EncodedImage]:
+        """Return (H, W, 3) uint8 images encoded; they must not be changed afterwards.
+
+        Args:
+            images: to encode, with the GIL free where they are large.
+            unneeded: names of images of which the name alone is wanted.
+        """
+        return list(await asyncio.gather(*(self._one(image, unneeded) for image in images)))
+
+    async def _one(self, image: NDArray[np.uint8], unneeded: Container[str]) -> EncodedImage:
+        key = id(image)
+        _, name = self._names.get(key, (None, ""))
+        if name and name in unneeded:
+            return EncodedImage(name)
+        if name in self._encoded:
+            self._encoded.move_to_end(name)
+            return self._encoded[name]
+        if image.nbytes < SMALL:
+            encoded = encode(image)
+        else:
+            encoded = await asyncio.get_running_loop().run_in_executor(self._threads, encode, image)
+        self._names[key] = weakref.ref(image, lambda _: self._names.pop(key, None)), encoded.name
+        if encoded.name not in self._encoded:
+            self._encoded[encoded.name] = encoded
+            self._bytes += len(encoded.base64)
+        while self._bytes > self._capacity and len(self._encoded) > 1:
+            self._bytes -= len(self._encoded.popitem(last=False)[1].base64)
+        return EncodedImage(encoded.name) if encoded.name in unneeded else encoded
+
+
+ENCODER = ImageEncoder()
+"""That of the process: whichever replica gets an image, it is encoded once."""
