@@ -5,24 +5,33 @@ Also what it costs: calls of attention in the published tower for one screenshot
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.reporting.report import Aim, Report
 from benchmarks.train.bench_models import tower_of_7b
-from dart_agent.models.families.family_table import FAMILIES
+from dart_agent.engines.base.engine import Generation
+from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+from dart_agent.models.families.family_table import FAMILIES, family_in
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.parity.check_model import compare
-from dart_train.parity.gap_table import EXACT
-from dart_train.parity.recorded_conversation import Shape
+from dart_train.parity.gap_table import EXACT, gap
+from dart_train.parity.policy_ways import Way, all_ways
+from dart_train.parity.recorded_conversation import Recorded, Shape, record
 from dart_train.trainer.attention.kernels import Attention, Layout
 from dart_train.trainer.attention.model_attention import TOWER
 from dart_train.trainer.attention.segments import Segment
 
+SHAPE = Shape(screen=(280, 196))
+UPDATE_AFTER = 3
+"""Answers of the first rollout, of five."""
 GRID = (1, 78, 138)
 """Patches of a screenshot of 1932x1092."""
 
@@ -37,7 +46,9 @@ def measure(progress: Callable[[str], None]) -> Report:
                 family=name, window=2, vision_layers=2, temporal_patch_size=2, matrix_std=0.1, edge_std=0.1
             )
             model = build_tiny_model(Path(place) / name, config=config)
-            keys |= compare(model, shape=Shape(screen=(280, 196)), dtypes=(torch.float32,)).keys
+            keys |= compare(model, shape=SHAPE, dtypes=(torch.float32,)).keys
+            progress(f"{name}: the same with new weights after the third answer")
+            keys |= updated(model, build_tiny_model(Path(place) / "next", seed=1, config=config))
     aims = {key: Aim(EXACT, at_most=True) for key in keys}
     progress("the tower of the 7B model on one screenshot")
     keys["tower_calls_per_screenshot"] = float(tower_calls(TOWER))
@@ -47,12 +58,47 @@ def measure(progress: Callable[[str], None]) -> Report:
     notes = [
         "parity.<family>.<pair> is the largest difference of log-probabilities in nats over two rollouts of five steps "
         "with up to three screenshots of unlike sizes, tiny models with random weights, float32 on the CPU; merged and "
-        "branched are the two layouts of merged rows.",
+        "branched are the two layouts of merged rows, left is branched with its padding on the left. "
+        "parity.<family>.updated.<pair> is of what was sampled after the engine loaded other weights in the middle of "
+        "the first rollout.",
         "tower_calls_per_screenshot counts calls of scaled_dot_product_attention in the 32 blocks of the 7B model's "
         "tower for 1932x1092; mask_bytes_growth is the memory of masks of a row of 8192 tokens, half of them in a "
         "branch, over that of one of 4096.",
     ]
     return Report("parity", keys, aims, notes)
+
+
+def updated(model: Path, following: Path) -> dict[str, float]:
+    """Gaps of the answers that an engine gives in a conversation that other weights began.
+
+    Args:
+        model: directory of the weights that give the first answers.
+        following: of those that give the others.
+    """
+    recorded = asyncio.run(_update_while_sampling(model, following))
+    after = Recorded(recorded.samples[UPDATE_AFTER:], recorded.screens)
+    own, *others = all_ways(
+        following, after, device=torch.device("cpu"), temperature=SHAPE.temperature, dtypes=(torch.float32,)
+    )
+    others.append(Way("engine", torch.float32, [list(sample.logprobs) for sample in after.samples]))
+    gaps = [gap("own", own.logprobs, way.name, way.logprobs, EXACT) for way in others]
+    return {f"parity.{family_in(model).model_type}.updated.{item.pair}": item.largest for item in gaps}
+
+
+async def _update_while_sampling(model: Path, following: Path) -> Recorded:
+    engine = TransformersEngine(model)
+    generate, answers = engine.generate, itertools.count()
+
+    async def generate_or_update(*request: Any) -> Generation:
+        if next(answers) == UPDATE_AFTER:
+            await engine.update_weights(str(following), 1)
+        return await generate(*request)
+
+    engine.generate = generate_or_update  # type: ignore[method-assign]
+    try:
+        return await record(engine, model, SHAPE)
+    finally:
+        await engine.close()
 
 
 class Calls(TorchDispatchMode):

@@ -1,7 +1,7 @@
 """Builds a tiny, untrained vision-language model: an ordinary Hugging Face directory of the Qwen-VL family.
 
 It is small enough to be trained on a CPU in minutes, and real in every other respect: Qwen's special tokens, chat
-template and image processor, so whatever loads Qwen2.5-VL (or Qwen2-VL, Qwen3-VL) loads it.
+template and image processor, so whatever loads Qwen2.5-VL (or Qwen2-VL, Qwen3-VL, Qwen3.5) loads it.
 
 The tokenizer is made for actions: frequent phrases, words and numbers are one token each, everything else falls
 back to single characters, and other Unicode to bytes; so every text can be encoded and decodes back exactly.
@@ -194,6 +194,8 @@ def build_tiny_model(directory: str | Path, *, seed: int = 0, config: TinyModelC
                 if parameter.dim() >= 2:
                     edge = "patch_embed" in name or "lm_head" in name
                     parameter.normal_(0.0, config.edge_std if edge else config.matrix_std)
+                elif name.endswith("A_log"):  # transformers draws states that forget all within two tokens
+                    parameter.uniform_(-5.0, -1.0)
     model.save_pretrained(path)
     write_processing(path, config)
     return path
@@ -258,7 +260,11 @@ def _vision_config(config: TinyModelConfig) -> dict[str, Any]:
 
 
 def _tokenizer_config(config: TinyModelConfig) -> dict[str, Any]:
+    own = FAMILIES[config.family].own_tokenizer
     return {
+        # transformers reads a family with a tokenizer class of its own by that one whatever is named here, unless the
+        # model seems to bring code, which nobody runs.
+        **({"auto_map": {"AutoTokenizer": [None, "none.None"]}} if own else {}),
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": config.max_length,
         "eos_token": "<|im_end|>",

@@ -36,9 +36,10 @@ LAYOUTS: Mapping[str, Mapping[str, Any]] = {
     "merged": {"share_prompts": False},
     "branched": {},
     "packed": {"pack_rows": True},
+    "left": {"padding_side": "left"},
 }
-"""A row for each step; steps that extend one another as one row; rollouts of a group as its branches; without padding.
-All but the first run each image through the tower once, as the trainer does."""
+"""A row for each step; steps that extend one another as one row; rollouts of a group as its branches; without padding;
+filled up on the left, not the right. All but the first run each image through the tower once, as the trainer does."""
 MICRO_BATCH_TOKENS = 16384
 
 

@@ -1,9 +1,10 @@
-"""Decoder: the text layers of a Qwen-VL model with a key-value cache allocated once per batch.
+"""Decoder: the text layers of a Qwen-VL model with a cache allocated once per batch.
 
-The arithmetic is that of `Qwen2VLTextModel`, `Qwen2_5_VLTextModel` and `Qwen3VLTextModel`, on the live parameters of
-their submodules; what is left out is the bookkeeping around it (mask building, cache growth, hooks), which for a small
-model costs more than the arithmetic. Qwen3-VL differs in two things: queries and keys are normalised by head, and
-features of deeper vision layers are added to the images' places after the first text layers.
+The arithmetic is that of `Qwen2VLTextModel`, `Qwen2_5_VLTextModel`, `Qwen3VLTextModel` and `Qwen3_5TextModel`, on the
+live parameters of their submodules; what is left out is the bookkeeping around it (mask building, cache growth, hooks),
+which for a small model costs more than the arithmetic. Qwen3-VL differs in two things: queries and keys are normalised
+by head, and features of deeper vision layers are added to the images' places after the first text layers. Qwen3.5
+normalises so too, rotates a part of each head, gates what attention gives, and has recurrent layers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dart_agent.engines.embedded import gated_delta
 from dart_gym.core.errors import ConfigurationError
 
 
@@ -24,8 +26,10 @@ class DecodeState:
     """The cache of a batch, for T = prompt + room positions.
 
     Attributes:
-        keys: one (B, key-value heads, T, head size) per layer; rotated.
-        cos: (B, T, 1, head size) of the rotary embedding, future positions included.
+        keys: one (B, key-value heads, T, head size) per layer; rotated. Of a recurrent layer instead what the last
+            tokens brought to its convolution, (B, kernel - 1, channels).
+        values: of the same shape. Of a recurrent layer its memory, (B, heads, key size, value size).
+        cos: (B, T, 1, rotated size) of the rotary embedding, future positions included.
         visible: (B, 1, 1, T), True where a later token may look.
     """
 
@@ -35,6 +39,11 @@ class DecodeState:
     sin: Tensor
     visible: Tensor
     length: int = 0
+
+    def take(self, rows: Tensor) -> DecodeState:
+        """The cache of some rows (N,) of the batch, each with a copy of its own."""
+        keys, values = ([part[rows] for part in parts] for parts in (self.keys, self.values))
+        return DecodeState(keys, values, self.cos[rows], self.sin[rows], self.visible[rows], self.length)
 
 
 class Decoder:
@@ -70,13 +79,14 @@ class Decoder:
         batch, length, _ = embeds.shape
         ahead = positions[:, :, -1:] + torch.arange(1, room + 1, device=positions.device)
         cos, sin = self._model.rotary_emb(embeds, torch.cat([positions, ahead], -1))
-        half = self._head_size // 2
+        half = sin.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         shape = (batch, self._kv_heads, length + room, self._head_size)
         visible = F.pad(mask, (0, room), value=True)[:, None, None]
+        keys, values = zip(*(_empty_cache(layer, embeds, shape) for layer in self._model.layers), strict=True)
         state = DecodeState(
-            keys=[embeds.new_empty(shape) for _ in self._model.layers],
-            values=[embeds.new_empty(shape) for _ in self._model.layers],
+            keys=list(keys),
+            values=list(values),
             cos=cos[:, :, None],
             sin=sin[:, :, None],
             visible=visible,
@@ -96,9 +106,13 @@ class Decoder:
         start, end = state.length, state.length + hidden.shape[1]
         cos, sin = state.cos[:, start:end], state.sin[:, start:end]
         for index, layer in enumerate(self._model.layers):
-            keys, values = state.keys[index][:, :, :end], state.values[index][:, :, :end]
             normed = rms_norm(layer.input_layernorm, hidden)
-            hidden = hidden + self._attend(layer.self_attn, normed, cos, sin, keys, values, mask)
+            if hasattr(layer, "linear_attn"):
+                real = None if start else state.visible[:, 0, 0, :end, None]
+                hidden = hidden + _recur(layer.linear_attn, normed, state, index, real)
+            else:
+                keys, values = state.keys[index][:, :, :end], state.values[index][:, :, :end]
+                hidden = hidden + self._attend(layer.self_attn, normed, cos, sin, keys, values, mask)
             normed = rms_norm(layer.post_attention_layernorm, hidden)
             hidden = hidden + layer.mlp(normed)
             if index < len(deep):
@@ -111,7 +125,9 @@ class Decoder:
     ) -> Tensor:
         """Self-attention of the new positions over the cache, whose last entries they write."""
         batch, new, _ = hidden.shape
-        query = attention.q_proj(hidden).view(batch, new, self._heads, self._head_size)
+        query = attention.q_proj(hidden).view(batch, new, self._heads, -1)
+        gate = query[..., self._head_size :]  # of Qwen3.5 alone
+        query = query[..., : self._head_size]
         key = attention.k_proj(hidden).view(batch, new, self._kv_heads, self._head_size)
         if hasattr(attention, "q_norm"):
             query, key = rms_norm(attention.q_norm, query), rms_norm(attention.k_norm, key)
@@ -122,16 +138,43 @@ class Decoder:
         mixed = F.scaled_dot_product_attention(
             query.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=self._kv_heads != self._heads
         )
-        return attention.o_proj(mixed.transpose(1, 2).reshape(batch, new, -1))
+        mixed = mixed.transpose(1, 2)
+        if gate.shape[-1]:
+            mixed = mixed * gate.sigmoid()
+        return attention.o_proj(mixed.reshape(batch, new, -1))
+
+
+def _empty_cache(layer: Any, like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Room for a layer's keys and values, or what a recurrent layer remembers before the first token: nothing."""
+    if not hasattr(layer, "linear_attn"):
+        return like.new_empty(shape), like.new_empty(shape)
+    mixer, rows = layer.linear_attn, shape[0]
+    memory = rows, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim
+    recent = like.new_zeros(rows, mixer.conv_kernel_size - 1, mixer.conv_dim)
+    return recent, torch.zeros(memory, device=like.device)
+
+
+def _recur(mixer: Any, hidden: Tensor, state: DecodeState, index: int, real: Tensor | None) -> Tensor:
+    """A recurrent layer on new positions; of padding, which is where `real` (B, L, 1) is False, nothing stays."""
+    inputs, beta, decay = gated_delta.project(mixer, hidden)
+    inputs = torch.cat([state.keys[index], inputs if real is None else inputs * real], 1)
+    mixed, state.values[index] = gated_delta.recur(mixer, inputs, beta, decay, state.values[index])
+    state.keys[index] = inputs[:, -state.keys[index].shape[1] :]
+    return gated_delta.finish(mixer, mixed, hidden)
 
 
 def rms_norm(module: Any, hidden: Tensor) -> Tensor:
-    """A `Qwen2RMSNorm`; the fused kernel where it computes in the same precision."""
-    if hidden.dtype is torch.float32:
+    """A `Qwen2RMSNorm`, or Qwen3.5's around zero; the fused kernel where it computes in the same precision."""
+    if hidden.dtype is not torch.float32:
+        return module(hidden)
+    if hasattr(module, "variance_epsilon"):
         return F.rms_norm(hidden, (hidden.shape[-1],), module.weight, module.variance_epsilon)
-    return module(hidden)
+    return F.rms_norm(hidden, (hidden.shape[-1],), 1.0 + module.weight, module.eps)
 
 
 def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding: the halves swapped, the sign of the first half being in `sin`."""
-    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)
+    """Rotary embedding of as much of each head as is rotated: halves swapped, the first half's sign being in `sin`."""
+    size = cos.shape[-1]
+    if size == states.shape[-1]:
+        return torch.addcmul(states * cos, states.roll(size // 2, -1), sin)
+    return torch.cat([_rotate(states[..., :size], cos, sin), states[..., size:]], -1)

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class QwenRunner:
     """A loaded model with its vision cache. Not thread-safe: one thread calls `sample` and `load_weights`."""
 
     def __init__(self, model: Any, vision: VisionSpec, *, vision_cache: int = 256) -> None:
-        """Wrap a `Qwen2VL-`, `Qwen2_5_VL-` or `Qwen3VLForConditionalGeneration` in evaluation mode."""
+        """Wrap a model of a known family in evaluation mode."""
         self.model = model
         self.vision = vision
         self.device = next(model.parameters()).device
@@ -97,11 +97,12 @@ class QwenRunner:
 
     @torch.inference_mode()
     def sample(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling]) -> list[SampledRow]:
-        """Sample one response to each prompt, as one batch."""
+        """Sample one response to each prompt, as one batch; equal prompts are run once."""
         draws = _Draws(samplings, self._vocab, self._stream, self.device)
-        tokens, positions, mask = self._layout(prompts)
+        distinct, rows = _distinct(prompts)
+        tokens, positions, mask = self._layout(distinct)
         embeds = self.model.model.language_model.embed_tokens(tokens)
-        images = [image for prompt in prompts for image in prompt.images]
+        images = [image for prompt in distinct for image in prompt.images]
         deep: list[Tensor] = []
         if images:
             places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
@@ -111,6 +112,9 @@ class QwenRunner:
                 deep[-1][places] = features[:, level]
         room = max(sampling.max_tokens for sampling in samplings)
         state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep)
+        if len(distinct) < len(prompts):
+            taken = torch.tensor(rows, device=self.device)
+            state, hidden = state.take(taken), hidden[taken]
         while True:
             chosen = draws.take(self.model.lm_head(hidden).float())
             if draws.finished:
@@ -275,6 +279,20 @@ def _check_config(model_dir: Path, vision: VisionSpec) -> None:
                 f"{model_dir}: preprocessor_config.json has {name} {getattr(vision, name)}, config.json has {other} "
                 f"{part[other]}: the image processor is another model's"
             )
+
+
+def _distinct(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[int]]:
+    """The prompts without repetition, and which of them each is: the first ones of a task's rollouts are all equal."""
+    found: dict[tuple[Any, ...], Prompt] = {}
+    same = Counter(prompt.token_ids for prompt in prompts)
+    keys = [
+        (prompt.token_ids, *(map(_image_key, prompt.images) if same[prompt.token_ids] > 1 else ()))
+        for prompt in prompts
+    ]
+    for key, prompt in zip(keys, prompts, strict=True):
+        found.setdefault(key, prompt)
+    places = {key: place for place, key in enumerate(found)}
+    return list(found.values()), [places[key] for key in keys]
 
 
 def _image_key(image: NDArray[np.uint8]) -> bytes:

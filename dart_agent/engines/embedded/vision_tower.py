@@ -1,7 +1,7 @@
 """Tower: the vision part of a Qwen-VL model, fast for many equal screens.
 
 Where every block of a Qwen2.5-VL tower attends to whole images and all images have one size, patches of all images go
-through each block as one batch. Everything else (window attention, mixed sizes, Qwen2-VL, Qwen3-VL) takes the model's
+through each block as one batch. Everything else (window attention, mixed sizes, the other families) takes the model's
 own forward pass.
 """
 

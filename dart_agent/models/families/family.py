@@ -1,8 +1,8 @@
 """What a family of models needs beside what all of them have in common.
 
 In common, and therefore nowhere here: Qwen's chat layout and special tokens, an image processor that `VisionSpec`
-reads, three-dimensional rotary positions, a tower `model.visual`, text layers `model.language_model.layers`, a head
-`lm_head`.
+reads, three-dimensional rotary positions, a tower `model.visual`, text layers `model.language_model.layers` (which may
+be recurrent: those have a `linear_attn`), a head `lm_head`.
 
 A new family is one file beside this one and its line in `family_table`. The tests of every family (engine, forward
 pass, feature cache, fingerprints, `dart-train bench parity`) read the table, so they hold it as soon as it is there.
@@ -48,6 +48,8 @@ class Family:
         tiny_text: what the text part of a tiny model's configuration has that others' do not.
         tiny_vision: the tower of a tiny model in the words of the family's configuration, but for depth, heads and
             the sizes of patches, which all spell the same.
+        processor: name of its processor's class in transformers, where that is not called after the family.
+        own_tokenizer: whether transformers reads the tokenizers of all its models by a class of its own.
         deepstack: whether features of deeper blocks of the tower are added to the images' places after the first text
             layers: engine and trainer carry as many levels of features as the tower gives.
         whole_blocks: blocks of the tower that attend to whole images, given its configuration; the others attend to
@@ -60,6 +62,8 @@ class Family:
     patch_size: int
     tiny_text: Callable[[TinyShape], dict[str, Any]]
     tiny_vision: Callable[[TinyShape], dict[str, Any]]
+    processor: str = ""
+    own_tokenizer: bool = False
     deepstack: bool = False
     whole_blocks: Callable[[Any], frozenset[int]] = lambda vision_config: frozenset(range(vision_config.depth))
     adapted_layers: str = LANGUAGE_LAYERS
@@ -76,4 +80,4 @@ class Family:
     @property
     def processor_class(self) -> str:
         """Name of the processor's class in transformers."""
-        return f"{self.classes}Processor"
+        return self.processor or f"{self.classes}Processor"

@@ -22,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from dart_train.trainer.attention.kernels import Attention, flash_varlen
+from dart_train.trainer.attention.recurrent_layers import take_over_recurrent
 from dart_train.trainer.attention.segments import KernelName
 
 TEXT = "dart_segments"
@@ -33,6 +34,7 @@ def take_over(model: Any) -> None:
     """Let the attention of a model without peft around it go through our kernels: the result stays. Idempotent."""
     model.model.language_model.config._attn_implementation = TEXT
     model.model.visual.config._attn_implementation = TOWER
+    take_over_recurrent(model.model.language_model)
 
 
 @contextmanager

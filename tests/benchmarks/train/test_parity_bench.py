@@ -14,7 +14,9 @@ def test_all_aims_are_met():
     report = parity_bench.measure(lambda text: None)
     for name in FAMILIES:
         pairs = {key.rpartition(".")[2] for key in report.keys if key.startswith(f"parity.{name}.")}
-        assert {f"own_vs_{way}" for way in ("separate", "merged", "branched", "packed", "engine")} <= pairs
+        assert {f"own_vs_{way}" for way in ("separate", "merged", "branched", "packed", "left", "engine")} <= pairs
+        later = {key.rpartition(".")[2] for key in report.keys if key.startswith(f"parity.{name}.updated.")}
+        assert {f"own_vs_{way}" for way in ("separate", "merged", "branched", "packed", "left", "engine")} <= later
         assert {"engine_vs_packed", "own_vs_merged_flex_attention"} <= pairs
     missed = {key: report.keys[key] for key, aim in report.aims.items() if not aim.met(report.keys[key])}
     assert not missed
