@@ -1,12 +1,13 @@
-"""Qwen-VL's computer use: `<tool_call>` blocks with JSON, in the spelling of Qwen2.5-VL and Qwen3-VL.
+"""Qwen-VL's computer use: `<tool_call>` blocks in the spelling of Qwen2.5-VL, 3-VL and 3.5, GUI-Owl, EvoCUA and Fara.
 
     <tool_call>
     {"name": "computer_use", "arguments": {"action": "left_click", "coordinate": [x, y]}}
     </tool_call>
 
-Version 2.5 writes absolute pixels of the resized image, version 3 numbers from 0 to 999. Wheel movements are pixels, a
-notch is 100 of them, up and right positive. `left_click_drag` starts where the pointer is; after a `mouse_move` both
-are one drag.
+Qwen3.5 writes the same call in tags. Both are read in every version; what a version decides is how it writes and what
+coordinates mean: pixels of the resized image (2.5, fara), 0 to 999 (3, 3.5), 0 to 1000 (owl). Wheel movements are
+pixels, a notch is 100 of them, up and right positive. `left_click_drag` starts where the pointer is; after a
+`mouse_move` both are one drag. Fara's steps of a browser are what a person would press in one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+from urllib.parse import quote_plus
 
 from dart_agent.formats.grammar.action_format import (
     MAX_ACTIONS,
@@ -28,15 +30,21 @@ from dart_agent.formats.grammar.action_format import (
     parse_error,
     text_of,
 )
+from dart_agent.formats.grammar.element_actions import typing
 from dart_agent.formats.grammar.fields import Fields, read_json
-from dart_agent.formats.grammar.pointer import drag_to, straight
+from dart_agent.formats.grammar.key_chords import write_chord
+from dart_agent.formats.grammar.pointer import drag_to, holding, straight
+from dart_agent.formats.grammar.seed_calls import read_tag_calls
 from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
-Version = Literal["2.5", "3"]
+Version = Literal["2.5", "3", "3.5", "owl", "fara"]
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_THINK = re.compile(r"</?think>")
+_THINK = re.compile(r"</?think(?:ing)?>")
+_SPACES = {"3": 999, "3.5": 999, "owl": 1000}
+_PLAIN = frozenset(("action", "text", "status", "url", "query", "fact"))  # the others are JSON within tags
+SEARCH = "https://www.bing.com/search?q={}&FORM=QBLH"
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_click": ("left", 1),
     "right_click": ("right", 1),
@@ -44,6 +52,8 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
     "double_click": ("left", 2),
     "triple_click": ("left", 3),
 }
+_FARA = ("visit_url", "web_search", "history_back", "pause_and_memorize_fact")
+_ALIASES = {"click": "left_click", "sleep": "wait", "keypress": "key", "input_text": "type", "hover": "mouse_move"}
 
 _SYSTEM = """# Tools
 
@@ -54,28 +64,38 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tool}
 </tools>
 
-For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+{how}"""
+_JSON = """For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
 <tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
+{"name": <function-name>, "arguments": <args-json-object>}
+</tool_call>"""
+_TAGS = """For each function call, write:
+<tool_call>
+<function=function-name>
+<parameter=parameter-name>
+value
+</parameter>
+</function>
 </tool_call>"""
 
 
 class QwenFormat:
-    """`ToolFormat` of Qwen2.5-VL and Qwen3-VL."""
+    """`ToolFormat` of Qwen's vision-language models and of those made from them."""
 
     name = "qwen"
-    variants = {"2.5": {"version": "2.5"}, "3": {"version": "3"}}
+    variants = {version: {"version": version} for version in get_args(Version)}
 
     def __init__(self, version: Version = "3") -> None:
-        """Choose the version, which decides what coordinates mean."""
-        if version not in ("2.5", "3"):
-            raise TypeError(f"unknown version {version!r}; known: 2.5, 3")
+        """Choose the version, which decides what coordinates mean and how calls are written."""
+        if version not in self.variants:
+            raise TypeError(f"unknown version {version!r}; known: {', '.join(self.variants)}")
         self._version = version
 
     def space(self, screen: Screen) -> CoordinateSpace:
-        """Relative to 999 (3), or absolute in the image resized by Qwen2.5-VL's own limits for a bare size (2.5)."""
-        if self._version == "3":
-            return CoordinateSpace.relative(screen, 999)
+        """Relative to 999 or 1000, or absolute in the image resized by Qwen2.5-VL's own limits for a bare size."""
+        if self._version in _SPACES:
+            return CoordinateSpace.relative(screen, _SPACES[self._version])
         if isinstance(screen, CoordinateSpace):
             return screen
         return CoordinateSpace.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
@@ -114,20 +134,17 @@ class QwenFormat:
     @staticmethod
     def _add(reading: Reading, text: str, span: tuple[int, int], space: CoordinateSpace) -> None:
         try:
-            call = read_json(text, span)
-            given = call.get("arguments") if isinstance(call, dict) else None
-            if not isinstance(given, dict) or call.get("name") != "computer_use":
-                raise UnreadableError('a call is {"name": "computer_use", "arguments": {...}}')
-            kind = given.pop("action", None)
-            if not isinstance(kind, str):
-                raise UnreadableError("computer_use needs an action")
+            kind, given = _call(text, span)
             fields = Fields(given, kind, space)
             done = list(reading.actions)
+            held = fields.keys("text") if kind in _CLICKS or kind in ("scroll", "hscroll") else ()
             if kind in _CLICKS:
                 x, y = fields.pair("coordinate") or (None, None)
-                done.append(a.Click(x, y, *_CLICKS[kind]))
+                done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
             elif kind in _READERS:
-                _READERS[kind](done, fields)
+                turned: list[a.Action] = [] if held else done
+                _READERS[kind](turned, fields)
+                done += holding(held, turned) if held else []
             else:
                 raise UnreadableError(f"unknown action {kind[:40]!r}; known: {', '.join((*_CLICKS, *_READERS))}")
             fields.check_all_used()
@@ -138,28 +155,36 @@ class QwenFormat:
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response: the thought, and one tool call per action."""
         space = self.space(screen)
-        calls = [
-            f"{_OPEN}\n{json.dumps({'name': 'computer_use', 'arguments': item}, ensure_ascii=False)}\n{_CLOSE}"
-            for action in as_tuple(actions)
-            for item in _write(action, space)
-        ]
+        write = _tags if self._version == "3.5" else _json
+        given = as_tuple(actions)
+        calls = [f"{_OPEN}\n{write(item)}\n{_CLOSE}" for action in given for item in self._items(action, space)]
         if any(_CLOSE in call[: -len(_CLOSE)] for call in calls):
             raise InexpressibleError(f"a text that holds {_CLOSE} would end its call")
         return "\n".join([thought, *calls] if thought else calls)
 
+    def _items(self, action: a.Action, space: CoordinateSpace) -> list[dict[str, Any]]:
+        """Arguments of the calls for an action; Fara presses Enter after a text unless it says otherwise."""
+        if self._version != "3.5" and isinstance(action, a.Click) and action.modifiers:
+            raise InexpressibleError(f"only Qwen3.5 holds keys during a click: {action!r:.200}")
+        items = _write(action, space)
+        if self._version == "fara":
+            items = [item | ({"press_enter": False} if item["action"] == "type" else {}) for item in items]
+        return items
+
     def describe(self) -> str:
         """The tool as the prompt states it: Qwen's system text with its function."""
-        return _SYSTEM.format(tool=json.dumps(self.tool_schema((1000, 1000))))
+        how = _TAGS if self._version == "3.5" else _JSON
+        return _SYSTEM.format(tool=json.dumps(self.tool_schema((1000, 1000))), how=how)
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The function, for a model that sees this screen."""
-        width, height = (1000, 1000) if self._version == "3" else self.space(screen).model
-        text, number = {"type": "string"}, {"type": "number"}
+        width, height = (1000, 1000) if self._version in _SPACES else self.space(screen).model
+        text, number, fara = {"type": "string"}, {"type": "number"}, self._version == "fara"
         properties = {
-            "action": {"type": "string", "enum": [*_CLICKS, *_READERS]},
+            "action": {"type": "string", "enum": [*_CLICKS, *(name for name in _READERS if fara or name not in _FARA)]},
             "coordinate": {"type": "array", "description": "(x, y) from the left and top edge"},
-            "keys": {"type": "array", "description": "Keys of a chord, for action=key"},
-            "text": text | {"description": "For action=type and action=answer"},
+            "keys": {"type": "array", "description": "Keys of a chord, for action=key, key_down and key_up"},
+            "text": text | {"description": "For action=type, action=answer and action=interact"},
             "pixels": number | {"description": "For action=scroll (positive: up) and action=hscroll (positive: right)"},
             "time": number | {"description": "Seconds, for action=wait"},
             "status": {"type": "string", "enum": ["success", "failure"], "description": "For action=terminate"},
@@ -173,6 +198,71 @@ class QwenFormat:
                 "parameters": {"type": "object", "required": ["action"], "properties": properties},
             },
         }
+
+
+def _call(text: str, span: tuple[int, int]) -> tuple[str, dict[str, Any]]:
+    """The action of a call and its arguments, from JSON or from tags."""
+    if "<function" in text:
+        calls = read_tag_calls(text)
+        if len(calls) != 1 or calls[0].name != "computer_use":
+            raise UnreadableError("a call is one <function=computer_use> with its parameters", span)
+        given: Any = {name: _value(name, value) for name, value in calls[0].arguments.items()}
+    else:
+        call = read_json(text, span)
+        given = call.get("arguments") if isinstance(call, dict) else None
+        if not isinstance(given, dict) or call.get("name") != "computer_use":
+            raise UnreadableError('a call is {"name": "computer_use", "arguments": {...}}')
+    kind = given.pop("action", None)
+    if not isinstance(kind, str):
+        raise UnreadableError("computer_use needs an action")
+    return _ALIASES.get(kind, kind), given
+
+
+def _value(name: str, text: str) -> Any:
+    """What stands between the tags of a parameter: the newlines beside them are not its."""
+    text = text.removeprefix("\n").removesuffix("\n")
+    return text if name in _PLAIN or not text.lstrip().startswith(("[", "-", *"0123456789tf")) else read_json(text)
+
+
+def _json(item: dict[str, Any]) -> str:
+    return json.dumps({"name": "computer_use", "arguments": item}, ensure_ascii=False)
+
+
+def _tags(item: dict[str, Any]) -> str:
+    lines = ["<function=computer_use>"]
+    for name, value in item.items():
+        written = value if name in _PLAIN else json.dumps(value, ensure_ascii=False)
+        if "</parameter>" in written or "</function>" in written:
+            raise InexpressibleError(f"a text that holds </parameter> or </function> would end its {name}")
+        lines.append(f"<parameter={name}>\n{written}\n</parameter>")
+    return "\n".join([*lines, "</function>"])
+
+
+def _type(done: list[a.Action], given: Fields) -> None:
+    """A text, for Fara into a field that is clicked first, and with Enter unless it says otherwise."""
+    text = given.text("text")
+    fields = given.has("coordinate", "press_enter", "delete_existing_text")
+    if point := given.pair("coordinate"):
+        done.append(a.Click(*point))
+    overwrite = given.flag("delete_existing_text")
+    done += typing(text, overwrite, given.flag("press_enter", default=fields))
+
+
+def _address(done: list[a.Action], url: str) -> None:
+    """Go to an address as a person does in any browser."""
+    done += [a.Press(("ctrl", "l")), *typing(url, False, True)]
+
+
+def _held_keys(done: list[a.Action], given: Fields, kind: type[a.KeyDown] | type[a.KeyUp]) -> None:
+    keys = given.keys("keys")
+    if not keys:
+        raise UnreadableError(f"{given.what} needs keys: a list of keys")
+    done += [kind(key) for key in (keys if kind is a.KeyDown else reversed(keys))]
+
+
+def _noted(done: list[a.Action], given: Fields) -> None:
+    given.text("fact")
+    done.append(a.Wait(0.0))  # what is memorised is the response itself, which stays in the history
 
 
 def _scroll(done: list[a.Action], given: Fields, axis: str) -> None:
@@ -192,12 +282,19 @@ _READERS: Mapping[str, Callable[[list[a.Action], Fields], Any]] = {
     "mouse_move": lambda done, given: done.append(a.Move(*given.need(given.pair("coordinate"), "coordinate"))),
     "left_click_drag": lambda done, given: drag_to(done, given.need(given.pair("coordinate"), "coordinate")),
     "key": lambda done, given: done.append(a.Press(given.keys("keys"))),
-    "type": lambda done, given: done.append(a.Type(given.text("text"))),
+    "key_down": lambda done, given: _held_keys(done, given, a.KeyDown),
+    "key_up": lambda done, given: _held_keys(done, given, a.KeyUp),
+    "type": _type,
     "scroll": lambda done, given: _scroll(done, given, "y"),
     "hscroll": lambda done, given: _scroll(done, given, "x"),
     "wait": lambda done, given: done.append(a.Wait(given.number("time"))),
     "terminate": _terminate,
     "answer": lambda done, given: done.append(a.Done(given.text("text"))),
+    "interact": lambda done, given: done.append(a.AskUser(given.text("text", default=""))),
+    "visit_url": lambda done, given: _address(done, given.text("url")),
+    "web_search": lambda done, given: _address(done, SEARCH.format(quote_plus(given.text("query")))),
+    "history_back": lambda done, given: done.append(a.Press(("alt", "left"))),
+    "pause_and_memorize_fact": _noted,
 }
 
 
@@ -208,9 +305,10 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any]]:  #
         return {} if x is None or y is None else {"coordinate": list(space.written(x, y))}
 
     match action:
-        case a.Click(button=button, count=count, modifiers=()) if (button, count) in _CLICKS.values():
+        case a.Click(button=button, count=count) if (button, count) in _CLICKS.values():
             name = next(name for name, pair in _CLICKS.items() if pair == (button, count))
-            return [{"action": name, **at(action.x, action.y)}]
+            held = {"text": write_chord(action.modifiers, "+")} if action.modifiers else {}
+            return [{"action": name, **at(action.x, action.y), **held}]
         case a.Drag(button="left"):
             start, end = straight(action, "Qwen")
             return [{"action": "mouse_move", **at(*start)}, {"action": "left_click_drag", **at(*end)}]
@@ -218,6 +316,10 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any]]:  #
             return [{"action": "mouse_move", **at(action.x, action.y)}]
         case a.Press():
             return [{"action": "key", "keys": list(action.keys)}]
+        case a.KeyDown() | a.KeyUp():
+            return [{"action": action.kind, "keys": [action.key]}]
+        case a.AskUser():
+            return [{"action": "interact", "text": action.question}]
         case a.Scroll(dx=0):
             return [{"action": "scroll", "pixels": -action.dy * PIXELS_PER_NOTCH, **at(action.x, action.y)}]
         case a.Scroll(dy=0):

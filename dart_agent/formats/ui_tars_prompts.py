@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Style = Literal["ui_tars", "format", "short"]
+Style = Literal["ui_tars", "format", "short", "preset"]
 
 SYSTEM = "You are a helpful assistant."
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from dart_gym.core.errors import ConfigurationError
 _WRITABLE = frozenset(
     {"<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|quad_start|>", "<|quad_end|>"}
 )
+
+
+_MARKUP = re.compile(r"(<\|[a-z_]+\|>|\{[a-z]+\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,30 @@ class ModelTokens:
 
     def encode_markup(self, text: str) -> list[int]:
         """Ids of a text of our own, in which special tokens count as such: for prompt templates only."""
-        ids: list[int] = []
-        for part in re.split(r"(<\|[a-z_]+\|>)", text):
+        return self.encode_template(text, {}, {})
+
+    def encode_template(self, template: str, texts: Mapping[str, str], ids: Mapping[str, Sequence[int]]) -> list[int]:
+        """Ids of a template of our own. Texts that touch are encoded as one, as the model's own processor does.
+
+        Args:
+            template: special tokens in it count as such, and `{name}` is filled in; other braces are text.
+            texts: plain texts by name: special tokens that they spell are ordinary characters.
+            ids: what is encoded already, by name.
+        """
+        found: list[int] = []
+        plain = ""
+        for part in _MARKUP.split(template):
+            name = part[1:-1] if part.startswith("{") else ""
             special = self._tokenizer.token_to_id(part) if part.startswith("<|") else None
-            ids += self.encode(part) if special is None else [special]
-        return ids
+            if name in texts:
+                plain += texts[name]
+            elif special is None and name not in ids:
+                plain += part
+            else:
+                found += self.encode(plain) if plain else []
+                found += [special] if special is not None else ids[name]
+                plain = ""
+        return found + (self.encode(plain) if plain else [])
 
     def decode(self, token_ids: Sequence[int], *, special: bool = False) -> str:
         """Text of ids; special tokens are left out, or with `special` spelled out."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import warnings
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from dart_agent.formats import get_format
 from dart_agent.models.model_directory import Decoder, model_digest, token_decoder
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import PlayableSession, Policy, PolicyFactory
+from dart_agent.presets import get_preset
+from dart_agent.presets.preset_check import check_preset, narrowed
 from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.plugins import Registry, called_with, has
@@ -34,6 +38,7 @@ POLICIES: Registry[Callable[[], Policy]] = Registry(
         "oracle": "dart_agent.policies.oracle_policy:OraclePolicy",
         "human": "dart_agent.policies.human_policy:HumanPolicy",
         "vlm": "dart_agent.policies.vlm_policy:VLMPolicy",
+        "chat": "dart_agent.policies.vlm_policy:VLMPolicy",
         "anthropic": "dart_agent.policies.anthropic_policy:AnthropicPolicy",
         "openai": "dart_agent.policies.openai_policy:OpenAIPolicy",
     },
@@ -46,31 +51,34 @@ class PolicyOptions(ConversationConfig):
 
     policy: str = Field(
         "random",
-        description='"random", "oracle", "human", "vlm", "anthropic", "openai", a plug-in, or module:Class.',
+        description='"random", "oracle", "human", "vlm", "chat", "anthropic", "openai", a plug-in, or module:Class.',
     )
-    model: str | None = Field(None, description="vlm: model directory; anthropic, openai: name of the model.")
+    model: str | None = Field(None, description="vlm: model directory; chat, anthropic, openai: name of the model.")
     engine_url: str | None = Field(
         None,
-        description="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; anthropic, openai: "
-        "base URL.",
+        description="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; chat: base URL of "
+        "chat completions (http://host/v1); anthropic, openai: base URL.",
     )
-    format: str = Field("ui_tars", description="vlm: how it writes actions, see docs/formats.md; the style follows it.")
+    format: str = Field(
+        "ui_tars", description="vlm, chat: how it writes actions, see docs/formats.md; the style follows it."
+    )
     max_tokens: int = Field(500, ge=1, description="Models: longest response in tokens.")
-    temperature: float = Field(1.0, ge=0, description="vlm: of the sampling, 0 for greedy.")
+    temperature: float = Field(1.0, ge=0, description="vlm, chat: of the sampling, 0 for greedy.")
 
     @model_validator(mode="before")
     @classmethod
     def _style_of_format(cls, values: Any) -> Any:
         """A prompt is in the words of the format, where nothing else is said."""
-        if isinstance(values, dict) and values.get("style") is None:
+        if isinstance(values, dict) and values.get("style") is None and not values.get("preset"):
             return {**values, "style": style_for(get_format(values.get("format", "ui_tars")))}
         return values
 
     def settings(self) -> dict[str, Any]:
         """What of it changes what the policy does, as JSON; not where a server listens."""
-        if self.policy == "vlm":
+        if self.policy in ("vlm", "chat"):
             own = self.model_dump(exclude={"policy", "model", "engine_url"})
-            return {"model": model_digest(Path(self.model or "")), **own}
+            model = model_digest(Path(self.model or "")) if self.policy == "vlm" else self.model
+            return {"model": model, **own, "preset_hash": get_preset(self.preset).digest if self.preset else None}
         if self.policy in HOSTED:
             return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
         return {}
@@ -88,7 +96,7 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
         ConfigurationError: no such policy, or it lacks a setting.
     """
     POLICIES.get(options.policy)  # also of those that are opened below: an unknown name is refused first
-    if options.policy == "vlm":
+    if options.policy in ("vlm", "chat"):
         async with _vlm_policies(options) as factory:
             yield factory
     elif options.policy in HOSTED:
@@ -113,15 +121,47 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 
 @contextlib.asynccontextmanager
 async def _vlm_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    if options.model is None:
-        raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
     sampling = Sampling(max_tokens=options.max_tokens, temperature=options.temperature)
-    engine = _engine(options.model, options.engine_url)
-    make = model_policies(options.model, options, sampling, options.format)
+    make, engine = _chat(options, sampling) if options.policy == "chat" else _local(options, sampling)
     try:
         yield lambda session: make(engine)
     finally:
         await engine.close()
+
+
+Made = tuple[Callable[[Engine], Policy], ModelEngine]
+
+
+def _local(options: PolicyOptions, sampling: Sampling) -> Made:
+    """Policies and engine of a model whose tokenizer is here."""
+    if options.model is None:
+        raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
+    if options.preset:
+        for difference in check_preset(get_preset(options.preset), Path(options.model)):
+            warnings.warn(f"preset {options.preset}: {difference}", stacklevel=2)
+    make = model_policies(options.model, options, sampling, options.format)
+    return make, _engine(options.model, options.engine_url)
+
+
+def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
+    """Policies and engine of a model behind chat completions, whatever its tokenizer."""
+    from dart_agent.engines.http.openai_compatible import OpenAICompatibleEngine
+    from dart_agent.models.image_patches import VisionSpec
+    from dart_agent.models.model_tokens import ModelTokens
+    from dart_agent.policies.vlm_policy import VLMPolicy
+
+    if not options.model or not options.engine_url:
+        raise ConfigurationError("--policy chat needs --model NAME and --engine-url http://host/v1 of chat completions")
+    tokens, chosen = ModelTokens.plain(), get_format(options.format)
+    least, most = options.min_pixels or 56 * 56, options.max_pixels or 16384 * 28 * 28
+    vision = VisionSpec(min_pixels=least, max_pixels=most)
+
+    def make(engine: Engine) -> Policy:
+        return VLMPolicy(
+            engine, tokens=tokens, vision=vision, action_format=chosen, conversation=options, sampling=sampling
+        )
+
+    return make, OpenAICompatibleEngine(options.engine_url, options.model, tokens)
 
 
 def _engine(model: str, url: str | None) -> ModelEngine:
@@ -164,6 +204,8 @@ def model_policies(
     from dart_agent.policies.vlm_policy import VLMPolicy
 
     tokens, vision, chosen = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), get_format(action_format)
+    least, most = narrowed(vision, conversation.min_pixels, conversation.max_pixels)
+    vision = dataclasses.replace(vision, min_pixels=least, max_pixels=most)
     return lambda engine: VLMPolicy(
         engine, tokens=tokens, vision=vision, action_format=chosen, conversation=conversation, sampling=sampling
     )

@@ -7,14 +7,18 @@ Invariants:
     - With `block` > 1 images and texts are dropped `block` at a time and together. Between two drops every prompt,
       with what was sampled to it, is an exact prefix of the next one, in ids and in images: the engine's prefix cache
       hits, and the trainer may lay the steps into one row.
-    - Text from outside (instruction, error messages) is encoded as plain text and cannot open or close a message.
+    - Text from outside (instruction, error messages, what stands for earlier responses) is encoded as plain text and
+      cannot open or close a message.
+    - With a preset, messages are laid out as its publisher does: see `dart_agent.presets.preset.Layout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +29,8 @@ from dart_agent.formats import ActionFormat, get_format, ui_tars_prompts
 from dart_agent.formats.ui_tars_prompts import Style
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.presets import get_preset
+from dart_agent.presets.preset import Layout
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.section import Section
 
@@ -32,10 +38,15 @@ from dart_gym.core.section import Section
 class ConversationConfig(Section):
     """How prompts are made. A run's `agent` section is one, too."""
 
+    preset: str | None = Field(
+        None,
+        description="A model's published behaviour (docs/presets.md): it sets style, format, history, pixels and "
+        "sampling; what is given beside it counts.",
+    )
     style: Style = Field(
         "ui_tars",
-        description='What precedes the instruction: "ui_tars" is the prompt of UI-TARS, to the letter, "format" what '
-        'the action format says of itself, "short" nothing.',
+        description='What precedes the instruction: "ui_tars" is UI-TARS\'s with DART\'s note, "format" what the '
+        'action format says of itself, "short" nothing, "preset" the prompt of the preset.',
     )
     screenshots: int = Field(5, ge=1, description="How many of the newest screenshots stand in the prompt.")
     texts: int = Field(35, ge=0, description="How many of the model's newest responses stand in the prompt.")
@@ -45,11 +56,32 @@ class ConversationConfig(Section):
         description="How many screenshots are dropped at once, at most `screenshots`; with more than 1 most prompts "
         "are prefixes of the next ones, and screenshots - block + 1 to screenshots stand in the prompt.",
     )
-    language: str = Field("English", description='Language of the thoughts (style "ui_tars" only).')
+    language: str = Field("English", description='Language of the thoughts (style "ui_tars", and some presets).')
     call_user: bool = Field(False, description='Whether call_user() is offered (style "ui_tars" only).')
+    password: str = Field("password", description="What the prompt of a preset says the desktop's password is.")
     report_errors: bool = Field(
         True, description="Whether the next prompt says why the last action could not be carried out."
     )
+    min_pixels: int | None = Field(
+        None,
+        description="Fewest pixels of a screenshot for the model's processor; null is what the model directory says.",
+    )
+    max_pixels: int | None = Field(
+        None,
+        description="Most pixels of a screenshot for the model's processor; null is what the model directory says.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_preset(cls, values: Any) -> Any:
+        """What a preset sets, where nothing else is said."""
+        if not isinstance(values, dict) or not values.get("preset"):
+            return values
+        try:
+            settings = get_preset(str(values["preset"])).settings()
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from None
+        return {name: value for name, value in settings.items() if name in cls.model_fields} | values
 
     @model_validator(mode="after")
     def _block_fits(self) -> Self:
@@ -60,6 +92,12 @@ class ConversationConfig(Section):
                 f"a block window keeps the response to every kept screenshot but the newest: texts must be at least "
                 f"{self.screenshots - 1}, got {self.texts}"
             )
+        if self.style == "preset":
+            layout = get_preset(self.preset).layout if self.preset else None
+            if layout is None:
+                raise ValueError("style 'preset' needs the name of a preset that says how prompts are made")
+            if self.block > 1 and layout.history != "anchored":
+                raise ValueError(f"block must be 1: the preset {self.preset} moves its first message with the history")
         return self
 
 
@@ -83,11 +121,36 @@ def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Turn:
-    """One screenshot and, once it is made, the response to it."""
+    """One screenshot and, once it is made, the response to it, with the parts of it that a later prompt repeats."""
 
     image: NDArray[np.uint8]
-    note: list[int]
+    note: str
     response: list[int] | None = None
+    parts: dict[str, str] = field(default_factory=dict)
+
+
+def layout_of(config: ConversationConfig, action_format: ActionFormat) -> Layout:
+    """How messages are laid out.
+
+    Raises:
+        ConfigurationError: a prompt of UI-TARS for another format.
+    """
+    if config.style == "preset":
+        return get_preset(config.preset or "").layout or SHORT
+    if config.style == "short":
+        return SHORT
+    if config.style == "format":
+        return Layout(system=action_format.describe(), first=SHORT.first)
+    if action_format.name != "ui_tars":
+        raise ConfigurationError(
+            f"the prompt style 'ui_tars' asks for UI-TARS's actions, the action format is {action_format.name!r}: "
+            "take style 'format', or 'short' for a model that has learnt its format"
+        )
+    asked = ui_tars_prompts.ui_tars_prompt(action_format.describe(), config.language, config.call_user)
+    return Layout(system=ui_tars_prompts.SYSTEM, first=asked + SHORT.first)
+
+
+SHORT = Layout(first="{instruction}{image}")
 
 
 class Conversation:
@@ -107,42 +170,29 @@ class Conversation:
         """
         self._tokens, self._vision = tokens, vision
         self.config = config or ConversationConfig()
-        self._newline = tokens.encode("\n")
-        self._user = [tokens.im_start_id, *tokens.encode("user\n")]
-        self._assistant = [tokens.im_start_id, *tokens.encode("assistant\n")]
-        self._end = [tokens.im_end_id, *self._newline]
-        self._opening = self._opened(action_format or get_format("ui_tars"))
-        self._instruction: list[int] = []
+        self._layout = layout_of(self.config, action_format or get_format("ui_tars"))
+        self._parts = [(name, re.compile(found, re.DOTALL | re.MULTILINE)) for name, found in self._layout.parts]
+        self._reply = [tokens.im_start_id, *tokens.encode(f"assistant\n{self._layout.reply}")]
+        self._end = [tokens.im_end_id, *tokens.encode("\n")]
+        self._texts: dict[str, str] = {}
         self._turns: list[_Turn] = []
-
-    def _opened(self, action_format: ActionFormat) -> list[int]:
-        """All that stands before the instruction."""
-        tokens, config = self._tokens, self.config
-        if config.style == "short":
-            return list(self._user)
-        system, user = ui_tars_prompts.SYSTEM, ""
-        if config.style == "format":
-            system = action_format.describe()
-        elif action_format.name != "ui_tars":
-            raise ConfigurationError(
-                f"the prompt style 'ui_tars' asks for UI-TARS's actions, the action format is {action_format.name!r}: "
-                "take style 'format', or 'short' for a model that has learnt its format"
-            )
-        else:
-            user = ui_tars_prompts.ui_tars_prompt(action_format.describe(), config.language, config.call_user)
-        opening = [tokens.im_start_id, *tokens.encode("system\n"), *tokens.encode_markup(system), *self._end]
-        return [*opening, *self._user, *tokens.encode_markup(user)]
 
     def begin(self, instruction: str) -> None:
         """Start an episode."""
-        self._instruction = self._tokens.encode(instruction)
+        config = self.config
+        today = date.today().strftime("%A, %B %d, %Y")
+        self._texts = {
+            "instruction": instruction,
+            "password": config.password,
+            "language": config.language,
+            "date": today,
+        }
         self._turns = []
 
     def observe(self, screenshot: NDArray[np.uint8], action_error: str = "") -> None:
         """Add a screenshot (H, W, 3) uint8; it is resized to the model's grid here, once."""
-        note: list[int] = []
-        if action_error and self.config.report_errors:
-            note = self._tokens.encode(f"The last action failed: {action_error}\n")
+        said = action_error and self.config.report_errors
+        note = f"The last action failed: {action_error}\n" if said else ""
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
     def respond(self, response_ids: Sequence[int]) -> None:
@@ -158,27 +208,71 @@ class Conversation:
             raise BadResponse(fault)
         if ids and ids[-1] in self._tokens.stop_ids:
             ids.pop()
-        self._turns[-1].response = ids
+        turn = self._turns[-1]
+        turn.response = ids
+        text = self._tokens.decode(ids) if self._parts else ""
+        turn.parts = {name: match[1].strip() if (match := find.search(text)) else "" for name, find in self._parts}
 
     def prompt(self) -> Prompt:
         """The prompt for a response to the newest screenshot."""
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a prompt needs a new screenshot: call observe() first")
         first_image, first_text = kept(len(self._turns), self.config)
-        ids, images = [*self._opening, *self._instruction], []
-        for index, turn in enumerate(self._turns):
-            if index >= first_image:
-                ids += self._screenshot(turn, opened=index == 0)
-                images.append(turn.image)
-            elif index == 0:
-                ids += self._end
-            if turn.response is not None and index >= first_text:
-                ids += [*self._assistant, *turn.response, *self._end]
-        return Prompt((*ids, *self._assistant), tuple(images))
+        height, width = self._turns[-1].image.shape[:2]
+        start = first_text if self._layout.history == "sliding" else 0
+        previous = self._filled(self._layout.line, range(start)) or self._layout.none
+        texts = {**self._texts, "width": str(width), "height": str(height), "previous": previous}
+        ids = self._message("system", self._layout.system, texts) if self._layout.system else []
+        if self._layout.history == "latest":
+            ids += self._latest(first_image, first_text, texts)
+        else:
+            ids += self._in_order(start, first_image, first_text, texts)
+        images = tuple(turn.image for turn in self._turns[first_image:])
+        return Prompt((*ids, *self._reply), images)
 
-    def _screenshot(self, turn: _Turn, *, opened: bool) -> list[int]:
-        """A user message with an image, or the rest of the first one."""
+    def _in_order(self, start: int, first_image: int, first_text: int, texts: dict[str, str]) -> list[int]:
+        """Screenshots and responses from a turn on, the instruction before them."""
+        layout, ids = self._layout, []
+        for index, turn in enumerate(self._turns[start:], start):
+            shown, opens = index >= first_image, index == start
+            if opens:
+                ids += self._message("user", layout.first, texts, turn if shown else None)
+            if (shown or layout.gone is not None) if not opens else (shown and "{image}" not in layout.first):
+                ids += self._message("user", layout.later, texts, turn if shown else None)
+            if turn.response is not None and index >= first_text:
+                ids += [*self._reply, *turn.response, *self._end]
+        return ids
+
+    def _latest(self, first_image: int, first_text: int, texts: dict[str, str]) -> list[int]:
+        """Older responses as one text, newer ones as a text after their screenshot, the instruction at the end."""
+        layout, last, ids = self._layout, len(self._turns) - 1, []
+        if first_image > first_text:
+            told = {"told": self._filled(layout.remembered, range(first_text, first_image))}
+            ids += self._message("assistant", "{told}", told)
+        for index in range(first_image, last):
+            ids += self._message("user", layout.later, texts, self._turns[index])
+            ids += self._message("assistant", "{told}", {"told": self._filled(layout.remembered, [index])})
+        return ids + self._message("user", layout.first, texts, self._turns[last])
+
+    def _filled(self, template: str, indices: Iterable[int]) -> str:
+        """A template for each of some turns, one a line."""
+        lines = []
+        for index in indices:
+            values = {"step": str(index + 1), **self._turns[index].parts}
+            lines.append(_FIELD.sub(lambda field: values.get(field[1], field[0]), template))  # noqa: B023  # used at once
+        return "\n".join(lines)
+
+    def _message(self, role: str, template: str, texts: dict[str, str], turn: _Turn | None = None) -> list[int]:
+        """A message; the screenshot of a turn and what is to be said of its action, or what stands for it."""
         tokens = self._tokens
-        pads = [tokens.image_pad_id] * self._vision.num_tokens(turn.image)
-        image = [tokens.vision_start_id, *pads, tokens.vision_end_id]
-        return [*([] if opened else self._user), *turn.note, *image, *self._end]
+        image: dict[str, list[int]] = {}
+        if turn is not None:
+            pads = [tokens.image_pad_id] * self._vision.num_tokens(turn.image)
+            image["image"] = [tokens.vision_start_id, *pads, tokens.vision_end_id]
+        else:
+            texts = {**texts, "image": (self._layout.gone or "") if template == self._layout.later else ""}
+        texts = {**texts, "note": turn.note if turn else ""}
+        return [tokens.im_start_id, *tokens.encode_template(f"{role}\n{{note}}{template}", texts, image), *self._end]
+
+
+_FIELD = re.compile(r"\{([a-z]+)\}")

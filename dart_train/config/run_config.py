@@ -105,14 +105,6 @@ class AgentConfig(ConversationConfig):
         description="How the model writes actions: a built-in format (docs/formats.md), the name of an installed "
         "package's format, or module:Class.",
     )
-    min_pixels: int | None = Field(
-        None,
-        description="Fewest pixels of a screenshot for the model's processor; null is what the model directory says.",
-    )
-    max_pixels: int | None = Field(
-        None,
-        description="Most pixels of a screenshot for the model's processor; null is what the model directory says.",
-    )
 
 
 class DemonstrationConfig(Section):

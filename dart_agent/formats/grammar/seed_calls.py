@@ -1,4 +1,4 @@
-"""Calls in the tags of Doubao-Seed's newer models: the same names and arguments as UI-TARS, in another dress.
+"""Calls in tags: those of Doubao-Seed's newer models, and of Qwen3.5 within `<tool_call>`.
 
     <seed:tool_call><function=click><parameter=point><point>1 2</point></parameter></function></seed:tool_call>
     <seed:tool_call><function name="wait"><parameter name="time" string="true">2</parameter></function></seed:tool_call>
@@ -22,8 +22,15 @@ _THINK = re.compile(r"</?\w{0,20}think\w{0,60}>")
 def read_seed_calls(text: str) -> tuple[str, list[Call]]:
     """Thought and calls of a text that has the opening tag. Raises `UnreadableError`."""
     start = text.index(OPENING)
+    calls = read_tag_calls(text, start)
+    if not calls:
+        raise UnreadableError(f"there is no <function=...> after {OPENING}", (start, len(text)))
+    return _THINK.sub("", text[:start]).strip(), calls
+
+
+def read_tag_calls(text: str, position: int = 0) -> list[Call]:
+    """The calls in tags from a place on, in order; there may be none. Raises `UnreadableError`."""
     calls: list[Call] = []
-    position = start
     while function := _FUNCTION.search(text, position):
         end = text.find("</function>", function.end())
         if end < 0:
@@ -33,9 +40,7 @@ def read_seed_calls(text: str) -> tuple[str, list[Call]]:
         position = end + len("</function>")
         span = (function.start(), position)
         calls.append(Call(function[1], _arguments(text, function.end(), end, span), span))
-    if not calls:
-        raise UnreadableError(f"there is no <function=...> after {OPENING}", (start, len(text)))
-    return _THINK.sub("", text[:start]).strip(), calls
+    return calls
 
 
 def _arguments(text: str, position: int, stop: int, span: tuple[int, int]) -> dict[str, str]:

@@ -149,7 +149,7 @@ MISSING = {
     "openai": "key_down key_up mouse_down mouse_up ask_user",
     "opencua": "ask_user",
     "pyautogui": "ask_user",
-    "qwen": "key_down key_up mouse_down mouse_up ask_user",
+    "qwen": "mouse_down mouse_up",
     "ui_tars": "",
 }
 

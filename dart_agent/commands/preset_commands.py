@@ -1,0 +1,53 @@
+"""Commands of `dart-agent presets`: which there are, and all that one of them says."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Column, Table
+
+from dart_agent.presets import get_preset, presets
+from dart_agent.presets.preset_check import check_preset
+
+app = typer.Typer(help="Models' published behaviour: prompt, history, coordinates, sampling.", no_args_is_help=True)
+console = Console()
+
+
+@app.command("list")
+def list_command() -> None:
+    """One row for every preset."""
+    names = ("preset", "format", "policy", "family")
+    table = Table(*(Column(name, no_wrap=True) for name in names), "facts verified", "prompt compared")
+    for preset in presets().values():
+        families, compared = ", ".join(preset.families) or "-", "yes" if preset.compared else "no"
+        row = (preset.name, preset.format, preset.policy or "grounder", families)
+        table.add_row(*row, "all" if preset.verified else "in part", compared)
+    console.print(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Of the preset.")],
+    model: Annotated[Path | None, typer.Option(help="A model directory that is compared with it.")] = None,
+) -> None:
+    """Everything that a preset says, as YAML; its prompts to the letter."""
+    preset = get_preset(name)
+    said = {"hash": preset.digest, "verified": preset.verified, **asdict(preset)}
+    console.print(
+        yaml.safe_dump(_plain(said), sort_keys=False, width=120), markup=False, highlight=False, soft_wrap=True
+    )
+    if model is not None:
+        for line in check_preset(preset, model) or ["the model directory says the same"]:
+            console.print(line, markup=False, highlight=False)
+
+
+def _plain(value: object) -> object:
+    """Tuples as lists, as YAML knows them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,130 @@
+"""What a preset is: a model's published behaviour as values, each with where it was read.
+
+Invariants:
+    - A preset is data. What it fixes beyond `Layout` are settings that a user can also write one by one, so whatever
+      is given beside a preset counts, and a preset can be written out as a configuration.
+    - What could not be read in the publisher's own material is said in the preset: `unverified` is not empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+TEXTS = Path(__file__).parent / "texts"
+OSWORLD_PASSWORD = "osworld-public-evaluation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a history becomes messages. Texts are templates in chat markup.
+
+    `{instruction}`, `{image}`, `{previous}`, `{width}` and `{height}` (of the image that the model sees), `{password}`,
+    `{language}` and `{date}` are filled in; other braces are text.
+
+    Attributes:
+        first: the message with the instruction. Without `{image}` the screenshot follows in a message of its own.
+        system: text of the system message; "" for none.
+        later: the messages of the other screenshots.
+        gone: what stands for a later screenshot that is no longer shown; None where its whole message goes.
+        history: where `first` stands: "anchored" before everything, "sliding" at the oldest turn that is shown,
+            "latest" at the newest screenshot, with older turns as text.
+        line: a line of `{previous}` for each turn that is no longer shown, with `{step}` and `{action}`.
+        none: `{previous}` where there is no such turn.
+        remembered: what stands for an earlier response ("latest" only), with `{step}`, `{thought}` and `{action}`.
+        parts: regular expressions that find `thought` and `action` in a response, by name; linear in its length.
+        reply: how every response is opened, beyond its role.
+    """
+
+    first: str
+    system: str = ""
+    later: str = "{image}"
+    gone: str | None = None
+    history: Literal["anchored", "sliding", "latest"] = "anchored"
+    line: str = "Step {step}: {action}"
+    none: str = "None"
+    remembered: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
+    reply: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A model's published behaviour.
+
+    Attributes:
+        name: as `--preset` takes it.
+        checkpoints: names of the models at their hub or vendor.
+        source: where the facts were read: repository, file, commit.
+        compared: what the prompt was compared with, token for token; "" where there was nothing public.
+        policy: which policy plays it: "vlm", a hosted one, or "" for a model that only finds elements.
+        families: `model_type` of the checkpoints' `config.json`; empty for hosted models.
+        format: how it writes actions, with its coordinates: a name of `dart_agent.formats`.
+        layout: how its prompts are made; None for hosted models, whose SDK makes them.
+        screenshots: in the prompt, at most.
+        texts: earlier responses in the prompt, at most.
+        pixels: (fewest, most) of the image that it sees; None where the model directory decides.
+        temperature: of the published evaluation.
+        top_p: of the published evaluation.
+        max_tokens: longest response.
+        stop: tokens that end a response.
+        password: what the prompt says the desktop's password is.
+        deviations: where publications differ from one another, or we from them.
+        unverified: what could not be verified, and why; "" where everything was.
+    """
+
+    name: str
+    checkpoints: tuple[str, ...]
+    source: str
+    format: str
+    compared: str = ""
+    policy: str = "vlm"
+    families: tuple[str, ...] = ()
+    layout: Layout | None = None
+    screenshots: int = 5
+    texts: int = 1000
+    pixels: tuple[int, int] | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 2048
+    stop: tuple[str, ...] = ("<|im_end|>",)
+    password: str = OSWORLD_PASSWORD
+    deviations: tuple[str, ...] = ()
+    unverified: str = ""
+
+    @property
+    def verified(self) -> bool:
+        """Whether every fact was read in the publisher's own material."""
+        return not self.unverified
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that change with anything that changes what the model is asked, or how it is read."""
+        told = {"checkpoints", "source", "compared", "deviations", "unverified"}
+        decides = {name: value for name, value in asdict(self).items() if name not in told}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that it stands for, by their names in a configuration."""
+        least, most = self.pixels or (None, None)
+        style = {"style": "preset"} if self.layout else {}
+        return style | {
+            "policy": self.policy,
+            "format": self.format,
+            "screenshots": self.screenshots,
+            "texts": self.texts,
+            "block": 1,
+            "min_pixels": least,
+            "max_pixels": most,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "password": self.password,
+        }
+
+
+def text(name: str) -> str:
+    """A published prompt's text, to the letter, from `texts/NAME.txt`; the newline at the file's end is not its."""
+    return (TEXTS / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
