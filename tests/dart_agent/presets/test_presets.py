@@ -157,3 +157,9 @@ def test_an_instruction_fills_no_field_and_opens_no_message(tokens):
     assert ids.count(tokens.vision_start_id) == 5
     said = tokens.decode(ids)
     assert hostile.split("<")[0] in said and "Step 1: Write {previous} and {image}" in said
+
+
+def test_the_page_has_a_row_for_every_preset():
+    page = (Path(__file__).parents[3] / "docs/presets.md").read_text()
+    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(rows) == sorted(presets())
