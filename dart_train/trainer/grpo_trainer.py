@@ -45,6 +45,7 @@ from dart_train.trainer.bad_steps import BadSteps
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.batches.lease_source import Lease, LeaseSource, StepPart
 from dart_train.trainer.batches.optimizer_batch import BatchSettings
+from dart_train.trainer.collapse_guard import Collapsed, CollapsedForGood, CollapseGuard
 from dart_train.trainer.losses import EntropySelection
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import WHOLE_GRADIENTS, Setting, moments_of
@@ -171,6 +172,7 @@ class DartGRPOTrainer(Trainer):
         )
         output_dir = Path(str(args.output_dir))
         self.bad_steps = BadSteps(args.max_bad_steps, output_dir, self.ranks)
+        self.guard = CollapseGuard(args.collapse_window)
         self.states = States(
             output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded=bool(args.fsdp),
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
@@ -356,6 +358,8 @@ class DartGRPOTrainer(Trainer):
             "perf/publish_s": now - started,
             "perf/step_s": now - self._step_started,
         }
+        if self.args.on_collapse == "return" and self.states.none:
+            control.should_save = True  # there must be one to go back to
         self.states.end_step(self.state, control, self._reports[-1], last)
 
     def save_complete(self) -> None:
@@ -372,9 +376,31 @@ class DartGRPOTrainer(Trainer):
         if self._reports:
             logs = {**logs, **merge_metrics(self._reports)}
             self._reports = []
+            collapsed = self._look_for_collapse(logs)
             if self.ranks.is_main:
                 self._say(logs)
+            if collapsed:
+                self._leave(collapsed)
         super().log(logs, start_time)
+
+    def _look_for_collapse(self, logs: dict[str, float]) -> str:
+        """What has collapsed; while there are signs of it no state is saved."""
+        collapsed = self.guard.look(logs)
+        if self.guard.signs:
+            self.control.should_save = False
+            logs["collapse"] = 1.0 if collapsed else 0.5
+            _log.warning("step %d: signs of a collapse: %s", self.state.global_step, self.guard.signs)
+        return collapsed
+
+    def _leave(self, collapsed: str) -> None:
+        what = f"step {self.state.global_step}: the policy collapsed ({collapsed})"
+        if self.args.on_collapse == "return":
+            raise Collapsed(f"{what}; the next start goes on from the last state before that")
+        if self.args.on_collapse == "stop":
+            raise CollapsedForGood(
+                f"{what}; lower learning_rate, or set on_collapse: return. The last state before that is in "
+                f"{self.args.output_dir}, good versions are listed in metrics/held_out.jsonl where they were evaluated"
+            )
 
     def _say(self, logs: dict[str, float]) -> None:
         _log.info(

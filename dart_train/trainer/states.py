@@ -68,6 +68,11 @@ class States:
         self._saved = -1
         self.resumed: ResumePoint | None = None
 
+    @property
+    def none(self) -> bool:
+        """Whether no state was saved or taken up yet."""
+        return self._saved < 0
+
     def find(self, checkpoints: Path) -> str | None:
         """The newest whole state, after what killed lives left half-written is gone. Called by all ranks."""
         if self._ranks.is_main:

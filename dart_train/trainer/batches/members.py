@@ -165,6 +165,7 @@ def metrics_of(members: Sequence[Sequence[Member]], samples: Sequence[Sample], v
         "batch/trajectories": float(len(flat)),
         "batch/samples": float(len(samples)),
         "batch/at_step_limit": float(sum(member.trajectory.terminal in LIMITS for member in flat)),
+        "batch/unreadable": sum(member.trajectory.terminal is TerminalState.PARSE_ERROR for member in flat) / len(flat),
         "batch/behaviour_unknown": float(sum(not sample.logprobs for sample in samples)),
     }
 

@@ -215,6 +215,14 @@ class GRPOSettings:
         60.0, "Seconds after the trainer's last heartbeat at which its lease is given back."
     )
     max_bad_steps: Annotated[int, Interval(ge=1)] = setting(3, "Non-finite steps in a row that end the run.")
+    on_collapse: Literal["warn", "return", "stop"] = setting(
+        "warn",
+        "What follows a collapse (entropy, length, unreadable responses or gradient far from those at first): 'warn' "
+        "says so in log and metrics, 'return' goes back to the last state before its signs, 'stop' ends the run.",
+    )
+    collapse_window: Annotated[int, Interval(ge=0)] = setting(
+        20, "Steps over which its signs are averaged, and for which they must last; 0 for no guard."
+    )
     best_window: Annotated[int, Interval(ge=1)] = setting(
         10, "Steps that metric_for_best_model is averaged over; before so many, none is best."
     )

@@ -127,7 +127,8 @@ def make_trajectory(steps: tuple[Step, ...], reward: float, group: str, **values
 def record_into(
     screens: Mapping[str, np.ndarray], make_prompt: Callable[..., tuple[int, ...]], tokens: ModelTokens
 ) -> Callable[..., None]:
-    """Record a group of one-step rollouts with the given rewards, and prompts (ids, image hashes) of their own."""
+    """Record a group of one-step rollouts with the given rewards and prompts (ids, image hashes); the first of them
+    may end unreadable."""
 
     def record(
         data: DataManager,
@@ -136,6 +137,7 @@ def record_into(
         logprob: float = -1.0,
         version: int = 0,
         prompts: Sequence[tuple[tuple[int, ...], tuple[str, ...]]] = (),
+        unreadable: int = 0,
     ) -> None:
         image = next(iter(screens))
         usual = (make_prompt("Click on the tab", image), (image,))
@@ -144,7 +146,9 @@ def record_into(
             response = tuple(tokens.response(f"Action: click(start_box='({number},9)')"))
             logprobs = (logprob,) * len(response)
             step = Step(prompt, hashes, response, logprobs, (version, version))
-            data.record(make_trajectory((step,), reward, key), {name: screens[name] for name in hashes})
+            terminal = TerminalState.PARSE_ERROR if number < unreadable else TerminalState.DONE
+            trajectory = make_trajectory((step,), reward, key, terminal=terminal)
+            data.record(trajectory, {name: screens[name] for name in hashes})
 
     return record
 
