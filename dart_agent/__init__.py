@@ -1,7 +1,5 @@
 """Policies for GUI environments: model text <-> typed actions, prompts, engines. Imports dart_gym only."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -10,8 +10,6 @@ Invariants:
       their rewards are added up. A text with an error in it is not carried out in part.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

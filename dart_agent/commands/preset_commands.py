@@ -1,7 +1,5 @@
 """Commands of `dart-agent presets`: which there are, and all that one of them says."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Commands of `dart-agent` on recorded episodes: compare two evaluations, look at a trajectory, export."""
 
-from __future__ import annotations
-
 import webbrowser
 from pathlib import Path
 from typing import Annotated

@@ -4,8 +4,6 @@ A name is a built-in kind ("transformers", "vllm"), an entry point of an install
 "dart_gui.engines", or `module:Class` of an `EngineKind`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

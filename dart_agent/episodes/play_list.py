@@ -6,8 +6,6 @@ Invariants:
     - What one session meets that is no episode's business (an unknown task, a cluster that is gone) ends all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext

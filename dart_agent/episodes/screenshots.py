@@ -1,7 +1,5 @@
 """Screenshots by the hash of their pixels: equal screens are one file, and a file that changed is noticed."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from dataclasses import replace

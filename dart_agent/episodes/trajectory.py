@@ -10,8 +10,6 @@ Invariants:
     - Pixels are never stored with a step: a recorder replaces them by hashes (`screenshots.ImageNames`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

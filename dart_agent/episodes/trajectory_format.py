@@ -17,8 +17,6 @@ Invariants:
     - Fields that this version does not know are passed over; another version of the format is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ What is a pair: a task (the difference of the two success rates), where at least
 episodes of one task are alike; else an episode (same task, same seed), and the answer is about these tasks only.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Invariants:
     - An evaluation that was killed and goes on ends with the numbers of one that was not.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """Scores as people read them, and as plain JSON values. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

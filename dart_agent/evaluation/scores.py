@@ -6,8 +6,6 @@ Invariants:
     - Random numbers are of a fixed seed: equal episodes give equal intervals, in any order.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

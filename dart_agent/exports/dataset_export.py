@@ -6,8 +6,6 @@ Invariants:
     - Rows are made one at a time: the size of an evaluation is bounded by the disk, not by memory.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

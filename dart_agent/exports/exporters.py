@@ -1,7 +1,5 @@
 """What recorded episodes can become, by name: `dart-agent export --as NAME`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Protocol
 

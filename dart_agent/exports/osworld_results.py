@@ -13,8 +13,6 @@ Differences: actions are typed actions as JSON objects, not Python source; the r
 between the end of the episode and its actions are those that were measured, so names of files are in order.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable

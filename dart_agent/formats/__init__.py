@@ -1,7 +1,5 @@
 """Action formats: how models of each family write actions. `get_format(name)` finds one."""
 
-from __future__ import annotations
-
 from dart_agent.formats.format_registry import formats, get_format, variants
 from dart_agent.formats.grammar.action_format import (
     ActionFormat,

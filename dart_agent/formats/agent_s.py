@@ -5,8 +5,6 @@ more than mouse and keyboard (cells of a spreadsheet, programs, selecting text b
 Source: `gui_agents/s3/agents/grounding.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dart_agent.formats.grammar.action_format import (

@@ -6,8 +6,6 @@ than 1280x800 or so: give `parse` a `CoordinateSpace` with its size. Keys have x
 A turn without an action is the answer. `screenshot` is `Wait(0)`: the next observation is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 

@@ -5,8 +5,6 @@ Coordinates are absolute in the image that the model saw. `SCROLL` counts notche
 place: it turns where the pointer is. `DRAG_TO` starts there, too; with a `MOVE_TO` before it, it is one drag.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A name may carry a variant: `get_format("ui_tars:doubao")` is `get_format("ui_ta
 configuration file can name either. Formats of installed packages and `module:Class` are named in the same way.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path

@@ -6,8 +6,6 @@ screenshot that was sent. Wheel movements are pixels, a notch is 100 of them. Na
 A turn without a call is the answer. `screenshot` is `Wait(0)`: the next observation is one.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

@@ -4,8 +4,6 @@ The code is read through an allow-list and never run; see `python_actions`. `com
 episode. What coordinates mean depends on the checkpoint: OpenCUA-7B and -32B write pixels of the resized image.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Literal, get_args
 

@@ -4,8 +4,6 @@ The last code block counts, or the whole text where there is none; the bare word
 actions. Coordinates are absolute in the image that the model saw. See `python_actions` for the calls.
 """
 
-from __future__ import annotations
-
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,

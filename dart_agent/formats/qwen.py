@@ -10,8 +10,6 @@ pixels, a notch is 100 of them, up and right positive. `left_click_drag` starts 
 `mouse_move` both are one drag. Fara's steps of a browser are what a person would press in one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

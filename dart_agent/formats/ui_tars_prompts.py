@@ -5,8 +5,6 @@ the password note that DART adds; a fine-tuned model expects it to the letter. `
 their format from demonstrations: the instruction and nothing else.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 Style = Literal["ui_tars", "format", "short", "preset"]

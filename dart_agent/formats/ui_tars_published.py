@@ -12,8 +12,6 @@ Both turn calls into Python source for pyautogui; here the same outcome is worke
 `tests/dart_agent/formats/test_compat.py` lists every difference between these two and the default parser.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import re

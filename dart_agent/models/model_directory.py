@@ -1,7 +1,5 @@
 """What is read from the directory of a model without loading its weights: who it is, and how its tokens are spelled."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ back to single characters, and other Unicode to bytes; so every text can be enco
 Only `build_tiny_model` needs torch; the tokenizer does not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import string

@@ -5,8 +5,6 @@ Invariants:
     - What the model wrote is sent back as it came, signatures of its thoughts too.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

@@ -7,8 +7,6 @@ Invariants:
     - Nothing here is trained on: hosted models give no token ids, so decisions have no prompt and no generation.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import os

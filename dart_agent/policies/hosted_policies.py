@@ -1,7 +1,5 @@
 """The policies of hosted models by the vendor's name, sharing one connection."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 

@@ -7,8 +7,6 @@ Invariants:
     - A safety check is acknowledged only where `acknowledge_checks` says so; else it ends the episode.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """OraclePolicy: asks the task itself what a perfect user would do. For demonstrations and for checking tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from dart_agent.policies.policy import Decision, Episode

@@ -6,8 +6,6 @@ Invariants:
       `patience` such steps in a row the episode ends as PARSE_ERROR.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

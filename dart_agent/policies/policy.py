@@ -3,8 +3,6 @@
 One policy object plays one episode at a time; `reset` starts the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

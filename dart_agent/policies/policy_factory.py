@@ -1,7 +1,5 @@
 """Policies by name, for the command line: built in, of an installed package, or anybody's `module:Class`."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import warnings

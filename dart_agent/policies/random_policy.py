@@ -1,7 +1,5 @@
 """RandomPolicy: clicks anywhere. The floor that every other policy is measured against, and a source of load."""
 
-from __future__ import annotations
-
 import random
 
 from dart_agent.policies.policy import Decision, Episode

@@ -1,7 +1,5 @@
 """EvoCUA in its two styles: S1 writes code as OpenCUA does, S2 calls a tool as Qwen3-VL does."""
 
-from __future__ import annotations
-
 from dart_agent.presets.opencua import BY_ACTIONS, SECTIONS, TASK
 from dart_agent.presets.preset import Layout, Preset, text
 from dart_agent.presets.qwen3_vl import INSTRUCT, MOST_PIXELS, MOVE

@@ -1,7 +1,5 @@
 """Fara-7B: a browser's agent, asked as microsoft/fara asks it."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 
 PRESETS = (

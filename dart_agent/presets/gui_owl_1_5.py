@@ -1,7 +1,5 @@
 """GUI-Owl-1.5 on a desktop, as Mobile-Agent-v3.5 asks it."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 from dart_agent.presets.qwen3_vl import MOVE
 

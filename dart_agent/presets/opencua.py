@@ -1,7 +1,5 @@
 """OpenCUA-7B, -32B and -72B, as OSWorld's agent `opencua_agent` asks them."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 
 TASK = """{image}# Task Instruction:

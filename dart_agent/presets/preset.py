@@ -6,8 +6,6 @@ Invariants:
     - What could not be read in the publisher's own material is said in the preset: `unverified` is not empty.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass

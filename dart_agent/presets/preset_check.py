@@ -1,7 +1,5 @@
 """A preset beside the directory of a model: another family is refused, other differences are named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

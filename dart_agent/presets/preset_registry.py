@@ -1,7 +1,5 @@
 """Presets by name. A new one is an entry in `PRESETS` of a file in this folder; nothing else names it."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from functools import cache

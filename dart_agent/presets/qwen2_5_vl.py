@@ -1,7 +1,5 @@
 """Qwen2.5-VL, as its cookbook of computer use asks it."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 
 PRESETS = (

@@ -1,7 +1,5 @@
 """Qwen3.5, as OSWorld's agent `qwen35vl_agent` asks it: calls in tags."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 from dart_agent.presets.qwen3_vl import MOST_PIXELS, MOVE
 

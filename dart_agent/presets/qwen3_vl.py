@@ -1,7 +1,5 @@
 """Qwen3-VL, as OSWorld's agent `qwen3vl_agent` asks it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from dart_agent.presets.preset import Layout, Preset, text

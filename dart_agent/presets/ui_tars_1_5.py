@@ -1,7 +1,5 @@
 """UI-TARS-1.5-7B, as OSWorld's agent `uitars15_v1` asks it."""
 
-from __future__ import annotations
-
 from dart_agent.presets.preset import Layout, Preset, text
 
 PRESETS = (

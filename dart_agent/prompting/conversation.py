@@ -12,8 +12,6 @@ Invariants:
     - With a preset, messages are laid out as its publisher does: see `dart_agent.presets.preset.Layout`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Invariants:
     - All that was recorded is data to it (a JSON block and `textContent`), never markup or script.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

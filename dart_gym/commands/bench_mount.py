@@ -3,8 +3,6 @@
 The folder `benchmarks` lies beside the packages in a checkout and is not in the wheel: an installed program says so.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

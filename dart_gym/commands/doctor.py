@@ -3,8 +3,6 @@
 Every check is a function that returns a `Finding`; none changes anything, and none raises.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

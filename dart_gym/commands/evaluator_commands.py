@@ -1,7 +1,5 @@
 """`dart-gym evaluator`: install OSWorld's evaluator in an environment of its own, or say how it stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

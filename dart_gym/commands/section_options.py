@@ -4,8 +4,6 @@ The option of a field is its name with dashes and without the unit `_s`: `drain_
 is in the singular: `osworld_urls` is `--osworld-url`, and `provider_options` is `--provider-option KEY=VALUE`.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The commands `dart-gym tasks ...`: list, show, check, mirror."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -7,8 +7,6 @@ Invariants:
       constructing one with fields of the wrong type raises `ValueError`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 What a policy or a trainer must go on with is a value instead: see `dart_gym.core.outcomes`.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

@@ -3,8 +3,6 @@
 Canonical names are lower-case pyautogui names (OSWorld's vocabulary): "ctrl", "enter", "pagedown", "f5", "a", "<".
 """
 
-from __future__ import annotations
-
 from dart_gym.core.suggestions import suggest
 
 _NAMED = {

@@ -4,8 +4,6 @@ Every setting that a user writes is a field of one, so that documentation, schem
 from the same place. A wrong key or value is one line that names the key, what is wrong, and what was meant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, get_args
 

@@ -1,7 +1,5 @@
 """Near names for a name that there is not, in one form for all messages."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Desktops by the kind that their spec names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec

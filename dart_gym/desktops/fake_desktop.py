@@ -5,8 +5,6 @@ Invariants:
     - Honest about the protocol: off-screen clicks are `ActionError`, use after a crash is `DesktopError`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path

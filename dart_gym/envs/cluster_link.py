@@ -4,8 +4,6 @@ Invariants:
     - Environments of one process share one private cluster; the last one to let go of it stops it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import os

@@ -13,8 +13,6 @@ Invariants:
       `info["env_fault"]` and a score of nan, never a failure of the policy.
 """
 
-from __future__ import annotations
-
 from typing import Any, Unpack
 
 import gymnasium

@@ -8,8 +8,6 @@ Invariants:
       them would cost more than the requests do.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import threading

@@ -4,8 +4,6 @@ Invariants:
     - Every info has the same keys with values of the same types (text "", number nan where there is nothing).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

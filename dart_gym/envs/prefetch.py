@@ -11,8 +11,6 @@ Invariants:
       episodes are started in place then, as without prefetch.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine

@@ -4,8 +4,6 @@
 Unicode. The spaces here cost bytes, and their members are what desktops give and take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

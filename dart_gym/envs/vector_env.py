@@ -21,8 +21,6 @@ An environment whose automatic reset failed (`info["env_fault"]`) is reset again
 action.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 

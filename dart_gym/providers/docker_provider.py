@@ -8,8 +8,6 @@ Invariants:
     - A failed start says what the desktop in the container had to say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """The provider "xvfb": desktops of this machine, which is what a server has without being told otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 
 from dart_gym.desktops.factory import make_desktop

@@ -12,8 +12,6 @@ Invariants:
     - The token is read from the environment, and is never part of a message.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

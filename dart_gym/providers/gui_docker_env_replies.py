@@ -1,7 +1,5 @@
 """What the replies of a GUI-Docker-Env server mean. Functions of values, no effects."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime

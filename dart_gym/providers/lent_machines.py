@@ -5,8 +5,6 @@ Invariants:
     - Giving back is never cut short by a cancelled caller.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import dataclass

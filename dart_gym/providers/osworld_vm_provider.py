@@ -4,8 +4,6 @@ It needs a host with KVM, OSWorld's image of QEMU and its disk of Ubuntu (a qcow
 share read-only). Their ports are published on loopback alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os

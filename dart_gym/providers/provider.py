@@ -7,8 +7,6 @@ Invariants:
       a client names by their URL, are made as without it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import AsyncIterator

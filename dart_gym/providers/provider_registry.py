@@ -1,7 +1,5 @@
 """Who makes the desktops of a server: this machine, containers, virtual machines, or somebody else's cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

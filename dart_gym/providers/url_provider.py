@@ -5,8 +5,6 @@ Invariants:
     - Machines are used as they are: setting them back between episodes is up to who runs them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Pauses between attempts at something that fails: each twice as long as the one before, up to a longest one."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -8,8 +8,6 @@ Invariants:
     - When a call here returns, what it wrote outlives a power cut; so call it before a row or a reply says that it did.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

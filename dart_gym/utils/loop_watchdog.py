@@ -6,8 +6,6 @@ Invariants:
     - The end is an end like any other for who supervises the process: it is started again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import faulthandler
 import os

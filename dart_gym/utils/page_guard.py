@@ -4,8 +4,6 @@ A browser says where a page comes from (`Origin`), and by which name it asked fo
 asks by a name of its own that leads here (DNS rebinding) sends no foreign Origin, but that name as Host.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit

@@ -3,8 +3,6 @@
 On drawn screens they are as small as those with filters, and made in a twentieth of the time (docs/performance.md).
 """
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

@@ -4,8 +4,6 @@ Linux only, like the desktops: `PR_SET_PDEATHSIG` makes the kernel signal a chil
 that happens, `kill -9` included.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Prometheus's text of families of metrics that were made already, and of the process that serves them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest

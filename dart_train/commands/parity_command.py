@@ -1,7 +1,5 @@
 """`dart-train parity`: whether engine and trainer agree on a model, before a run."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`dart-train plan`: whether a run fits, what it takes, and who waits for whom."""
 
-from __future__ import annotations
-
 import json as json_format
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The section `resources`: which part of a machine, or of a cluster, goes to whom."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from dart_gym.core.section import Section

@@ -1,7 +1,5 @@
 """Names of tasks in a configuration: "suite/*" stands for all tasks of a suite, and unknown names are found early."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from dart_gym.tasks.catalog.registry import get_task, suites, task_ids

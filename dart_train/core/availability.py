@@ -6,8 +6,6 @@ Invariants:
     - The pause before another try doubles up to a ceiling, for each source on its own.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

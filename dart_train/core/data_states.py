@@ -1,7 +1,5 @@
 """Where trajectories, groups, leases and checkpoints stand, and why: the words of the database, without SQL."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 RULE_LENGTH = 64  # of the name of a rule of curation

@@ -3,8 +3,6 @@
 They lie in the weights' directory. A length says nothing of a bad sector, a partial copy or a foreign file.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -10,8 +10,6 @@ Invariants:
       and there the log-probabilities of both must still be equal within the tolerance.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -7,8 +7,6 @@ Invariants:
     - Readers leave out what is no whole line.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

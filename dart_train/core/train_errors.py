@@ -1,7 +1,5 @@
 """Errors of the trainer's modules that a person must act on. Each message names the cause and the next step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The control that takes a run of its own: the same run with rewards shuffled between trajectories must not learn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dart_train.config.run_config import RunConfig

@@ -1,7 +1,5 @@
 """Records the demonstrations that the warm-up needs; goes on where it was after a break."""
 
-from __future__ import annotations
-
 import asyncio
 
 from dart_agent.episodes.play_list import play_list

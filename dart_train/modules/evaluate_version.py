@@ -4,8 +4,6 @@ The directory `eval/<label>` is that of an evaluation (`dart_agent.evaluation.ev
 recorded there, a killed evaluation goes on with it, and `dart-agent compare`, `view` and `export` read it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Sequence

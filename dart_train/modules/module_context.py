@@ -1,7 +1,5 @@
 """What every module of a run starts from: the configuration, the run's directory, the data manager, progress."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The model that a run starts from: built in place, shipped, or given; published as version 0."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ The first SIGTERM (or Ctrl-C) lets running episodes end for a while and has what
 ends the process at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

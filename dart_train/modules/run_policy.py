@@ -1,7 +1,5 @@
 """The policy of a run: prompts, action format and sampling around whatever engine a worker is given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The supervised warm-up: from version 0 and the demonstrations to version 1. Also its continuation, the control."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes `report.html` and `report.json` from what a run has left behind."""
 
-from __future__ import annotations
-
 from dart_train.modules.module_context import ModuleContext
 from dart_train.report.gather import gather
 from dart_train.report.report_page import render

@@ -1,7 +1,5 @@
 """The whole comparison for one model and one engine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """How far apart two ways are, what is to be expected, and the first token where they part. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

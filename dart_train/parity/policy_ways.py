@@ -4,8 +4,6 @@
 others are the trainer's, in each layout of rows, with each kernel of attention, in float32 and under autocast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Two rollouts of one task on drawn screens of unlike sizes: they begin with the s
 prompts extend one another until the window drops screenshots, so that rows get several spans, and there are several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

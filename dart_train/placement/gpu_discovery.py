@@ -1,7 +1,5 @@
 """The GPUs of this machine, as `nvidia-smi` lists them and `CUDA_VISIBLE_DEVICES` restricts them; loads no torch."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Invariants:
     - Engines and trainer have GPUs of their own, unless they share them, with a part of the memory each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

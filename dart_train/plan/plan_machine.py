@@ -1,7 +1,5 @@
 """The machine and the model that a run is planned for: what this one has, as far as it can be asked without torch."""
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from importlib.resources import as_file, files

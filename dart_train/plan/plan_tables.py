@@ -1,7 +1,5 @@
 """A plan as a person reads it, and as a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ Invariant: what is said not to fit does not fit by the parts that are certain (w
 reference, the engines' weights), whatever is assumed; what depends on assumptions is advice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

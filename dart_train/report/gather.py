@@ -1,7 +1,5 @@
 """Reads a run directory and its data base into `ReportData`. What was not measured is None, never 0."""
 
-from __future__ import annotations
-
 import logging
 import os
 import platform

@@ -1,7 +1,5 @@
 """What a report says, as values: no files, no plots, no HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

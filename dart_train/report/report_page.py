@@ -1,7 +1,5 @@
 """The report as one HTML file that opens from disk: no scripts, no network, plots and pictures inside."""
 
-from __future__ import annotations
-
 from html import escape
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """The report's plots as SVG text (matplotlib), and screenshots with the actions drawn in as PNG."""
 
-from __future__ import annotations
-
 import base64
 import io
 from typing import Any

@@ -9,8 +9,6 @@ Invariants:
     - `stop_all` sends SIGTERM, waits, then SIGKILLs; after it no child is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

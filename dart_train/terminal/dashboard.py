@@ -3,8 +3,6 @@
 Every figure may be missing: an older line, a module that has just begun. What is missing is a dash or not there.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -3,8 +3,6 @@
 Invariant: all ranks decide alike, also where each holds only a part of the gradient.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path

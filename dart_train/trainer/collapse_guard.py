@@ -5,8 +5,6 @@ last for another window are a collapse. While there are any, no state is saved: 
 `on_collapse: return` goes back to it by starting the trainer anew.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple

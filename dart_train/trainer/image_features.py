@@ -13,8 +13,6 @@ Invariants:
     - Features are valid until the tower's weights change.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence

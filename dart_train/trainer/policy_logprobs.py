@@ -8,8 +8,6 @@ difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. The 
 weights, or the model that is trained with its adapter switched off, which costs no memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

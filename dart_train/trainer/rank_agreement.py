@@ -4,8 +4,6 @@ Two that differ do not fail at once: they wait for one another in the middle of 
 neither was told.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence

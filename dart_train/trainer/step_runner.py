@@ -10,8 +10,6 @@ Invariants:
     - Memory that runs out on one rank is every rank's: all throw the step's gradients away and make it again.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable, Sequence

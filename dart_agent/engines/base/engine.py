@@ -8,8 +8,6 @@ Invariants:
     - Sampling that biases log-probabilities is refused for training: there is no top_p, top_k or penalty here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

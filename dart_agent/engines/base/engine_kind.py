@@ -4,8 +4,6 @@ A kind is a section of a run's configuration: its fields are `rollout.engine.opt
 named as `dart_agent.engines.engine_kinds` says.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field

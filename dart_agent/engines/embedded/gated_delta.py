@@ -9,8 +9,6 @@ Invariant: a token whose convolved input is zero leaves a memory of nothing as i
 are zero leaves any memory as it is. So padding is exact, on the left by the former and on the right by the latter.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@ looks again. Weight updates go through the same queue, so they fall between two 
 made by one version, and a failed update leaves the old weights in place.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import queue

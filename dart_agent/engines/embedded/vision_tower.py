@@ -5,8 +5,6 @@ through each block as one batch. Everything else (window attention, mixed sizes,
 own forward pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

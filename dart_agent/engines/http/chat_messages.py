@@ -4,8 +4,6 @@ This is the way back from `conversation`: the ids are cut at the tokens of the c
 tokenises the text again, so the ids it uses can differ: whoever needs them exact compares what the server reports.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """HTTPServer: a server that speaks JSON over HTTP, as a client sees it: what can go wrong becomes an `EngineError`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -5,8 +5,6 @@ Invariants:
     - Memory is bounded: what was not used for longest is forgotten, and encoded again when it is wanted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import binascii
 import hashlib

@@ -8,8 +8,6 @@ Invariants:
     - A key is sent to the server it was given for and never stored or shown.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

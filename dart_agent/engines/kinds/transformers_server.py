@@ -1,7 +1,5 @@
 """Our own engine: the model in a process of ours (`dart_agent.engines.remote.engine_server`), over a websocket."""
 
-from __future__ import annotations
-
 import sys
 from typing import ClassVar
 

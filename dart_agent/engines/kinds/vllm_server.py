@@ -6,8 +6,6 @@ Invariants:
       the model's own file, weight updates) is always asked for; `options` come last and win.
 """
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import ClassVar

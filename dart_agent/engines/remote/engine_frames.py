@@ -6,8 +6,6 @@ ids and log-probabilities cross as raw little-endian arrays, images as raw pixel
 compressing them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

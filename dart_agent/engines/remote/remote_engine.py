@@ -6,8 +6,6 @@ Invariants:
       again: whether to try this replica or another one is the caller's decision.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from typing import Any

@@ -4,8 +4,6 @@ vLLM keeps what it has made of the images that were used last (`--mm-processor-c
 about 50 MB) and takes one of them by name alone; a name that it no longer knows it refuses.
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from collections.abc import Collection, Sequence

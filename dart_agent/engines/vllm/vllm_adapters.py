@@ -8,8 +8,6 @@ Invariants:
     - An adapter that a request uses is not unloaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The control routes exist only on a server that was started with `VLLM_SERVER_DEV
 API key: let such a server listen on loopback or a private network.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -12,8 +12,6 @@ Invariants:
     - `update_weights` returns only when the server says that it serves the version, and always lets it go on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

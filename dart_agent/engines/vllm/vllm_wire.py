@@ -11,8 +11,6 @@ Invariants:
       which leaves them less than e^-100 / e^(100 / temperature) of the probability.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

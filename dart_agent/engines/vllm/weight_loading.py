@@ -14,8 +14,6 @@ Invariants:
     - The sender dies with this process, `kill -9` included.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

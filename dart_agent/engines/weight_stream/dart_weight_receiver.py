@@ -4,8 +4,6 @@ Importing it registers the backend "dart_tcp" in vLLM's own registry of weight t
 engine in all but the wire: the same steering routes, the same reload layer by layer, on processors alone. vLLM 0.32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dart_weight_stream import TCPGroup, receive

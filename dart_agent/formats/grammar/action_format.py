@@ -8,8 +8,6 @@ Invariants:
     - Coordinates become pixels in one place, `CoordinateSpace.pixel`, whatever the format.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Quoted values take Python's escapes. Models forget to escape quotes (`'it's done
 where an argument can end: before ')' or before `, name=`. Properly escaped text is never affected by that.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ actions, which no desktop takes; `ground` asks for every description once and re
     parsed = await ground(parsed, grounder, screenshot)     # what is not found becomes an error
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Fields of a JSON object or of a call, read by type; what is left over is an error."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Chords of keys as models write them: `ctrl c`, `ctrl+c`, `Ctrl + C`, `ctrl page down`, `ctrl +`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

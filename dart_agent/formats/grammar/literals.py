@@ -7,8 +7,6 @@ that the caller names. Everything else (assignments, loops, lambdas, f-strings, 
 starred arguments) is an error with its place.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

@@ -1,7 +1,5 @@
 """What formats without a typed drag share: drags from where the pointer is, keys held around an action."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dart_agent.formats.grammar.action_format import InexpressibleError

@@ -5,8 +5,6 @@ Coordinates relative to the pointer need to know where it is, so they are errors
 are accepted and have no effect: desktops pace themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any

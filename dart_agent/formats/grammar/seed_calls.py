@@ -6,8 +6,6 @@
 Both spellings are read. Values are taken as they are: there are no quotes, and nothing is escaped.
 """
 
-from __future__ import annotations
-
 import re
 
 from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableError

@@ -1,7 +1,5 @@
 """What the formats of APIs with tools share: the response object, and how a task is declared infeasible in words."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ A new family is one file beside this one and its line in `family_table`. The tes
 pass, feature cache, fingerprints, `dart-train bench parity`) read the table, so they hold it as soon as it is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The families that are known, by `model_type`; any other is refused by name before anything of it is loaded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Qwen2.5-VL, UI-TARS-1.5: most blocks of the tower attend to windows of 8x8 patches, a few to whole images."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dart_agent.models.families.family import Family, TinyShape

@@ -1,7 +1,5 @@
 """Qwen2-VL, UI-TARS v1: every block of the tower attends to whole images."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dart_agent.models.families.family import Family, TinyShape

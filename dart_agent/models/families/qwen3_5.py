@@ -4,8 +4,6 @@ Three of four text layers are Gated DeltaNet, and of attention's heads a quarter
 configuration and `Qwen3_5TextConfig` of transformers. Its mixtures of experts (`qwen3_5_moe`) are another family.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from dart_agent.models.families.family import LANGUAGE_LAYERS, Family, TinyShape

@@ -1,7 +1,5 @@
 """Qwen3-VL: patches of 16 pixels, queries and keys normalised by head, deeper features added after the first layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dart_agent.models.families.family import Family, TinyShape

@@ -1,7 +1,5 @@
 """Whether a server on a Unix socket answers: for whoever runs one, because a process that hangs never exits."""
 
-from __future__ import annotations
-
 import socket
 from enum import Enum
 from pathlib import Path

@@ -10,8 +10,6 @@ Invariants:
     - What cannot be read (another kernel, a container without limits) limits nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -12,8 +12,6 @@ Invariants:
     - Everything happens in one event loop, so there are no locks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

@@ -8,8 +8,6 @@ Invariants:
     - A warm desktop was never used by an episode. One that dies, or is not asked for any more, is thrown away.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -13,8 +13,6 @@ Invariants:
     - No page of the web is answered, nor one that asks by a name of its own that leads here (`page_guard`).
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

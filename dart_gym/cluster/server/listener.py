@@ -1,7 +1,5 @@
 """Where a server listens: a Unix socket, or a TCP port, with TLS if it has a certificate."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -6,8 +6,6 @@ Invariants:
     - A view ends when its session gives the slot back: a desktop that nobody has shows nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import itertools

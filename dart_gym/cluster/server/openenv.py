@@ -11,8 +11,6 @@ Invariants:
     - A fault of the environment ends the episode with reward null and `env_fault`, never with 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -6,8 +6,6 @@ Invariants:
       away while it waited for a slot (`ClientGoneError`, nothing was executed) are raised.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

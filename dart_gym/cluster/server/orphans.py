@@ -8,8 +8,6 @@ Invariants:
     - A part that cannot be cleaned is logged and left to the next start: it keeps no server from serving.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable

@@ -5,8 +5,6 @@ Invariants:
     - Labels come from closed sets (operations, phases, codes, endings), never from clients' texts.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping

@@ -6,8 +6,6 @@ Invariants:
     - A session is ended only after the operation that it executes was cancelled and is over.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

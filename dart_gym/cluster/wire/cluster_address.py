@@ -1,7 +1,5 @@
 """Where a cluster listens: `ws+unix:///path.sock` (one machine), `ws://host:port`, and for clients `wss://host:port`."""
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit

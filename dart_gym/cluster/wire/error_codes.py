@@ -4,8 +4,6 @@ Invariants:
     - Both sides know all codes; the client raises the class of error that the server raised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import StrEnum
 

@@ -13,8 +13,6 @@ Invariants:
       never code.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import struct

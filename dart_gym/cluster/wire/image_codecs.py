@@ -9,8 +9,6 @@ Invariants:
     - A codec is never changed behind the client's back: an image names its own.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from typing import Any

@@ -7,8 +7,6 @@ Invariants:
     - The file is there, whole, before the server says that it listens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

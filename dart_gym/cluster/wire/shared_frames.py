@@ -12,8 +12,6 @@ Invariants:
     - The client opens nothing but a descriptor of its server, and maps it only if it is sealed against resizing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

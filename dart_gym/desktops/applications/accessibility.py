@@ -4,8 +4,6 @@ The tree is read by `accessibility_reader.py`, which runs inside the desktop wit
 that does not answer costs a fraction of a second and leaves a tree that is marked as incomplete.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Protocol

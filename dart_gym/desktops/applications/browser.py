@@ -1,7 +1,5 @@
 """The profile "browser": one Chromium in kiosk mode with DevTools, kept over episodes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

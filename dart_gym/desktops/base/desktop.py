@@ -7,8 +7,6 @@ Invariants:
     - Methods raise `DesktopError` when the desktop is broken, `ActionError` when only the action is wrong.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable

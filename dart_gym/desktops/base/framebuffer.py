@@ -4,8 +4,6 @@ The file is in the format of `xwd` (X11/XWDFile.h): a header of big-endian 32-bi
 The server draws right into it, so a frame is always current; the cursor is not in it and is drawn by `draw_cursor`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

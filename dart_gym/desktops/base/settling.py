@@ -5,8 +5,6 @@ A screen tells nothing of a program that has not begun to react. So the program 
 handled its input: then a shorter rest after its answer is enough, and none counts before it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable

@@ -7,8 +7,6 @@ Invariants:
     - No program inside can make namespaces, and none has a capability.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shlex

@@ -6,8 +6,6 @@ Invariants:
     - What names the owner of a directory goes last, so that whoever finds what is left knows whose it was.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

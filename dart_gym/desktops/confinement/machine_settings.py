@@ -8,8 +8,6 @@ Invariants:
     - It is made once for as long as the machine's settings stay as they are, and is whole when it has its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

@@ -10,8 +10,6 @@ Invariants:
     - What another machine word size or calling convention offers (32 bits, x32) does not exist.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools

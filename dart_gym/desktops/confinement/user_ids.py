@@ -9,8 +9,6 @@ Invariants:
     - A number whose last holder died is given out again only after all processes that had it are gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

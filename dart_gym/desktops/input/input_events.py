@@ -9,8 +9,6 @@ Invariants:
     - What an action presses it releases in the same list, except KeyDown and MouseDown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

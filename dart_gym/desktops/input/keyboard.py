@@ -8,8 +8,6 @@ Invariants:
       where it does not know the keysym: typing Chinese on them navigates back.)
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ Invariants:
     - Its calls block, for milliseconds once it runs: they are for threads.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import json

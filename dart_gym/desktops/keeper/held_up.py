@@ -1,7 +1,5 @@
 """Who holds a desktop up that does not answer: its own programs, or a machine that has too much to do."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

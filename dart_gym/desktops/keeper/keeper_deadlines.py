@@ -4,8 +4,6 @@ What the desktop itself gives a time (`execute`, `settle`) is ended by the keepe
 `ANSWER_S` more, which it needs only when a program of the desktop holds it up.
 """
 
-from __future__ import annotations
-
 from dart_gym.core.actions import Action, Drag, Type, Wait
 from dart_gym.desktops.base.desktop import SettlePolicy
 

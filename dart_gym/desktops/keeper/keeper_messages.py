@@ -6,8 +6,6 @@ Invariants:
     - Errors cross by name, of a closed set; an unknown one is a `DesktopError`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Callable

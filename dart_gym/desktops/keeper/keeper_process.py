@@ -7,8 +7,6 @@ Invariants:
       of its keys before the next one begins.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

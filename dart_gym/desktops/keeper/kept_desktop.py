@@ -7,8 +7,6 @@ Invariants:
     - After `stop` no process, file or socket of the desktop is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

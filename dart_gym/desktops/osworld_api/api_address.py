@@ -1,7 +1,5 @@
 """Where the OSWorld API of a desktop listens, and which desktops get one."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from dataclasses import dataclass

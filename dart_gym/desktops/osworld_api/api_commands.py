@@ -3,8 +3,6 @@
 Source: OSWorld's in-VM server, as its controllers and getters use it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

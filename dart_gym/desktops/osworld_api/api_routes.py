@@ -4,8 +4,6 @@ Where the original misbehaves although its clients cannot want that (scripts tha
 hour, races between screenshots), these routes do what was meant; bodies and statuses of success are the original's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import mimetypes

@@ -1,7 +1,5 @@
 """Leads local TCP ports to ports of a desktop, for clients that know only TCP (playwright, VLC's web interface)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 

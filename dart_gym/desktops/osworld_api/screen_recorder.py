@@ -1,7 +1,5 @@
 """Records the screen of a desktop with ffmpeg, as OSWorld's server does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -5,8 +5,6 @@ Invariants:
     - `shown` never holds a token.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field

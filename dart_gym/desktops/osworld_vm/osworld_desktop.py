@@ -10,8 +10,6 @@ Invariants:
 The machine is used as it is: setting it back between episodes is up to who provides it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What the guest of a desktop is to start, and in which environment. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The host's side of `guest.py`: requests over a Unix socket, one connection each, without blocking the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import builtins
 import errno

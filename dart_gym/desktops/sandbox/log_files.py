@@ -6,8 +6,6 @@ Invariants:
     - A bounded part of a file is read, whatever its size.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

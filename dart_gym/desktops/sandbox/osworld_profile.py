@@ -11,8 +11,6 @@ Invariants:
       /run/user/1000/bus, and a browser whose processes are all named chrome.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

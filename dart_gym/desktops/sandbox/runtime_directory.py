@@ -8,8 +8,6 @@ Invariants:
       What names no owner is not touched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -10,8 +10,6 @@ Invariants:
     - The host never opens a path that a program inside could have replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ Nothing is left out quietly: where a part of the protection is missing there is 
 to have none.
 """
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

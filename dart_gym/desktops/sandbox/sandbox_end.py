@@ -5,8 +5,6 @@ Invariants:
     - What its programs were refused is kept for `dart-gym doctor`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A connection to the X server of one desktop, through a socket at any path, by python-xlib in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -7,8 +7,6 @@ Invariants:
     - When `perform` returns, the server has processed all of its events (the programs may not have).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 

@@ -9,8 +9,6 @@ Invariants:
     - After `stop` (or a failed or cancelled `start`) no process, file or socket of the desktop is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Which specs an embedded desktop can meet. Apart, for who asks needs no X connection."""
 
-from __future__ import annotations
-
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.base.desktop import DesktopSpec
 

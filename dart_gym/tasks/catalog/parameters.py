@@ -5,8 +5,6 @@ Invariants:
     - A placeholder is "{name}"; braces around anything that is not a parameter stay as they are (shell, JSON).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

@@ -7,8 +7,6 @@ Invariants:
     - JSON from outside cannot choose how its desktop is isolated: only what is in `_DESKTOP_KEYS`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -9,8 +9,6 @@ Invariants:
     - Everything here is privileged; a policy sees only screenshots and the instruction.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

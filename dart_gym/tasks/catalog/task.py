@@ -1,7 +1,5 @@
 """A task: an OSWorld JSON, typed. Unknown keys are kept, so that the round trip is exact."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field

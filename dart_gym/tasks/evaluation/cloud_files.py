@@ -3,8 +3,6 @@
 The evaluator worker has no network, and its getter downloads nothing that lies in the cache directory already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ Invariants:
     - Files that are fetched lie in a directory that ends with the evaluation.
 """
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator

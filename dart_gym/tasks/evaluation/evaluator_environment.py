@@ -9,8 +9,6 @@ Invariants:
     - Making it is idempotent; of several makers at once, one works and the others wait for it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -4,8 +4,6 @@ Names and meanings are those of desktop-env 1.0.2 (`evaluators/getters`). Files 
 directory, and metrics get their paths, as upstream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any

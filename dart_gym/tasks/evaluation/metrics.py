@@ -4,8 +4,6 @@ Semantics and names are those of desktop-env 1.0.2 (`evaluators/metrics/general.
 an exception where those raise. A test compares the two.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

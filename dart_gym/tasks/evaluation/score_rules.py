@@ -3,8 +3,6 @@
 Source: `DesktopEnv.evaluate` of desktop-env 1.0.2.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias

@@ -16,8 +16,6 @@ Invariants:
     - A condition that does not come true is a `TaskError` that names it; the wait is bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

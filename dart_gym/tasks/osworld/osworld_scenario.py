@@ -12,8 +12,6 @@ Invariants:
     - The task's JSON is never changed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

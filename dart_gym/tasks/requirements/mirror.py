@@ -1,7 +1,5 @@
 """Fills a download cache with all files that a set of tasks needs, so that the set runs offline from it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a task needs besides a desktop: files of the web, live sites, programs. Pure functions of its JSON."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -3,8 +3,6 @@
 Desktops have no network, so a task that needs the live web is skipped; files of the hub come from the cache.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Container

@@ -3,8 +3,6 @@
 Invariant: every set-up step, metric and getter of every task is supported, or named in a reason to skip that task.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterable

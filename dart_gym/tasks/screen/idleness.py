@@ -9,8 +9,6 @@ Invariants:
     - Only reads: nothing on the desktop changes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

@@ -12,8 +12,6 @@ A program maps its window and sets the title before it draws, on a busy machine 
 moment would show an empty frame.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """The windows of a desktop: found by title, awaited, measured."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -3,8 +3,6 @@
 The tasks' browser listens for DevTools on port 1337 and `socat` leads 9222, which OSWorld uses, there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import tempfile

@@ -1,7 +1,5 @@
 """Steps that run programs: launch, execute, execute_with_verification, sleep."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps about files: download, upload_file, write_file, open, change_wallpaper."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path, PurePosixPath

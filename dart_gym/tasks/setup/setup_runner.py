@@ -10,8 +10,6 @@ Invariants:
       from the directory that `DART_GYM_UPLOADS` names.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What every kind of set-up step needs: its surroundings, its errors, and how OSWorld reads commands and paths."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Awaitable, Callable

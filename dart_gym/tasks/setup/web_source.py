@@ -6,8 +6,6 @@ Invariants:
     - Hosts that the operator names are fetched from wherever they are; a redirect from there is looked at anew.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

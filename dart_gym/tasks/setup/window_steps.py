@@ -1,7 +1,5 @@
 """Steps about windows: activate_window, close_window."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

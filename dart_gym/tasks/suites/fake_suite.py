@@ -3,8 +3,6 @@
 For tests, for trying trainers without a display, and as the shortest example of a suite.
 """
 
-from __future__ import annotations
-
 import random
 from typing import cast
 

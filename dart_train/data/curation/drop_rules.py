@@ -22,8 +22,6 @@ Invariants:
     - The database keeps a rule's name: a run can be looked at without the rule's code.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

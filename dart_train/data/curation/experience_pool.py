@@ -9,8 +9,6 @@ Invariants:
     - A trajectory without behaviour log-probabilities is marked so: its importance weight is 1.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

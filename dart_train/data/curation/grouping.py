@@ -10,8 +10,6 @@ Invariants:
     - Whatever is not just "ready" is written down in `curation_decision`, with the values that decided.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

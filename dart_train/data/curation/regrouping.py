@@ -9,8 +9,6 @@ Invariants:
     - A new group has its task's present size and both better and worse members; until there are, leftovers wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

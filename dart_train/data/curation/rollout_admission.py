@@ -16,8 +16,6 @@ group that is open counts as much as it will probably bring: where 40 % of the g
 are two batches' worth of groups that a trainer will see.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

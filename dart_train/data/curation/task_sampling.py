@@ -6,8 +6,6 @@ Invariants:
     - A task that was never tried has share 1.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 

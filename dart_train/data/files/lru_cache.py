@@ -1,7 +1,5 @@
 """A bounded cache of what was read last, shared by threads."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Callable

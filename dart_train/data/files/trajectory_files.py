@@ -9,8 +9,6 @@ Invariants:
       no trajectory refers to and that are older than `IMAGE_GRACE_S`, so it never races with recording.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

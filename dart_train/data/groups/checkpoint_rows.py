@@ -6,8 +6,6 @@ Invariants:
     - A version has one row; `version` in the published table is "v<number>".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -5,8 +5,6 @@ A group whose last rollouts take far longer than the others' would hold these ba
 is surplus, as what comes for a group that expired, so its rollouts are not played on (`closed`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import sqlalchemy as sa

@@ -7,8 +7,6 @@ Invariants:
     - Times are the database's. A trajectory from a machine whose clock is ahead is dated at its recording, and marked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Why a trainer gets nothing, in words: how many trajectories fail which rule, with the values that were seen. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Invariants:
     - A replica serves at most one version at a time; its earlier ones stay as rows with an end.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import sqlalchemy as sa

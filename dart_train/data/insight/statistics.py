@@ -1,7 +1,5 @@
 """What a run is doing, as queries: success, lengths, staleness, utilisation, and where every trajectory stands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

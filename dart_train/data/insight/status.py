@@ -5,8 +5,6 @@ Invariants:
     - What is written to the metrics (`figures_of`) is shown by `dart-train data status` as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

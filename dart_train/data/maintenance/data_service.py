@@ -9,8 +9,6 @@ Invariants:
       person can mend ends it at once with its message.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading

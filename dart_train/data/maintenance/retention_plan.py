@@ -1,7 +1,5 @@
 """Which trajectories' files are kept, and for how long: the settings, and the decision, which is pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

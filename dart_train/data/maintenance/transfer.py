@@ -8,8 +8,6 @@ Invariants:
     - Numbers that a database gave (ids) are given anew; a run may be imported under another name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import io

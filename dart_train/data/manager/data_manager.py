@@ -11,8 +11,6 @@ Invariants:
     - Nothing is marked trained before the trainer says so, and a dead trainer's groups come back.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from dart_train.data.curation import regrouping

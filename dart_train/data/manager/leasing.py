@@ -18,8 +18,6 @@ Invariants:
       exactly once, whenever it was killed.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -5,8 +5,6 @@ Invariants:
     - Recording the same trajectory again changes nothing; another one under its id is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ Invariants:
       and the run: `data.read(statistics.reward_history)`, `data.write(checkpoint_rows.fail, version)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar

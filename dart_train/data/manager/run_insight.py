@@ -5,8 +5,6 @@ Invariants:
     - Every answer comes from one snapshot of the database.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

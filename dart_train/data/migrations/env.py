@@ -1,7 +1,5 @@
 """What Alembic runs: the migrations, over the connection that it was given, within the caller's transaction."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from dart_train.data.store.schema import metadata

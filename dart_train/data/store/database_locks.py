@@ -5,8 +5,6 @@ Invariants:
     - Locks are of the database, not of a run: what they guard may be shared by runs.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from dart_train.data.store.schema import NAME_LENGTH, run_state

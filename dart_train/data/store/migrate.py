@@ -5,8 +5,6 @@ Invariants:
     - The version is written last, so that what was interrupted is done again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import sqlalchemy as sa

@@ -10,8 +10,6 @@ Invariants:
       do the others, which are likely to be dead too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 

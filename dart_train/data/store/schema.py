@@ -7,8 +7,6 @@ Invariants:
     - A change here comes with a migration (`dart_train/data/migrations`), and new columns stand at a table's end.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

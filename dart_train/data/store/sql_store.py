@@ -8,8 +8,6 @@ Invariants:
     - Every driver error leaves as a `DataError`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -8,8 +8,6 @@ Invariants:
       that then says another one was changed behind our back: that is an error, and not its new version.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

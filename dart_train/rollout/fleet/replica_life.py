@@ -9,8 +9,6 @@ Invariants:
     - A response whose versions are not those that its replica can have had is never handed on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

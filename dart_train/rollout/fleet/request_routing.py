@@ -1,7 +1,5 @@
 """Which replica gets a request, and what becomes of one that failed. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ Invariants:
     - It is removed at the end; after a `kill -9` the next one that is made removes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -9,8 +9,6 @@ Invariants:
       wakes up again, its update fails.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """Wakeup: coroutines that wait until something changed, each of which then looks for itself."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -4,8 +4,6 @@ A server may end over weights that are cut off or do not fit (vLLM does), or ser
 first, from the headers and the digests of the files.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

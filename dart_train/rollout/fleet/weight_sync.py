@@ -13,8 +13,6 @@ Invariants:
     - Nothing here ends the service: a database that is away is asked again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

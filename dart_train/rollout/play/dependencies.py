@@ -1,7 +1,5 @@
 """Everything that the rollout service needs and may lose for a while."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from dart_train.core.availability import Absence, Availability

@@ -1,7 +1,5 @@
 """What the rollout service measures about itself: phases, successes, staleness, rates over a sliding window."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable

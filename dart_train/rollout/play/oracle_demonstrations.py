@@ -4,8 +4,6 @@ The recorded prompts and ids are those that the conversation makes for a policy,
 exactly what a rollout would have seen.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -8,8 +8,6 @@ Invariants:
     - `put` never blocks. Back-pressure is the workers' business: they look at `full` before they begin an episode.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

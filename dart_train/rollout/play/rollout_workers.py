@@ -7,8 +7,6 @@ Invariants:
     - A task that loses its desktops is left out for a while (`CircuitBreakers`), and the others go on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

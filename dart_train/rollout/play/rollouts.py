@@ -7,8 +7,6 @@ Invariants:
     - Only what ended in a trainable state with a score is trainable; an error never becomes a score of 0.
 """
 
-from __future__ import annotations
-
 import re
 import time
 import uuid

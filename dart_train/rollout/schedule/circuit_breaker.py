@@ -8,8 +8,6 @@ Invariants:
     - One rollout that comes to a score closes the circuit, whenever it was begun.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

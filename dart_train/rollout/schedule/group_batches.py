@@ -12,8 +12,6 @@ Invariants:
       not be in the following one any more. So nothing that was played has to be thrown away for its age.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

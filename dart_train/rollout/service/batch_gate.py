@@ -1,7 +1,5 @@
 """BatchGate: lets batch-wise rollouts go on once their batch was trained on and all engines serve what came of it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 

@@ -4,8 +4,6 @@ Labels come from the configuration and from closed sets (phases, states, faults)
 metrics, one for each replica or task at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

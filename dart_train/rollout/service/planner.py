@@ -1,7 +1,5 @@
 """Planner: asks the data manager now and then whether another group may be opened, and how large and how long."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

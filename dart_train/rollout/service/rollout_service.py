@@ -11,8 +11,6 @@ Invariants:
     - Once `run` returns or raises, no process, socket or thread of the service is left.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

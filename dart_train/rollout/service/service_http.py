@@ -6,8 +6,6 @@ Invariants:
     - A service that has lost something answers `/healthz` with 503 and names it; it goes on all the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable

@@ -6,8 +6,6 @@ Invariants:
     - A database that is away is told later. What a killed service said stands until its next life says otherwise.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable

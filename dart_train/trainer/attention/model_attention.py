@@ -8,8 +8,6 @@ The published towers make one call for each window of each image: 5,044 for a sc
 Here all windows of one size are one call, and what lies at the edges another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

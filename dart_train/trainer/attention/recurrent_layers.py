@@ -5,8 +5,6 @@ that is packed, begins with none. A branch begins with what its prompt has left,
 each of its branches, and their gradients come back together; so all layouts are exact, merged rows too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby

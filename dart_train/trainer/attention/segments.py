@@ -8,8 +8,6 @@ square of the row's length.
 Places are those of tokens in the flattened (B * L) micro-batch. Padding is in no segment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -5,8 +5,6 @@ that runs and the one after it (in threads beside), never for a whole optimizer 
 takes is known from its size, which its file's first bytes say: nothing is decoded for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache

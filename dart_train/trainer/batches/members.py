@@ -3,8 +3,6 @@
 Pure but for the look at screenshots that an advantage by equal screens takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol

@@ -9,8 +9,6 @@ Invariants:
     - Every rank has the same number of micro-batches, at least one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

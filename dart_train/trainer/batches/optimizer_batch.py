@@ -6,8 +6,6 @@ model's context. Nothing left is an error. A group of one, and one without varia
 counted; a step without recorded log-probabilities has a correction weight of 1 and is counted.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Mapping, Sequence, Set

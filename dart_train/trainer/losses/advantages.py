@@ -6,8 +6,6 @@ its trajectory's reward. An advantage is one class in this module, or anywhere e
 object of it is called with a `GroupRewards` and returns one number per trajectory, or an array of one per trained step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -10,8 +10,6 @@ of steps covers the KL term (DART's formula), the selection of tokens does not (
 depend on the loss (TRL's).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

@@ -12,8 +12,6 @@ Screens are equal by the hash of their pixels, with what changes by itself paint
 where the last action left it, and boxes that are given, such as a clock.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

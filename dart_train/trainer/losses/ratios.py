@@ -6,8 +6,6 @@ pi_old because an engine computes otherwise (kernels, precision) even at the sam
 older version. `known` tells where mu is on record; elsewhere (demonstrations, pool) the weight is 1.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Both functions want the entropies of a whole optimizer batch: quantiles of a micro-batch's few steps are noise.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -8,8 +8,6 @@ Two moments are compared: the passes (weights, gradients, moments, and the large
 pass, in which gathered gradients go through it. The larger is the peak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Defaults are those of the paper (arXiv 2509.23866, table of hyper-parameters); a
 see `configs/`. Wrong values raise `ValueError` that names the field and what to do.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ made of both (`trainer_section`). Defaults are those of the paper (arXiv 2509.23
 model on a CPU wants others, see `configs/`. Wrong values raise `ValueError` that names the field and what to do.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints

@@ -1,7 +1,5 @@
 """`SupervisedConfig`: settings of supervised training, read without torch. A run's section `warmup` is one."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

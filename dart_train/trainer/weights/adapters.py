@@ -3,8 +3,6 @@
 Invariant: merging never changes the weights in memory. In place, every publication would leave its rounding behind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Invariants:
     - What is written says which lease its weights contain (`LeasedGroups.serial`).
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

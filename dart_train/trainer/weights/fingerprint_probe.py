@@ -1,7 +1,5 @@
 """Makes the fingerprint of weights with the model that holds them; see `dart_train.core.fingerprint`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models as they are trained and as they are compared with."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

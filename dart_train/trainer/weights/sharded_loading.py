@@ -4,8 +4,6 @@ Invariant: beside what it keeps, a rank has a part of one tensor in memory at a 
 ranks of an 8.3B model would be 8 copies of 33 GB otherwise.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any

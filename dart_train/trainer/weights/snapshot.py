@@ -7,8 +7,6 @@ Invariants:
       of a nat, as an engine that computes in bfloat16 does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

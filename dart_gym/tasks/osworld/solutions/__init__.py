@@ -5,8 +5,6 @@ profile osworld's 1920x1080 with Debian's applications: a test that tasks, set-u
 demonstration for whoever wants one.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

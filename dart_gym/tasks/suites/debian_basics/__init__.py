@@ -8,8 +8,6 @@ Seeds choose texts, files, values and positions. Seeds below 10,000 are held out
 from 10,000 on (`dart_gym.tasks.catalog.parameters.FIRST_TRAINING_SEED`).
 """
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 from typing import Any

@@ -3,8 +3,6 @@
 Each JSON beside this file is one task; `dart_gym.tasks.osworld.osworld_scenario` tells what its key "dart" holds.
 """
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 

@@ -4,8 +4,6 @@ The twin of the multi-turn tasks on real programs: the same decisions without a 
 seeds. Seeds below `FIRST_TRAINING_SEED` draw instances that no seed above ever draws (`Instance.key`).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import random

@@ -4,8 +4,6 @@ Every task takes 3 to 12 actions. What is asked for must be read, found, entered
 the end; a wrong entry can be mended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -4,8 +4,6 @@ A seed determines the page's random choices; the instruction is the page's utter
 targets do not fit the screen, that need other than ordinary actions, or that play with time.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from dart_gym.desktops.base.desktop import DesktopSpec

@@ -3,8 +3,6 @@
 Source: Shi et al. 2017, Liu et al. 2018; pages maintained by the Farama Foundation (MIT licence).
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import importlib.resources

@@ -8,8 +8,6 @@ Invariants:
       given one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib.resources
 import json

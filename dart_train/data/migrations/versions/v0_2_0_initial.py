@@ -1,7 +1,5 @@
 """The first released schema. Its statements, generated from `schema.py` at the time, stand beside this file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import sqlalchemy as sa
