@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dart_agent.episodes.episode_files import RecordError, read_episode, read_image
-from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.utils.png import encode_png
 
 ACTION_SPACE = "dart"
@@ -103,13 +103,9 @@ def _timestamps(record: Trajectory) -> list[str]:
     """When each decision was made, counted back from the end of the episode."""
     moment, found = record.ended_at, []
     for step in reversed(record.steps):
-        moment -= _duration(step)
+        moment -= max(1e-6, step.timings.get("generate", 0.0) + step.timings.get("total", 0.0))
         found.append(datetime.fromtimestamp(moment, UTC).strftime("%Y%m%d@%H%M%S%f"))
     return found[::-1]
-
-
-def _duration(step: Step) -> float:
-    return max(1e-6, step.timings.get("generate", 0.0) + step.timings.get("total", 0.0))
 
 
 def _write(record: Trajectory, source: Path, directory: Path) -> None:

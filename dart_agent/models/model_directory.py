@@ -1,7 +1,7 @@
 """What is read from the directory of a model without loading its weights: who it is, and how its tokens are spelled."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError
@@ -15,7 +15,7 @@ Decoder = Callable[[Sequence[int]], list[str]]
 def model_digest(model: Path) -> str:
     """Tell model directories apart by sizes, beginnings and ends of their files: 16 hex digits."""
     digest = hashlib.sha256()
-    for path in _model_files(model):
+    for path in sorted(path for path in model.glob("*") if path.suffix in (".json", ".safetensors", ".bin")):
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(_SAMPLE)
@@ -37,9 +37,3 @@ def token_decoder(model: Path) -> Decoder:
         raise ConfigurationError(f"{path} does not exist: is {model} a directory of a model?")
     tokenizer = Tokenizer.from_file(str(path))
     return lambda ids: [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-
-
-def _model_files(model: Path) -> Iterator[Path]:
-    for path in sorted(model.glob("*")):
-        if path.suffix in (".json", ".safetensors", ".bin"):
-            yield path

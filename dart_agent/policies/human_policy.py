@@ -146,14 +146,11 @@ class HumanDesk:
             given = request.headers.get("Authorization", "").encode()
             if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
                 return _text(401, "open the address that the command printed")
-            policy = self._find(request)
+            number = _number(request.match_info["player"])
+            policy = self._players[number] if number is not None and number < len(self._players) else None
             return _text(404, "no such player") if policy is None else await handler(request, policy)
 
         return guarded
-
-    def _find(self, request: web.Request) -> HumanPolicy | None:
-        number = _number(request.match_info["player"])
-        return self._players[number] if number is not None and number < len(self._players) else None
 
     async def _page(self, request: web.Request) -> web.Response:
         html = files("dart_agent").joinpath("assets/human.html").read_text(encoding="utf-8")

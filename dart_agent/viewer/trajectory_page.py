@@ -6,11 +6,9 @@ Invariants:
 """
 
 import base64
-import hashlib
 import io
 import json
 import math
-import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from PIL import Image
 
 from dart_agent.episodes.episode_files import RecordError, find_episodes, read_image
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_gym.cluster.server.http_routes import inline_hashes
 
 MAX_WIDTH = 1600
 QUALITY = 88
@@ -83,15 +82,9 @@ def _step_data(step: Step, directory: Path) -> dict[str, Any]:
 
 def content_policy(html: str) -> str:
     """The Content-Security-Policy of the page: its own script and style by their hashes, images in it, nothing else."""
-    script, style = (_hashes(html, element) for element in ("script", "style"))
+    script, style = (inline_hashes(html, element) for element in ("script", "style"))
     own = f"script-src {script}; style-src {style}; img-src data:"
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
-
-
-def _hashes(html: str, element: str) -> str:
-    contents = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in contents)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)
 
 
 def _image(directory: Path, image_id: str, step: Step) -> dict[str, Any]:

@@ -115,12 +115,9 @@ class Prefetch:
         for future in self._seeking:
             future.cancel()
         sessions = [*self._idle, *(prepared.session for prepared in self._prepared)]
-        sessions += [future.result() for future in self._seeking if _went_well(future)]
+        over = [future for future in self._seeking if future.done() and not future.cancelled()]
+        sessions += [future.result() for future in over if future.exception() is None]
         self._seeking, self._idle = [], []
         self._prepared.clear()
         for session in sessions:
             await session.close()
-
-
-def _went_well(future: Future[Any]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None

@@ -100,7 +100,8 @@ class Registry(Generic[T]):
         try:
             found = _load(value)
         except (Exception, SystemExit) as error:  # the code of others may raise anything while it is imported
-            raise PluginError(f"{asked} cannot be imported: {_one_line(error)}; {advice}") from error
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise PluginError(f"{asked} cannot be imported: {why}; {advice}") from error
         for check in self.checks:
             reason = check(found)
             if reason is not None:
@@ -211,7 +212,3 @@ def _scan(path: tuple[str, ...]) -> Mapping[str, Mapping[str, tuple[metadata.Ent
 
 def _package(point: metadata.EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.module
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

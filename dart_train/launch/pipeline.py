@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -71,7 +71,7 @@ class Pipeline:
 
     def __enter__(self) -> Pipeline:
         for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, self._on_signal)
+            signal.signal(signum, lambda signum, frame: self._stop.set())
         return self
 
     def __exit__(
@@ -80,9 +80,6 @@ class Pipeline:
         self.supervisor.stop_all()
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
-
-    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        self._stop.set()
 
     # --- the phases ---------------------------------------------------------------------------------------------
 
@@ -211,14 +208,11 @@ class Pipeline:
             self.supervisor.check()
             self.panel.refresh(self.supervisor)
             if time.monotonic() - touched > 2.0:
-                self._touch(phase)
+                known = self.state.values["phases"]
+                self.state.touch(phase if phase in known else next(reversed(known)))
                 touched = time.monotonic()
         for name in names:
             del self.supervisor.modules[name]
-
-    def _touch(self, phase: str) -> None:
-        known = self.state.values["phases"]
-        self.state.touch(phase if phase in known else next(reversed(known)))
 
 
 def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:

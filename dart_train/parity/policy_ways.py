@@ -73,7 +73,7 @@ def all_ways(
                 words = [
                     layout,
                     *([] if kernel == "sdpa" else [kernel]),
-                    *([] if dtype is torch.float32 else [_short(dtype)]),
+                    *([] if dtype is torch.float32 else [str(dtype).removeprefix("torch.")]),
                 ]
                 collator = Collator(tokens, vision, images, distinct_images=layout != "separate", **options)
                 with mixed:
@@ -125,7 +125,3 @@ def _own(model: Any, recorded: Recorded, tokens: ModelTokens, vision: VisionSpec
             logprobs, _ = token_logprobs(logits, chosen, tokens.suppressed_ids, temperature=temperature)
             found.append(logprobs.tolist())
     return found
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -157,15 +157,11 @@ class StepRunner:
         """Add the gradient of one part of the step. Raises `TrainingError`: a single step does not fit into memory."""
         wanted = {part}
         if part == 0:
-            self._foresee(step)
+            while not all(self._ranks.gather(self._memory.fits(self._running))):
+                self._make_smaller(step, "the largest would not fit into memory")
         while not self._fits(wanted, parts):
             self._make_smaller(step)
             wanted = set(range(part + 1))  # what ran before is made again: all gradients are gone
-
-    def _foresee(self, step: int) -> None:
-        """Cut the step smaller, all ranks together, while one of them would not have room for it."""
-        while not all(self._ranks.gather(self._memory.fits(self._running))):
-            self._make_smaller(step, "the largest would not fit into memory")
 
     @property
     def _running(self) -> Sequence[MicroBatch]:

@@ -113,7 +113,8 @@ class WarmPool:
         now = time.monotonic()
         while self._asked and self._asked[0][0] < now - forget_s:
             self._asked.popleft()
-        missing = self._plan(now)
+        self._failed = {spec: until for spec, until in self._failed.items() if until > now}
+        missing = wanted([spec for _, spec in self._asked if spec not in self._failed], self.size)
         for warm in list(self.desktops):
             if warm.usable and missing[warm.spec] > 0:
                 missing[warm.spec] -= 1
@@ -124,10 +125,6 @@ class WarmPool:
             if self._closed or booting >= self._at_once or not self._admission.room_for(spec, self._running()):
                 return
             self._boot(spec)
-
-    def _plan(self, now: float) -> Counter[DesktopSpec]:
-        self._failed = {spec: until for spec, until in self._failed.items() if until > now}
-        return wanted([spec for _, spec in self._asked if spec not in self._failed], self.size)
 
     def _boot(self, spec: DesktopSpec) -> None:
         slot = self._make_slot("warm")

@@ -88,7 +88,9 @@ class HttpRoutes:
     async def _find(self, request: Request) -> Response:
         path, _, query = request.path.partition("?")
         if path == "/healthz":
-            return self._health()
+            if self._server.draining:
+                return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "draining\n")
+            return _plain(HTTPStatus.OK, "ok\n")
         if reason := self._server.refuses(request.headers):
             return _plain(HTTPStatus.FORBIDDEN, f"{reason}\n")
         if path == "/watch":
@@ -112,11 +114,6 @@ class HttpRoutes:
         if principal.watches_all:
             return set()
         return {slot.name for slot in self._server.pool.slots if slot.owner != principal.name}
-
-    def _health(self) -> Response:
-        if self._server.draining:
-            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "draining\n")
-        return _plain(HTTPStatus.OK, "ok\n")
 
     def _metrics(self, principal: Principal) -> Response:
         body = self._server.metrics.text(self._server.status(principal))
@@ -174,14 +171,15 @@ def page() -> tuple[bytes, str]:
 
 def content_policy(html: str) -> str:
     """The Content-Security-Policy of a page: hashes of its inline script and style. Pure."""
-    script, style = (_hashes(html, element) for element in ("script", "style"))
+    script, style = (inline_hashes(html, element) for element in ("script", "style"))
     return (
         f"default-src 'none'; script-src {script}; style-src {style}; img-src blob:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
-def _hashes(html: str, element: str) -> str:
+def inline_hashes(html: str, element: str) -> str:
+    """The hashes of the inline elements of a name, as a Content-Security-Policy writes them. Pure."""
     contents = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in contents)
     return " ".join(f"'sha256-{digest}'" for digest in digests)

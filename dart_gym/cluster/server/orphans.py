@@ -11,6 +11,7 @@ Invariants:
 import logging
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from dart_gym.core.errors import DartGymError
@@ -19,7 +20,7 @@ from dart_gym.utils.processes import start_time
 
 log = logging.getLogger(__name__)
 
-Cleaner = Callable[[], Iterable[str]]
+Cleaner = Callable[[], Iterable[str | Path]]
 """Removes what dead servers left behind, and names it."""
 
 _API_SOCKET = re.compile(r"(\d+)-\d+\.sock")
@@ -27,18 +28,14 @@ _API_SOCKET = re.compile(r"(\d+)-\d+\.sock")
 
 def clean_up(api_directories: Iterable[Path] = (), cleaners: Iterable[Cleaner] = ()) -> list[str]:
     """Remove what killed servers left behind, and name it; providers' `cleaners` do so for what lies elsewhere."""
-    parts: list[Cleaner] = [_desktops, *(lambda path=path: _api_sockets(path) for path in api_directories), *cleaners]
+    parts: list[Cleaner] = [clean_leftovers, *(partial(_api_sockets, path) for path in api_directories), *cleaners]
     removed: list[str] = []
     for part in parts:
         try:
-            removed += part()
+            removed += map(str, part())
         except (DartGymError, OSError) as error:
             log.warning("cannot remove all that killed servers left behind: %s", error)
     return removed
-
-
-def _desktops() -> list[str]:
-    return [str(path) for path in clean_leftovers()]
 
 
 def _api_sockets(directory: Path) -> list[str]:

@@ -71,14 +71,11 @@ class Keyboard:
         self._spare: OrderedDict[int, int] = OrderedDict()  # keycode -> keysym, least recently used first; 0: none yet
         for keycode, keysyms in enumerate(mapping, first_keycode):
             if any(keysyms) or keycode in modifiers or keycode < _FIRST_SPARE:
-                self._learn(keycode, keysyms)
+                for level, keysym in enumerate(keysyms[:2]):
+                    if keysym:
+                        self._keystrokes.setdefault(keysym, Keystroke(keycode, level == 1))
             else:
                 self._spare[keycode] = 0
-
-    def _learn(self, keycode: int, keysyms: Sequence[int]) -> None:
-        for level, keysym in enumerate(keysyms[:2]):
-            if keysym:
-                self._keystrokes.setdefault(keysym, Keystroke(keycode, level == 1))
 
     def plan(self, keysyms: list[int]) -> list[Batch]:
         """Cut a sequence of keysyms into batches, each of which needs no keycode in two meanings."""

@@ -158,19 +158,14 @@ def _clean() -> int:
     return 0
 
 
-def _import_extensions() -> None:
-    """Import what python-xlib imports when it connects."""
-    for name in (*(f"ext.{module}" for _, module in ext.__extensions__), "support.unix_connect", "xauth"):
-        importlib.import_module(f"Xlib.{name}")
-
-
 def main(arguments: list[str]) -> None:
     """Serve until the server has gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends with its server, not before
     server = ForkServer(socket.socket(fileno=int(arguments[0])), int(arguments[1]))
     prepare()
-    _import_extensions()
+    for name in (*(f"ext.{module}" for _, module in ext.__extensions__), "support.unix_connect", "xauth"):
+        importlib.import_module(f"Xlib.{name}")  # as python-xlib does when it connects
     gc.collect()
     gc.freeze()  # so that the children's collections do not copy what they share
     server.serve()

@@ -126,7 +126,9 @@ class KeeperLink:
                 self._take(*await read_message(self._reader, self._limit))
         except MessageError as error:
             self.kill(f"the desktop's keeper sent {error}, and was ended")
-            await self._drained()
+            with contextlib.suppress(ConnectionError):
+                while await self._reader.read(STREAM_BUFFER):
+                    pass
         except (asyncio.IncompleteReadError, ConnectionError):
             if not self._end:
                 why, self.killed = await asyncio.to_thread(self._clients.describe_end, self._keeper)
@@ -135,11 +137,6 @@ class KeeperLink:
             self._over(STOPPED)
             self._writer.close()
             self._keeper.close()
-
-    async def _drained(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            while await self._reader.read(STREAM_BUFFER):
-                pass
 
     def _limit(self, header: dict[str, Any]) -> int:
         number = header.get("id", 0)

@@ -38,7 +38,6 @@ from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import (
     GROUPS_FILE,
     MIB,
-    ControlGroups,
     DesktopLimits,
     group_name,
     make_groups,
@@ -105,7 +104,8 @@ class Sandbox:
                 if self._user is not None:
                     undo.callback(self._user.release)
                 self._stage = Stage(self._user)
-                self._groups = self._make_groups()
+                name = group_name("dart-gym", self.directory.name)
+                self._groups = make_groups(name, self.limits, self.directory / GROUPS_FILE)
                 undo.callback(self._groups.remove)
                 self._lay_out(profile)
                 self._process, self._info_fd = self._spawn(screen, {**self._machine.env, **env})
@@ -123,9 +123,6 @@ class Sandbox:
             raise MissingDependencyError(f"a desktop needs {GUEST_PYTHON}; next step: apt-get install python3")
         if self.isolated and (reason := missing_parts()) is not None:
             raise MissingDependencyError(reason)
-
-    def _make_groups(self) -> ControlGroups:
-        return make_groups(group_name("dart-gym", self.directory.name), self.limits, self.directory / GROUPS_FILE)
 
     def _lay_out(self, profile: str) -> None:
         if self._user is not None:  # who is another than we are, and must pass

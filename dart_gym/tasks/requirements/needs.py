@@ -126,17 +126,14 @@ def installs(task: Task) -> list[str]:
     found = set()
     for _, step in steps_of(task):
         if step.get("type") in ("execute", "command", "launch"):
-            text = _text((step.get("parameters") or {}).get("command"))
+            command = (step.get("parameters") or {}).get("command")
+            text = " ".join(map(str, command)) if isinstance(command, list) else str(command or "")
             found |= {f"pip install {match[1]}" for match in re.finditer(r"\bpip3? install (?:-\S+ )*(\S+)", text)}
             found |= {f"code --install-extension {match[1]}" for match in _EXTENSION.finditer(text)}
     return sorted(found)
 
 
 _EXTENSION = re.compile(r"--install-extension (?!\S*\.vsix)(\S+)")
-
-
-def _text(command: Any) -> str:
-    return " ".join(map(str, command)) if isinstance(command, list) else str(command or "")
 
 
 def programs(task: Task) -> list[str]:

@@ -96,7 +96,8 @@ async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[s
     desktop, deadline = where.desktop, time.monotonic() + LAUNCH_TIMEOUT_S
     while True:
         windows = [window for window in await list_windows(desktop) if window.id not in before]
-        main = next((window for window in windows if _is_main(window, parts)), None)
+        known = (window for window in windows if any(part in window.title or part in window.wm_class for part in parts))
+        main = next(known, None)
         if main is not None and await _painted(desktop, main):
             break
         if time.monotonic() > deadline:
@@ -105,10 +106,6 @@ async def _wait_for_new_window(where: Surroundings, program: str, parts: tuple[s
             raise StepError(f"{program} {problem} within {LAUNCH_TIMEOUT_S:g} s (new windows: {shown})")
         await asyncio.sleep(POLL_S)
     await wait_until_idle(desktop, timeout=SETTLED_S)
-
-
-def _is_main(window: Window, parts: tuple[str, ...]) -> bool:
-    return any(part in window.title or part in window.wm_class for part in parts)
 
 
 async def _painted(desktop: Desktop, window: Window) -> bool:

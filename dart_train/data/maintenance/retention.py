@@ -110,7 +110,8 @@ def collect(
 
 def _settle_orphans(data: DataManager, result: Collection, before: float, dry_run: bool) -> None:
     """Record complete trajectories without a row; remove what an interrupted collection had given up."""
-    split_dirs = data.store.read(lambda c: _split_dirs(c, data.run_id))
+    query = sa.select(_run.trajectory_id, _run.split_dir).where(_run.run_id == data.run_id)
+    split_dirs = {name: split_dir for name, split_dir in data.store.read(lambda c: c.execute(query).all())}
     for name, entry in list(data.files.stored_trajectories()):
         if name in split_dirs:
             if split_dirs[name] is None:
@@ -136,11 +137,6 @@ def _settle_orphans(data: DataManager, result: Collection, before: float, dry_ru
             result.adopted += 1
         except DataError as error:
             result.problems.append(f"{name} has files and no row, and cannot be recorded: {error}")
-
-
-def _split_dirs(connection: sa.Connection, run_id: str) -> dict[str, str | None]:
-    query = sa.select(_run.trajectory_id, _run.split_dir).where(_run.run_id == run_id)
-    return {name: split_dir for name, split_dir in connection.execute(query)}
 
 
 def _stored(data: DataManager, result: Collection) -> tuple[list[StoredTrajectory], int]:

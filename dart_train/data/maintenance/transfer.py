@@ -97,7 +97,9 @@ def import_run(data: DataManager, path: str | Path) -> Transferred:
     """
     with _opened(path) as archive:
         manifest = _manifest(archive, path)
-        if data.store.read(lambda connection: _has_rows(connection, data.run_id)):
+        tables = [metadata.tables[name] for name in _OF_RUN]
+        found = [sa.select(1).where(table.c.run_id == data.run_id).limit(1) for table in tables]
+        if data.store.read(lambda connection: any(connection.execute(query).first() for query in found)):
             raise DataError(f"run {data.run_id!r} has rows already: import into a run of another name")
         digests = _read_files(archive, data)
         if len(digests) != manifest["trajectories"]:
@@ -160,11 +162,6 @@ def _content(archive: tarfile.TarFile, name: str | tarfile.TarInfo) -> bytes:
     if member is None:
         raise KeyError(f"{name} is no file")
     return member.read()
-
-
-def _has_rows(connection: sa.Connection, run_id: str) -> bool:
-    tables = (metadata.tables[name] for name in _OF_RUN)
-    return any(connection.execute(sa.select(1).where(t.c.run_id == run_id).limit(1)).first() for t in tables)
 
 
 def _read_files(archive: tarfile.TarFile, data: DataManager) -> dict[str, str]:

@@ -81,7 +81,8 @@ class UpdateLocks:
             ) from None
         finally:
             if not lost:
-                await self._give_back(name)
+                with contextlib.suppress(DataError):  # it is over after its lease in any case
+                    await asyncio.to_thread(self._locks.give_back_lock, name, self._holder)
 
     async def _take(self, name: str, wait_s: float) -> None:
         pauses = Pauses(time.monotonic() + wait_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -114,11 +115,6 @@ class UpdateLocks:
     async def _ask(self, name: str) -> str:
         assert self._locks is not None
         return await asyncio.to_thread(self._locks.take_lock, name, self._holder, self._lease)
-
-    async def _give_back(self, name: str) -> None:
-        assert self._locks is not None
-        with contextlib.suppress(DataError):  # it is over after its lease in any case
-            await asyncio.to_thread(self._locks.give_back_lock, name, self._holder)
 
 
 def _name(url: str) -> str:

@@ -89,11 +89,8 @@ class Recorder:
         self._stop.set()
         self._thread.join()
         if self.pending:
-            _log.error("%d episodes were not recorded: %s", self.pending, self.failure or self._why_not())
-
-    def _why_not(self) -> str:
-        away = self._dependencies.present()
-        return "; ".join(f"{state.what}: {state.reason}" for state in away.values()) or "no time was left"
+            away = "; ".join(f"{state.what}: {state.reason}" for state in self._dependencies.present().values())
+            _log.error("%d episodes were not recorded: %s", self.pending, self.failure or away or "no time was left")
 
     def _count(self, trajectory: Trajectory, change: int) -> None:
         size = change * prompt_bytes(trajectory)

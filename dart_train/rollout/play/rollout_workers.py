@@ -109,7 +109,9 @@ class Workers:
             self._gauges.clock.enter(worker, "connect")
             try:
                 async with self._client.session() as session:
-                    self._found(worker)
+                    self._connected.add(worker)
+                    self._tries.pop(worker, None)
+                    self._dependencies.cluster.restored()
                     if self._stop.is_set():
                         return
                     begun, assignment = assignment, None
@@ -128,11 +130,6 @@ class Workers:
             await self._pause(pause)
             if self._stop.is_set():
                 return
-
-    def _found(self, worker: int) -> None:
-        self._connected.add(worker)
-        self._tries.pop(worker, None)
-        self._dependencies.cluster.restored()
 
     def _missed(self, worker: int, error: Exception) -> float:
         """A worker has no desktop: note it, and return the pause before it tries again."""
@@ -244,7 +241,9 @@ class Workers:
                     self._work.set()
                     return None
                 self._look_at_tasks()
-            await self._wait_for_work()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.admission_interval_s):
+                    await self._work.wait()
         return None
 
     def _look_at_tasks(self) -> None:
@@ -259,11 +258,6 @@ class Workers:
                 f"no task could be played for {self._config.unavailable_timeout_s:g} s ({reasons}): "
                 "look at the cluster's log, and try one with `dart-gym tasks`"
             )
-
-    async def _wait_for_work(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.admission_interval_s):
-                await self._work.wait()
 
     async def _pause(self, seconds: float) -> None:
         """Wait, unless the service is told to stop."""

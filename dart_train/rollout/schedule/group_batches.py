@@ -52,7 +52,8 @@ class Batches:
     @property
     def complete(self) -> bool:
         """Whether enough groups have ended, and none is open that would be too old for the next batch."""
-        return self._ended >= self.target and not self._must_wait()
+        waits = self.window is not None and any(born <= self.number - self.window for born in self._born.values())
+        return self._ended >= self.target and not waits
 
     @property
     def carried(self) -> int:
@@ -78,11 +79,6 @@ class Batches:
             raise ValueError(f"batch {self.number} is not complete: {self._ended} of {self.target} groups have ended")
         self.number += 1
         self._ended -= self.target
-
-    def _must_wait(self) -> bool:
-        if self.window is None:
-            return False
-        return any(born <= self.number - self.window for born in self._born.values())
 
 
 def trained_and_served(*, target: int, ready: int, leased: int, newest: int | None, served: Iterable[int]) -> bool:

@@ -55,7 +55,7 @@ async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> 
         return
     loopback = not isinstance(address, Path) and parse_address(f"ws://{_written(address[0])}:1").is_local
     app = web.Application(middlewares=[_guard(loopback)])
-    for route, handler in (("/metrics", _metrics), ("/healthz", _health), ("/status", _status)):
+    for route, handler in (("/metrics", _metrics), ("/healthz", _health), ("/status", web.json_response)):
         app.router.add_get(route, _with(figures, handler))
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
@@ -110,7 +110,3 @@ def _metrics(figures: dict[str, Any]) -> web.Response:
 def _health(figures: dict[str, Any]) -> web.Response:
     unavailable = figures["unavailable"]
     return web.json_response({"ok": not unavailable, "unavailable": unavailable}, status=503 if unavailable else 200)
-
-
-def _status(figures: dict[str, Any]) -> web.Response:
-    return web.json_response(figures)

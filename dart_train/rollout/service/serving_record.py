@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from dart_train.core.train_errors import DataError
 from dart_train.rollout.fleet.engine_pool import EnginePool
-from dart_train.rollout.fleet.replica import Replica
 
 
 class ServingRecord:
@@ -31,7 +30,8 @@ class ServingRecord:
         """Tell changes as they come, until cancelled."""
         while True:
             for replica in self._pool.replicas:
-                await self._tell(_name(replica), replica.version if replica.usable else None)
+                name = f"{replica.name}@{socket.gethostname()}" if replica.spec.owned else replica.url
+                await self._tell(name, replica.version if replica.usable else None)
             await asyncio.sleep(self._interval)
 
     async def end(self) -> None:
@@ -47,7 +47,3 @@ class ServingRecord:
         except DataError:
             return  # the next look tells it
         self._told[name] = version
-
-
-def _name(replica: Replica) -> str:
-    return f"{replica.name}@{socket.gethostname()}" if replica.spec.owned else replica.url

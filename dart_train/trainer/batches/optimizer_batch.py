@@ -140,7 +140,8 @@ def build_batch(
     chosen = _capped(samples, settings.max_samples, rng)
     batch = OptimizerBatch(
         parts=[
-            _part(own, [*chosen, *shown], settings, ranks, left_out) for own in _steps_of([*chosen, *shown], settings)
+            _part(own, [*chosen, *shown], settings, ranks, left_out)
+            for own in shares([*chosen, *shown], settings.mini_batches, lambda sample: 1)
         ],
         metrics=metrics | {"batch/capped": float(len(samples) - len(chosen)), "batch/masked": float(len(left_out))},
         trajectory_ids=tuple(member.trajectory.trajectory_id for member in flat),
@@ -156,11 +157,6 @@ def _capped(samples: Sequence[Sample], most: int | None, rng: random.Random) -> 
     if most is None or len(samples) <= most:
         return samples
     return [samples[place] for place in sorted(rng.sample(range(len(samples)), most))]
-
-
-def _steps_of(samples: Sequence[Sample], settings: BatchSettings) -> list[list[Sample]]:
-    """What each optimizer step trains on, in whole trajectories; a part of too small a lease may be empty."""
-    return shares(samples, settings.mini_batches, lambda sample: 1)
 
 
 def _part(
