@@ -117,6 +117,9 @@ def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
     return first_image, max(0, last - 1 - config.texts)
 
 
+_GONE = np.empty((0, 0, 3), np.uint8)
+
+
 @dataclass(slots=True)
 class _Turn:
     """One screenshot and, once it is made, the response to it, with the parts of it that a later prompt repeats."""
@@ -216,6 +219,8 @@ class Conversation:
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a prompt needs a new screenshot: call observe() first")
         first_image, first_text = kept(len(self._turns), self.config)
+        for turn in self._turns[:first_image]:
+            turn.image = _GONE  # no later prompt shows it, and a long episode's screens take gigabytes
         height, width = self._turns[-1].image.shape[:2]
         start = first_text if self._layout.history == "sliding" else 0
         previous = self._filled(self._layout.line, range(start)) or self._layout.none

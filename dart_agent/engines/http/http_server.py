@@ -1,12 +1,37 @@
 """HTTPServer: a server that speaks JSON over HTTP, as a client sees it: what can go wrong becomes an `EngineError`."""
 
+from dataclasses import dataclass
+from json import loads as parse
 from typing import Any
 
-import httpx
+import aiohttp
+import orjson
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
 
 JSON = {"Content-Type": "application/json"}
+# A pool without limit never makes a request wait behind others; each says its own timeout.
+POOL = {"limit": 0, "keepalive_timeout": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    url: str
+    status: int
+    reason: str
+    kind: str
+    body: bytes
+
+    def json(self) -> Any:
+        """Raises ValueError where it is no JSON."""
+        try:
+            return orjson.loads(self.body)
+        except ValueError:
+            return parse(self.body)  # takes NaN and Infinity, which some servers write
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
 
 
 class RouteMissing(EngineMismatch):
@@ -19,10 +44,8 @@ class HTTPServer:
     def __init__(self, url: str, *, key: str, key_env: str) -> None:
         """Remember where it is; the first request connects. A message about a wrong key names `key_env`."""
         self.url, self._key_env = url.rstrip("/"), key_env
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        # Every request says its own timeout; a pool without limit never makes one wait behind others.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._client = httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._client: aiohttp.ClientSession | None = None
 
     async def ask(
         self,
@@ -43,33 +66,48 @@ class HTTPServer:
             RequestRefused: any other 4xx.
             EngineError: no connection, or 5xx.
         """
+        if json is not None:
+            content = orjson.dumps(json)
         try:
-            answer = await self._client.request(
-                method,
-                f"{self.url}{path}",
-                json=json,
-                content=content,
-                headers=JSON if content else None,
-                params=params,
-                timeout=max(0.001, timeout_s),
-            )
-        except httpx.TimeoutException as error:
+            answer = await self._send(method, path, content, params, timeout_s)
+        except TimeoutError as error:
             raise EngineTimeout(
                 f"{self.url}{path} did not answer within {timeout_s:.1f} s ({type(error).__name__}): is it overloaded, "
                 "or is the time limit too short for this model?"
             ) from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise EngineError(f"no server at {self.url} ({type(error).__name__}: {error}); is it running?") from error
-        if answer.is_success:
-            return _json(answer) if answer.content else None
+        if 200 <= answer.status < 300:
+            return _json(answer) if answer.body else None
         raise self._error(path, answer)
+
+    async def _send(
+        self, method: str, path: str, content: bytes | None, params: dict[str, str] | None, timeout_s: float
+    ) -> _Answer:
+        if self._client is None:  # it belongs to a running loop
+            connector = aiohttp.TCPConnector(**POOL)
+            self._client = aiohttp.ClientSession(headers=self._headers, connector=connector, trust_env=False)
+        timeout = aiohttp.ClientTimeout(total=max(0.001, timeout_s))
+        headers = JSON if content is not None else None
+        async with self._client.request(
+            method,
+            f"{self.url}{path}",
+            data=content,
+            headers=headers,
+            params=params,
+            timeout=timeout,
+            allow_redirects=False,
+        ) as answer:
+            body = await answer.read()
+            return _Answer(str(answer.url), answer.status, answer.reason or "", answer.content_type, body)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        await self._client.aclose()
+        if self._client is not None:
+            await self._client.close()
 
-    def _error(self, path: str, answer: httpx.Response) -> EngineError:
-        status, reason = answer.status_code, _reason(answer)
+    def _error(self, path: str, answer: _Answer) -> EngineError:
+        status, reason = answer.status, _reason(answer)
         says = f"{self.url}{path} answered {status}: {reason}"
         if status in (429, 503):
             return EngineBusy(says)
@@ -84,21 +122,21 @@ class HTTPServer:
         return EngineError(says)
 
 
-def _json(answer: httpx.Response) -> Any:
+def _json(answer: _Answer) -> Any:
     try:
         return answer.json()
     except ValueError:
-        if answer.headers.get("content-type", "").startswith("application/json"):
+        if answer.kind == "application/json":
             raise EngineMismatch(f"{answer.url} answered with broken JSON: {answer.text[:200]!r}") from None
         return answer.text
 
 
-def _reason(answer: httpx.Response) -> str:
+def _reason(answer: _Answer) -> str:
     """What an error says: vLLM's `error.message`, FastAPI's `detail`, or the text."""
     try:
         data = answer.json()
     except ValueError:
-        return answer.text[:300] or answer.reason_phrase
+        return answer.text[:300] or answer.reason
     if isinstance(data, dict):
         error = data.get("error")
         data = error.get("message") if isinstance(error, dict) else error or data.get("detail") or data.get("message")

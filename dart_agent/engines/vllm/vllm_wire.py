@@ -11,7 +11,6 @@ Invariants:
       which leaves them less than e^-100 / e^(100 / temperature) of the probability.
 """
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from dart_agent.engines.base.engine import BadResponse, EngineMismatch, Prompt, Sampling
 from dart_agent.engines.http.chat_messages import chat_messages
@@ -79,7 +79,7 @@ def generate_body(
 
 def with_images(body: dict[str, Any], images: Sequence[EncodedImage]) -> bytes:
     """The body of a request in JSON, with its images: by their names, and with their pixels where they have them."""
-    head = json.dumps(body).encode()
+    head = orjson.dumps(body)
     if not images:
         return head
     pieces = [head[:-1], b', "content_parts": ']
