@@ -41,14 +41,7 @@ from dart_agent.episodes.trajectory_format import (
 )
 from dart_agent.models.model_directory import Decoder
 from dart_gym.core.errors import DartGymError
-from dart_gym.utils.durable_files import (
-    make_directories,
-    remove_tree,
-    rename,
-    sync_directories,
-    sync_tree,
-    write_file,
-)
+from dart_gym.utils.durable_files import make_directories, remove_tree, rename, sync_directories, sync_tree, write_file
 from dart_gym.utils.png import encode_png
 
 SOURCE = "evaluation"

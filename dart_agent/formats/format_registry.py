@@ -21,14 +21,7 @@ FORMATS: Registry[Callable[..., ActionFormat]] = Registry(
     "action format",
     "dart_gui.formats",
     {name: f"{__package__}.{name}:FORMAT" for name in _HERE if name not in _NO_FORMATS},
-    (
-        has(
-            space=("screen",),
-            parse=("response", "screen"),
-            format=("actions", "screen", "thought"),
-            describe=(),
-        ),
-    ),
+    (has(space=("screen",), parse=("response", "screen"), format=("actions", "screen", "thought"), describe=()),),
 )
 
 

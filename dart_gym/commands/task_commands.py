@@ -25,10 +25,7 @@ CacheOption = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def tasks(
-    context: typer.Context,
-    suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None,
-) -> None:
+def tasks(context: typer.Context, suite: Annotated[str | None, typer.Option(help="Only this suite.")] = None) -> None:
     """Without a command: list the tasks."""
     if context.invoked_subcommand is None:
         list_tasks(suite)
@@ -49,8 +46,7 @@ def list_tasks(
 
 @app.command()
 def show(
-    task: Annotated[str, typer.Argument(help="An id, or the file of an OSWorld task.")],
-    cache: CacheOption = None,
+    task: Annotated[str, typer.Argument(help="An id, or the file of an OSWorld task.")], cache: CacheOption = None
 ) -> None:
     """Print a task's JSON; what keeps it from running here goes to the error output."""
     found = registry.get_task(task)

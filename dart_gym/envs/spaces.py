@@ -12,17 +12,7 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from dart_gym.core.actions import (
-    Action,
-    Click,
-    Press,
-    Scroll,
-    Type,
-    Wait,
-    action_from_dict,
-    action_to_dict,
-    as_action,
-)
+from dart_gym.core.actions import Action, Click, Press, Scroll, Type, Wait, action_from_dict, action_to_dict, as_action
 
 MAX_TEXT = 100_000
 MAX_TREE = 16_000_000

@@ -81,11 +81,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         if prefetch and (self.autoreset_mode is not AutoresetMode.SAME_STEP or settings.osworld_url or prefetch < 0):
             needs = "autoreset_mode='SAME_STEP', and desktops that the cluster makes (no osworld_url)"
             raise ConfigurationError(f"prefetch={prefetch} needs {needs}")
-        self.metadata = {
-            "render_modes": list(RENDER_MODES),
-            "render_fps": 2,
-            "autoreset_mode": self.autoreset_mode,
-        }
+        self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 2, "autoreset_mode": self.autoreset_mode}
         self.render_mode = settings.render_mode
         self._choices = settings.choices(num_envs)
         self._choice = self._choices[0]

@@ -149,14 +149,7 @@ def desktop_container(
 
 
 def vm_container(
-    *,
-    image: str,
-    disk: Path,
-    kvm: bool,
-    limits: Limits,
-    vm_memory: int,
-    vm_cores: int,
-    owner: Owner,
+    *, image: str, disk: Path, kvm: bool, limits: Limits, vm_memory: int, vm_cores: int, owner: Owner
 ) -> dict[str, Any]:
     """What to create for one of OSWorld's virtual machines, which QEMU runs in a container."""
     ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
@@ -167,9 +160,7 @@ def vm_container(
         "PortBindings": {port: [{"HostIp": _LOOPBACK, "HostPort": ""}] for port in ports},
     }
     if kvm:
-        host_config["Devices"] = [
-            {"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"},
-        ]
+        host_config["Devices"] = [{"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"}]
     return {
         "Image": image,
         "Env": [

@@ -91,11 +91,7 @@ class Session:
         await self.close()
 
     async def reset(
-        self,
-        task: ResetRequest | str | dict[str, Any] | Task,
-        *,
-        deadline_s: float = DEFAULT_DEADLINE_S,
-        **fields: Any,
+        self, task: ResetRequest | str | dict[str, Any] | Task, *, deadline_s: float = DEFAULT_DEADLINE_S, **fields: Any
     ) -> StepResult:
         """Start an episode and return its first observation.
 

@@ -85,10 +85,7 @@ def init(
 
 @app.command("export")
 @on_run()
-def export_(
-    context: ModuleContext,
-    file: FileArgument,
-) -> None:
+def export_(context: ModuleContext, file: FileArgument) -> None:
     """Write a run's rows, trajectories and screenshots (not its weights) into one archive, also while it goes on."""
     from dart_train.data.maintenance.transfer import export_run
 
@@ -99,10 +96,7 @@ def export_(
 
 @app.command("import")
 @on_run()
-def import_(
-    context: ModuleContext,
-    file: FileArgument,
-) -> None:
+def import_(context: ModuleContext, file: FileArgument) -> None:
     """Read such an archive into a run that has no rows yet; its name and its database may be others."""
     from dart_train.data.maintenance.transfer import import_run
 

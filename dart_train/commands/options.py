@@ -27,8 +27,7 @@ RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
 Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 
 EngineGPUs = Annotated[
-    list[str] | None,
-    typer.Option("--engine-gpus", metavar="0,1", help="GPUs of an engine, once for each"),
+    list[str] | None, typer.Option("--engine-gpus", metavar="0,1", help="GPUs of an engine, once for each")
 ]
 GPUMemory = Annotated[float | None, typer.Option(min=0.01, max=1, help="share of its GPUs' memory that it may take")]
 

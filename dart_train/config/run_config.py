@@ -68,8 +68,7 @@ class ClusterConfig(DesktopSettings):
     """
 
     url: str | None = Field(
-        None,
-        description="Address of a running `dart-gym serve`; null starts a server for the run. Commands: `--url`.",
+        None, description="Address of a running `dart-gym serve`; null starts a server for the run. Commands: `--url`."
     )
     token_env: str | None = Field(
         None, description="Environment variable that holds the token of the cluster at `url`."

@@ -16,8 +16,5 @@ if TYPE_CHECKING:
 __all__ = ["DartGRPOConfig", "DartGRPOTrainer"]
 __getattr__ = lazy_names(
     __name__,
-    {
-        "DartGRPOConfig": "dart_train.trainer.settings.grpo_config",
-        "DartGRPOTrainer": "dart_train.trainer.grpo_trainer",
-    },
+    {"DartGRPOConfig": "dart_train.trainer.settings.grpo_config", "DartGRPOTrainer": "dart_train.trainer.grpo_trainer"},
 )

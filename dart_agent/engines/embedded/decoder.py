@@ -85,11 +85,7 @@ class Decoder:
         visible = F.pad(mask, (0, room), value=True)[:, None, None]
         keys, values = zip(*(_empty_cache(layer, embeds, shape) for layer in self._model.layers), strict=True)
         state = DecodeState(
-            keys=list(keys),
-            values=list(values),
-            cos=cos[:, :, None],
-            sin=sin[:, :, None],
-            visible=visible,
+            keys=list(keys), values=list(values), cos=cos[:, :, None], sin=sin[:, :, None], visible=visible
         )
         causal = torch.ones(length, length, dtype=torch.bool, device=embeds.device).tril()
         # A pad sees itself only: a row of nothing but masked entries would be NaN.

@@ -227,12 +227,7 @@ class VLLMEngine:
             self._probed = True
 
     async def _post(
-        self,
-        prompt: Prompt,
-        sampling: Sampling,
-        timeout_s: float,
-        served: Served,
-        more: dict[str, Any] | None = None,
+        self, prompt: Prompt, sampling: Sampling, timeout_s: float, served: Served, more: dict[str, Any] | None = None
     ) -> object:
         """Send a request over the route that the server offers."""
         salt = f"v{self._version}"  # keys and values of other versions are not reused

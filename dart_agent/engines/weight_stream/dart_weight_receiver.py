@@ -25,10 +25,7 @@ class TCPWeightTransferEngine(NCCLWeightTransferEngine):
         self.shutdown()  # what is left of a sender that is gone
         self.packed_buffer_size_bytes = init_info.packed_buffer_size_bytes
         self.model_update_group: Any = TCPGroup(
-            init_info.master_address,
-            init_info.master_port,
-            worker + init_info.rank_offset,
-            init_info.world_size,
+            init_info.master_address, init_info.master_port, worker + init_info.rank_offset, init_info.world_size
         )
 
     def update_weights(self, update_info: dict[str, Any]) -> None:

@@ -78,11 +78,7 @@ class ClientSession:
         return float((await self._begin("acquire", {}, deadline_s)).result.get("queue", 0.0))
 
     async def reset(
-        self,
-        task: ResetRequest | str | dict[str, Any],
-        *,
-        deadline_s: float = DEFAULT_DEADLINE_S,
-        **fields: Any,
+        self, task: ResetRequest | str | dict[str, Any], *, deadline_s: float = DEFAULT_DEADLINE_S, **fields: Any
     ) -> StepResult:
         """Start an episode; waits for a free desktop within the deadline. See `Session.reset`.
 

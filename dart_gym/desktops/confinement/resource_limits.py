@@ -78,10 +78,7 @@ def version_2_settings(limits: DesktopLimits) -> dict[str, str]:
 def version_1_settings(controller: str, limits: DesktopLimits) -> dict[str, str]:
     """File -> content, in the order in which the kernel takes them. Pure."""
     return {
-        "memory": {
-            "memory.limit_in_bytes": str(limits.memory),
-            "memory.memsw.limit_in_bytes": str(limits.memory),
-        },
+        "memory": {"memory.limit_in_bytes": str(limits.memory), "memory.memsw.limit_in_bytes": str(limits.memory)},
         "pids": {"pids.max": str(limits.processes)},
         "cpu": {"cpu.cfs_period_us": str(_PERIOD_US), "cpu.cfs_quota_us": str(round(limits.cpus * _PERIOD_US))},
     }[controller]

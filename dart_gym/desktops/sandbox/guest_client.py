@@ -59,13 +59,7 @@ class GuestClient:
         await self._request({"op": "listen", "port": port}, fd=listener.fileno())
 
     async def _request(
-        self,
-        header: dict[str, Any],
-        body: bytes = b"",
-        *,
-        fd: int | None = None,
-        timeout: float = 60.0,
-        limit: int = 0,
+        self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
         """Send a request.
 

@@ -35,13 +35,7 @@ from dart_gym.desktops.confinement.bubblewrap import (
 )
 from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.desktops.confinement.machine_settings import settings_copy
-from dart_gym.desktops.confinement.resource_limits import (
-    GROUPS_FILE,
-    MIB,
-    DesktopLimits,
-    group_name,
-    make_groups,
-)
+from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, DesktopLimits, group_name, make_groups
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
 from dart_gym.desktops.sandbox import guest

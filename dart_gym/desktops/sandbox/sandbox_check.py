@@ -10,13 +10,7 @@ import subprocess
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
-from dart_gym.desktops.confinement.bubblewrap import (
-    GUEST_PYTHON,
-    Stage,
-    desktop_skeleton,
-    launcher,
-    missing_parts,
-)
+from dart_gym.desktops.confinement.bubblewrap import GUEST_PYTHON, Stage, desktop_skeleton, launcher, missing_parts
 from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_places
 from dart_gym.desktops.confinement.system_calls import system_call_filter

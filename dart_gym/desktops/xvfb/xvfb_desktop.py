@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action
-from dart_gym.core.errors import (
-    DesktopError,
-    DesktopTimeoutError,
-    MissingDependencyError,
-    MissingProgramError,
-)
+from dart_gym.core.errors import DesktopError, DesktopTimeoutError, MissingDependencyError, MissingProgramError
 from dart_gym.desktops.applications import accessibility, browser, debian_applications, devtools
 from dart_gym.desktops.base import settling
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult

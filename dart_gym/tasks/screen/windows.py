@@ -16,12 +16,7 @@ _GAP = re.compile(" {2,}")
 _HOST = re.compile(r"(\S+) ?")
 _POLL_S = 0.03
 _TIMEOUT_S = 10.0
-_GEOMETRY = {
-    "x": "Absolute upper-left X",
-    "y": "Absolute upper-left Y",
-    "width": "Width",
-    "height": "Height",
-}
+_GEOMETRY = {"x": "Absolute upper-left X", "y": "Absolute upper-left Y", "width": "Width", "height": "Height"}
 
 
 @dataclass(frozen=True, slots=True)

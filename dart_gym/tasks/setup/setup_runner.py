@@ -58,11 +58,7 @@ UNSUPPORTED = {
 
 
 async def run_steps(
-    desktop: Desktop,
-    steps: list[dict[str, Any]],
-    *,
-    cache: Path | None = None,
-    downloads: DownloadCache | None = None,
+    desktop: Desktop, steps: list[dict[str, Any]], *, cache: Path | None = None, downloads: DownloadCache | None = None
 ) -> None:
     """Carry out set-up steps, OSWorld's `{"type": ..., "parameters": {...}}`, in order.
 

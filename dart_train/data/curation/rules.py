@@ -57,9 +57,7 @@ class CurationConfig(Section):
 
     group_size: int = Field(8, ge=1, description="Rollouts per group, where the scheduler does not say otherwise.")
     max_staleness: int | None = Field(
-        4,
-        ge=0,
-        description="Versions that a trajectory may lie behind the newest weights; null for no limit.",
+        4, ge=0, description="Versions that a trajectory may lie behind the newest weights; null for no limit."
     )
     staleness_by: StalenessBy = Field(
         StalenessBy.OLDEST,

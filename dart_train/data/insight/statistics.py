@@ -131,11 +131,7 @@ def _recent(connection: sa.Connection, run_id: str, task_id: str, window: int | 
     recent = sa.select(_meta.reward, _meta.num_steps).where(mine)
     rows = list(connection.execute(recent.order_by(newest_first).limit(window)))
     rewards, steps = zip(*rows, strict=True)
-    return {
-        "window_size": len(rows),
-        "success_rate": sum(rewards) / len(rows),
-        "mean_steps": sum(steps) / len(rows),
-    }
+    return {"window_size": len(rows), "success_rate": sum(rewards) / len(rows), "mean_steps": sum(steps) / len(rows)}
 
 
 def saved_task_stats(connection: sa.Connection, run_id: str) -> dict[str, TaskStats]:

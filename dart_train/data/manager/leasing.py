@@ -177,13 +177,7 @@ class Leasing(Insight):
     """One run's data as a trainer uses it."""
 
     def lease(
-        self,
-        groups: int,
-        holder: str,
-        *,
-        ttl_s: float = 60.0,
-        timeout_s: float = 0.0,
-        at_least: int | None = None,
+        self, groups: int, holder: str, *, ttl_s: float = 60.0, timeout_s: float = 0.0, at_least: int | None = None
     ) -> LeasedGroups | None:
         """Lease the oldest complete groups inside the staleness window.
 

@@ -92,11 +92,7 @@ checkpoint = sa.Table(
     sa.Column("config_yaml", sa.Text(), comment="Full Deployment Config"),
     sa.Column("created_at", sa.TIMESTAMP(), nullable=False, server_default=sa.func.current_timestamp()),
     sa.Column(
-        "updated_at",
-        sa.TIMESTAMP(),
-        nullable=False,
-        server_default=_TouchedNow(),
-        onupdate=sa.func.current_timestamp(),
+        "updated_at", sa.TIMESTAMP(), nullable=False, server_default=_TouchedNow(), onupdate=sa.func.current_timestamp()
     ),
     sa.Column("deleted_at", sa.TIMESTAMP(), nullable=True, comment="Soft Delete Time"),
     sa.Column("started_at", sa.TIMESTAMP(), nullable=True, comment="Started At"),

@@ -123,11 +123,7 @@ class Store:
             options: dict[str, Any] = {"timeout": busy_timeout_s}
             # `_run` ends each transaction itself, so that a connection needs no ROLLBACK before the next one.
             self.engine: sa.Engine = sa.create_engine(
-                parsed,
-                connect_args=options,
-                pool_size=16,
-                pool_reset_on_return=None,
-                execution_options={_CLOCK: clock},
+                parsed, connect_args=options, pool_size=16, pool_reset_on_return=None, execution_options={_CLOCK: clock}
             )
             self._writer: sa.Engine = self.engine.execution_options(dart_write=True)
             event.listen(self.engine, "connect", _prepare_sqlite)

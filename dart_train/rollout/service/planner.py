@@ -21,12 +21,7 @@ class Planner:
     """Keeps the scheduler's plans and the workers' admission up to date."""
 
     def __init__(
-        self,
-        config: RolloutConfig,
-        data: Recording,
-        scheduler: Scheduler,
-        workers: Workers,
-        availability: Availability,
+        self, config: RolloutConfig, data: Recording, scheduler: Scheduler, workers: Workers, availability: Availability
     ) -> None:
         self._data, self._scheduler, self._workers, self._availability = data, scheduler, workers, availability
         self._config, self._interval = config, config.admission_interval_s

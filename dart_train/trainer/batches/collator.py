@@ -262,11 +262,7 @@ class Collator:
         )
 
     def _fill(
-        self,
-        row: Row,
-        samples: Sequence[Sample],
-        ids: NDArray[np.int64],
-        positions: NDArray[np.int64],
+        self, row: Row, samples: Sequence[Sample], ids: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[list[NDArray[np.int64]], list[str]]:
         """Write one row into its slices; returns where the tokens of each response are predicted, and its images."""
         first = samples[row.chains[0].samples[0]]

@@ -26,12 +26,7 @@ from dart_train.trainer.batches.members import (
     samples_of,
 )
 from dart_train.trainer.batches.mini_batch import MiniBatch, filling, rank_samples, shares
-from dart_train.trainer.losses import (
-    EntropySelection,
-    Normalizer,
-    high_entropy_steps,
-    high_entropy_tokens,
-)
+from dart_train.trainer.losses import EntropySelection, Normalizer, high_entropy_steps, high_entropy_tokens
 from dart_train.trainer.weights.ranks import ALONE, Ranks
 
 _log = logging.getLogger(__name__)

@@ -89,10 +89,7 @@ def step_advantages(
 
 
 def screens_seen(
-    steps: Sequence[Step],
-    load: Callable[[str], Pixels],
-    pointer: int,
-    masked: Sequence[tuple[int, int, int, int]],
+    steps: Sequence[Step], load: Callable[[str], Pixels], pointer: int, masked: Sequence[tuple[int, int, int, int]]
 ) -> list[str]:
     """Names of the screens that a trajectory's steps were decided on, alone without a screenshot. See `anchor`."""
     names, at = [], None

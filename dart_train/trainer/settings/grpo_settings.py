@@ -174,8 +174,7 @@ class GRPOSettings:
         16384, "Most tokens, padding included, of one forward pass."
     )
     share_prompts: bool = setting(
-        True,
-        "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel.",
+        True, "Run equal prompts once, with what followed them as branches. Exact, with every attention kernel."
     )
     attention: KernelName = setting(
         "sdpa",

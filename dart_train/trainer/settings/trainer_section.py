@@ -45,8 +45,7 @@ class _Base(Section):
     """What a run sets in its own way, and the checks."""
 
     kind: str = Field(
-        "dart_grpo",
-        description="The trainer: dart_grpo, one of a package, or module:Class (docs/training.md).",
+        "dart_grpo", description="The trainer: dart_grpo, one of a package, or module:Class (docs/training.md)."
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="Keyword arguments of a trainer of your own (docs/training.md)."
