@@ -110,7 +110,8 @@ def _learn(context: ModuleContext) -> None:
 
             demonstrations = load_samples(context.config, data, newest.path, wanted=1)
         # An adapter belongs to the weights that it was begun on, which are the reference as well when it is off.
-        start, reference = (started_from.path, None) if arguments.use_peft else (newest.path, started_from.path)
+        begun = data.local_copy(started_from.path)
+        start, reference = (begun, None) if arguments.use_peft else (newest.path, begun)
         main_rank = arguments.process_index == 0
         DartGRPOTrainer(
             start,

@@ -94,7 +94,7 @@ class ModuleContext:
 
 
 def published(data: DataManager, version: int | None = None) -> CheckpointRow:
-    """A version whose weights can be loaded; the newest if none is named.
+    """A version whose weights can be loaded, with its path on this node; the newest if none is named.
 
     Raises:
         CheckpointError: there is none, or its directory is not whole.
@@ -105,6 +105,7 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
         raise CheckpointError(
             f"no weights are published as version {version or 0} yet; `dart-train run` does it, or `dart-train prepare`"
         )
+    row = data.localized(row)
     check_model(row.path)
     return row
 
@@ -129,7 +130,7 @@ def open_data(
     config: RunConfig, run: RunDirectory, unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S
 ) -> DataManager:
     """Open a run's data manager with the run's settings; its calls wait so long for a database that is away."""
-    return DataManager.open(
+    data = DataManager.open(
         url=config.data.database_url() or run.database_url,
         root=Path(run.data) if config.data.files is None else f"{config.data.files.rstrip('/')}/{config.name}",
         run_id=config.name,
@@ -137,3 +138,5 @@ def open_data(
         image_format=config.data.image_format,
         unavailable_timeout_s=unavailable_timeout_s,
     )
+    data.copies = (run.checkpoints, run.root / "copies")
+    return data

@@ -31,12 +31,12 @@ def main(context: ModuleContext, *, continue_to: Path | None = None, seconds: fl
         start = published.get(version if continue_to else 0)
         if start is None:
             raise DartTrainError("the weights to start from are not published; run `dart-train run`, which does it")
-        target = continue_to or context.run.checkpoint(version)
+        target, model_dir = continue_to or context.run.checkpoint(version), data.local_copy(start.path)
         settings = _settings(config, seconds if continue_to else None)
         wanted = settings.batch_size * (settings.max_steps or UNLIMITED)
-        samples = load_samples(config, data, start.path, wanted=wanted)
+        samples = load_samples(config, data, model_dir, wanted=wanted)
         say = _teller(context.progress("supervised" if continue_to else "warmup"), settings)
-        train_supervised(start.path, samples, data.load_image, target, settings, on_progress=say)
+        train_supervised(model_dir, samples, data.load_image, target, settings, on_progress=say)
         if continue_to is None:
             data.publish(version, target, source="warmup")
 

@@ -10,21 +10,22 @@ Invariants:
 """
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 from dart_gym.cluster.client.server_health import PERIOD_S, Health, Patience
 from dart_gym.utils.backoff import backoff
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import HOPELESS_STATUS, SUPERVISED, die_with_parent
+from dart_train.core.child_process import ChildProcess, Process
 from dart_train.core.train_errors import DartTrainError
 from dart_train.run.run_directory import disk_is_full
 
@@ -53,6 +54,7 @@ class ModuleSpec:
         service: it works until it is stopped; an end with status 0 is a crash like others.
         look: asks it whether it still answers, in a thread; None where nothing can be asked.
         look_period_s: seconds between two looks.
+        asks: what it asks of a node of a Ray cluster (`dart_train.nodes`): options of its actor.
     """
 
     name: str
@@ -63,6 +65,7 @@ class ModuleSpec:
     service: bool = False
     look: Callable[[], Health] | None = None
     look_period_s: float = PERIOD_S
+    asks: dict[str, Any] = field(default_factory=dict)
 
 
 class Probe:
@@ -91,7 +94,7 @@ class Module:
 
     spec: ModuleSpec
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     restarts: int = 0
     crashes: deque[float] = field(default_factory=deque)
     errors: deque[float] = field(default_factory=deque)
@@ -133,14 +136,52 @@ def last_error(log: str) -> str:
     return ""
 
 
+def start_child(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: IO[bytes],
+    *,
+    directory: str | None = None,
+    handed_on: Sequence[int] = (),
+) -> ChildProcess:
+    """Start a program of a run as a child: what it prints goes into `log`, and it ends with this process.
+
+    Args:
+        argv: program and arguments.
+        environment: all of its environment.
+        log: file for what it prints.
+        directory: where it works; None for where this process does.
+        handed_on: file descriptors that it keeps open.
+    """
+    return ChildProcess(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=directory,
+        pass_fds=handed_on,
+        start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
+        preexec_fn=die_with_parent(signal.SIGTERM),
+    )
+
+
 class Supervisor:
     """Runs modules as child processes. Use from one (the main) thread; call `check` a few times a second.
 
     Every module keeps the file descriptors `handed_on` open while it lives, such as a lock's.
+
+    Args:
+        elsewhere: starts a module whose output goes into a log on a node of a cluster; None starts them here.
     """
 
-    def __init__(self, log_dir: Path, handed_on: Sequence[int] = ()) -> None:
-        self.log_dir, self._handed_on = log_dir, tuple(handed_on)
+    def __init__(
+        self,
+        log_dir: Path,
+        handed_on: Sequence[int] = (),
+        elsewhere: Callable[[ModuleSpec, Path], Process] | None = None,
+    ) -> None:
+        self.log_dir, self._handed_on, self._elsewhere = log_dir, tuple(handed_on), elsewhere
         self.modules: dict[str, Module] = {}
         log_dir.mkdir(parents=True, exist_ok=True)
 
@@ -157,16 +198,11 @@ class Supervisor:
             log.write(f"--- {time.strftime('%F %T')} start: {' '.join(spec.argv)}\n".encode())
             log.flush()
             module.log_start = log.tell()
-            module.process = subprocess.Popen(
-                spec.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=child_environment() | {SUPERVISED: "1", **spec.env},
-                pass_fds=self._handed_on,
-                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the others in order
-                preexec_fn=die_with_parent(signal.SIGTERM),
-            )
+            if self._elsewhere is not None:
+                module.process = self._elsewhere(spec, module.log)
+            else:
+                environment = child_environment() | {SUPERVISED: "1", **spec.env}
+                module.process = start_child(spec.argv, environment, log, handed_on=self._handed_on)
         if spec.look is not None:
             module.probe = Probe(spec.look, spec.look_period_s)
 
@@ -192,11 +228,11 @@ class Supervisor:
         assert module.process is not None  # it runs
         with module.log.open("ab") as log:
             log.write(f"--- {time.strftime('%F %T')} it does not answer any more, and is killed\n".encode())
-        os.killpg(module.process.pid, signal.SIGKILL)
+        module.process.kill_all()
         module.process.wait()
 
     def _reap(self, module: Module, now: float) -> None:
-        code = module.process.returncode if module.process else 0
+        code = (module.process.returncode if module.process else 0) or 0
         module.process = None
         if module.probe is not None:
             module.probe.stop()
@@ -254,7 +290,7 @@ def _end(modules: list[Module], grace_s: float) -> None:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill_all()
             process.wait()
 
 

@@ -60,8 +60,9 @@ from dart_train.trainer.step_statistics import merge_metrics
 from dart_train.trainer.weights import sharding
 from dart_train.trainer.weights.adapters import LoraSettings, base_model, is_adapted
 from dart_train.trainer.weights.model_loading import frozen_copy, load_model, trainable
-from dart_train.trainer.weights.publisher import Publisher
+from dart_train.trainer.weights.publisher import Publisher, beside
 from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.shared_states import SharedStates
 
 if TYPE_CHECKING:
     from dart_train.data.manager.leasing import Leasing
@@ -176,6 +177,7 @@ class DartGRPOTrainer(Trainer):
         self.states = States(
             output_dir, self.publisher, self.leases, self.bad_steps, self.ranks, sharded=bool(args.fsdp),
             best=BestMetric(args.metric_for_best_model, args.greater_is_better, args.best_window),
+            shared=None if data.files.storage.directory else SharedStates(data, beside),
         )  # fmt: skip
 
     def _trained_model(self, model: Any, args: DartGRPOConfig) -> Any:

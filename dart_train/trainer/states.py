@@ -22,6 +22,7 @@ from dart_train.trainer.batches.lease_source import LeaseSource
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.publisher import Publisher
 from dart_train.trainer.weights.ranks import Ranks
+from dart_train.trainer.weights.shared_states import SharedStates
 
 if TYPE_CHECKING:
     from dart_train.trainer.weights.checkpoint import ResumePoint
@@ -41,6 +42,7 @@ class States:
 
     Args:
         sharded: whether ranks hold parts of the model: states of another layout are refused.
+        shared: puts states where another node finds them; None where there is no such place.
 
     Attributes:
         resumed: the state that this life went on from; None at a beginning.
@@ -56,9 +58,10 @@ class States:
         *,
         best: BestMetric,
         sharded: bool,
+        shared: SharedStates | None = None,
     ) -> None:
         self._output_dir = output_dir
-        self._best, self._sharded = best, sharded
+        self._best, self._sharded, self._shared = best, sharded, shared
         self._publisher = publisher
         self._leases = leases
         self._bad_steps = bad_steps
@@ -77,6 +80,8 @@ class States:
         """The newest whole state, after what killed lives left half-written is gone. Called by all ranks."""
         if self._ranks.is_main:
             checkpoint.remove_incomplete(self._output_dir, checkpoints)
+            if self._shared is not None:
+                self._shared.fetch(self._output_dir)
         self._ranks.wait()
         point = self._ranks.share(checkpoint.resume_point(self._output_dir) if self._ranks.is_main else None)
         return str(point.path) if point else None
@@ -137,6 +142,8 @@ class States:
     def begin(self, state: TrainerState, control: TrainerControl) -> None:
         """What stands where a state is about to be written is not complete from now on."""
         if control.should_save and self._ranks.is_main:
+            if self._shared is not None:
+                self._shared.settle()  # what `transformers` removes now may be on its way
             checkpoint.mark_incomplete(self._directory(state.global_step))
 
     def complete(self, step: int) -> None:
@@ -155,6 +162,8 @@ class States:
                     best=self._publisher.best,
                 )
             )
+            if self._shared is not None:
+                self._shared.put(self._directory(step))
 
     def _directory(self, step: int) -> Path:
         return self._output_dir / f"checkpoint-{step}"

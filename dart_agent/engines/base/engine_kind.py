@@ -45,6 +45,23 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
+class Public:
+    """An address that other nodes reach: by TLS, with the token in `DART_ENGINE_TOKEN` alone.
+
+    Attributes:
+        host: address of this node.
+        port: a free one.
+        certificate: PEM file, for `host`.
+        key: PEM file of its key.
+    """
+
+    host: str
+    port: int
+    certificate: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """What a server is started with.
 
@@ -57,6 +74,7 @@ class Launch:
         lora_rank: largest rank of adapters, where `transfer` is "lora".
         gpus: indices of its GPUs in the order of the bus; None where nobody gave it any, empty for the CPU.
         gpu_memory: share of their memory that it takes; None for its own default.
+        public: where other nodes reach it; None for a server for this machine alone.
     """
 
     name: str
@@ -70,6 +88,7 @@ class Launch:
     lora_rank: int = 16
     gpus: tuple[int, ...] | None = None
     gpu_memory: float | None = None
+    public: Public | None = None
 
     @property
     def visible_gpus(self) -> dict[str, str]:

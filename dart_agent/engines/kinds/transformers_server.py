@@ -25,9 +25,13 @@ class TransformersServer(EngineKind):
         return RemoteEngine(connection.url)
 
     def command(self, launch: Launch) -> Command:
-        """A server on a Unix socket; it needs no port and no key."""
+        """A server on a Unix socket, which needs no port and no key, unless other nodes are to reach it."""
+        public = launch.public
         url = f"ws+unix://{launch.directory / f'engine-{launch.index}.sock'}"
+        if public is not None:
+            url = f"wss://{public.host}:{public.port}"
         argv = [*self.program, "--model", launch.path, "--listen", url, "--name", launch.name]
+        argv += ["--tls-cert", public.certificate, "--tls-key", public.key] if public is not None else []
         argv += ["--threads", str(self.threads), "--max-batch", str(self.max_batch), "--version", str(launch.version)]
         environment = {"OMP_NUM_THREADS": str(self.threads), "OMP_WAIT_POLICY": "PASSIVE"}
         environment["TOKENIZERS_PARALLELISM"] = "false"

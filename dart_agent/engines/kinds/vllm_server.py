@@ -1,7 +1,8 @@
 """vLLM: a server over HTTP, in an environment of its own.
 
 Invariants:
-    - A server that is started here listens on loopback: its steering routes have no key.
+    - A server for this machine listens on loopback: its steering routes have no key. One for other nodes has TLS, and
+      a guard that asks for the run's token on every route.
     - What training needs of it (token ids as they are, log-probabilities of what was sampled from, no settings out of
       the model's own file, weight updates) is always asked for; `options` come last and win.
 """
@@ -15,7 +16,7 @@ from pydantic import Field
 from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
 from dart_agent.engines.vllm.vllm_adapters import KEPT
-from dart_agent.engines.weight_stream import DIRECTORY, RECEIVER, TCP_BACKEND
+from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
 
 
 class VLLMServer(EngineKind):
@@ -50,9 +51,10 @@ class VLLMServer(EngineKind):
 
     def command(self, launch: Launch) -> Command:
         """A server on a free port of loopback; one that loses the port to somebody else ends and is started again."""
-        port = free_port()
+        public = launch.public
+        host, port = (public.host, public.port) if public is not None else ("127.0.0.1", free_port())
         argv = [*self.program, "serve", launch.model_dir, "--served-model-name", self.model]
-        argv += ["--host", "127.0.0.1", "--port", str(port)]
+        argv += ["--host", host, "--port", str(port)]
         argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         limits = json.dumps({"image": launch.images, "video": 0})
         argv += ["--limit-mm-per-prompt", limits, "--max-model-len", str(self.max_length)]
@@ -70,6 +72,9 @@ class VLLMServer(EngineKind):
             argv += ["--tensor-parallel-size", str(len(launch.gpus))]
             if launch.gpu_memory is not None:
                 argv += ["--gpu-memory-utilization", f"{launch.gpu_memory:g}"]
+        if public is not None:  # vLLM's own key guards only what is below /v1, not what steers it
+            argv += ["--ssl-certfile", public.certificate, "--ssl-keyfile", public.key, "--middleware", GUARD]
+            environment["PYTHONPATH"] = str(DIRECTORY)
         match launch.transfer:
             case "lora":
                 argv += ["--enable-lora", "--max-lora-rank", str(launch.lora_rank), "--max-loras", str(KEPT + 1)]
@@ -79,7 +84,8 @@ class VLLMServer(EngineKind):
                 argv += ["--weight-transfer-config", json.dumps({"backend": TCP_BACKEND})]
                 argv += ["--worker-extension-cls", RECEIVER]
                 environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
-        return Command((*argv, *self.options), f"http://127.0.0.1:{port}", {**environment, **self.environment})
+        url = f"{'http' if public is None else 'https'}://{host}:{port}"
+        return Command((*argv, *self.options), url, {**environment, **self.environment})
 
 
 def free_port() -> int:

@@ -16,6 +16,7 @@ import hmac
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from http import HTTPStatus
@@ -28,6 +29,7 @@ from websockets.http11 import Request, Response
 
 from dart_agent.engines.base.engine import EngineError, ModelEngine
 from dart_agent.engines.remote import engine_frames
+from dart_gym.cluster.server.listener import tls_context
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.local_tokens import LocalToken
 from dart_gym.core.errors import ConfigurationError, DartGymError
@@ -46,13 +48,19 @@ class EngineServer:
         self._unnamed = False  # on loopback, with a token that nobody chose
 
     @contextlib.asynccontextmanager
-    async def listening(self, url: str) -> AsyncIterator[str]:
+    async def listening(self, url: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
         """Listen while the context is open; yields the URL, with the real port where 0 was asked for.
+
+        Args:
+            url: where to listen.
+            tls: certificate for wss://.
 
         Raises:
             ConfigurationError: a bad URL, or one that other machines reach while there is no token.
         """
         address = parse_address(url)
+        if address.tls != (tls is not None):
+            raise ConfigurationError(f"{url}: wss:// needs --tls-cert and --tls-key, and these need wss://")
         if not address.is_local and not self._token:
             raise ConfigurationError(
                 f"{url} can be reached from other machines: set {engine_frames.TOKEN_ENV} to a secret, or listen on a "
@@ -76,12 +84,12 @@ class EngineServer:
             finally:
                 Path(address.path).unlink(missing_ok=True)
         else:
-            async with serve(self._connection, address.host, address.port, **options) as server:
+            async with serve(self._connection, address.host, address.port, ssl=tls, **options) as server:
                 port = next(iter(server.sockets)).getsockname()[1]
                 if local is not None:
                     local.publish(port)
                 try:
-                    yield f"ws://{address.host}:{port}"
+                    yield f"{'wss' if tls else 'ws'}://{address.host}:{port}"
                 finally:
                     if local is not None:
                         local.withdraw()
@@ -134,13 +142,13 @@ class EngineServer:
                 raise engine_frames.FrameError(f"unknown operation {other!r}")
 
 
-async def run(engine: ModelEngine, url: str, token: str = "") -> None:
+async def run(engine: ModelEngine, url: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then close the engine."""
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop.set)
     try:
-        async with EngineServer(engine, token).listening(url) as actual:
+        async with EngineServer(engine, token).listening(url, tls) as actual:
             log.info("engine ready at %s", actual)
             await stop.wait()
     finally:
@@ -160,6 +168,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max-batch", type=int, default=32, help="requests in one batch")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--tls-cert", type=Path, help="certificate (PEM) for wss://host:port")
+    parser.add_argument("--tls-key", type=Path, help="its key (PEM)")
     parser.add_argument("--die-with-parent", action="store_true", help="end when the process that started it dies")
     arguments = parser.parse_args(argv)
     if arguments.die_with_parent:
@@ -178,7 +188,8 @@ def main(argv: list[str] | None = None) -> None:
             device=arguments.device,
             dtype=arguments.dtype,
         )
-        asyncio.run(run(engine, arguments.listen, os.environ.get(engine_frames.TOKEN_ENV, "")))
+        tls = tls_context(arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
+        asyncio.run(run(engine, arguments.listen, os.environ.get(engine_frames.TOKEN_ENV, ""), tls))
     except DartGymError as error:
         sys.exit(f"error: {error}")
 

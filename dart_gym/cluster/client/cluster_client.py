@@ -73,7 +73,7 @@ class ClientSession:
         Raises:
             ClusterError: none was free within the deadline (code CAPACITY), or unreachable.
         """
-        if len(self._servers.records) > 1:
+        if self._servers.several:
             return await self._stand_in_line(deadline_s)
         return float((await self._begin("acquire", {}, deadline_s)).result.get("queue", 0.0))
 
@@ -94,7 +94,7 @@ class ClientSession:
         arguments = ResetRequest.of(task, fields).with_content().to_wire()
         self._last = None
         waited = 0.0
-        if len(self._servers.records) > 1 and not self._holds_slot:
+        if self._servers.several and not self._holds_slot:
             waited = await self._stand_in_line(deadline_s)
         result = frames.step_result(await self._begin("reset", arguments, max(0.0, deadline_s - waited)))
         for phase in ("queue", "total"):
@@ -164,11 +164,11 @@ class ClientSession:
 
     def _lost_its_server(self, error: ClusterError) -> bool:
         """Whether a new session may do on another server what failed on this one."""
-        return len(self._servers.records) > 1 and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
+        return self._servers.several and error.code in (ErrorCode.UNREACHABLE, ErrorCode.SHUTDOWN)
 
     def _leave(self) -> None:
         """Give the session up, where another server can take its place. A single one may come back with it."""
-        if len(self._servers.records) > 1:
+        if self._servers.several:
             self._server, self._token = None, ""
 
     def _remember(self, result: StepResult) -> StepResult:
@@ -297,7 +297,7 @@ class ClientSession:
             if reply.id == request_id:
                 return reply
             if reply.id == -1 and reply.code is not None:
-                if reply.code is ErrorCode.SHUTDOWN and len(self._servers.records) == 1:
+                if reply.code is ErrorCode.SHUTDOWN and not self._servers.several:
                     continue  # the connection closes now; another process may take over its address
                 self._drop()
                 if reply.code in frames.SESSION_OVER:
@@ -328,7 +328,8 @@ class ClientSession:
         pauses = Pauses(deadline, FIRST_RETRY_S, LAST_RETRY_S)
         while True:
             reasons: list[Exception] = []
-            for server in [self._server] if self._server else await self._servers.by_preference():
+            servers = [self._server] if self._server else await self._servers.by_preference()
+            for server in servers:
                 connection = await self._try(server, reasons)
                 if connection is not None:
                     return connection
@@ -336,7 +337,7 @@ class ClientSession:
                 raise reasons[0]  # every server answered, and refused
             pause = pauses.next()
             if pause is None:
-                url, error = self.server_url, reasons[-1]
+                url, error = self.server_url, reasons[-1] if reasons else ConnectionError("it lists no server")
                 self._leave()
                 raise ClusterError(
                     f"cannot reach the cluster at {url} ({type(error).__name__}: {error}): "
@@ -389,10 +390,12 @@ class ClusterClient(ClusterServers):
         Raises:
             ClusterError: unreachable (of several servers all are), or the token is wrong.
         """
-        if len(self.records) == 1:
+        if not self.several:
             async with self.session() as session:
                 return await session.status()
+        self._read_list()
         answers = await asyncio.gather(*(self.ask(server) for server in self.records))
         if not any(isinstance(answer, dict) for answer in answers):
-            raise ClusterError(f"cannot reach the cluster at {self.url}: {answers[0]}", ErrorCode.UNREACHABLE)
+            reason = answers[0] if answers else "it lists no server"
+            raise ClusterError(f"cannot reach the cluster at {self.url}: {reason}", ErrorCode.UNREACHABLE)
         return combine(dict(zip((server.address.url for server in self.records), answers, strict=True)))

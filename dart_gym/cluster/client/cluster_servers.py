@@ -11,11 +11,13 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import websockets
@@ -32,6 +34,8 @@ from dart_gym.utils.backoff import backoff
 STATUS_TIMEOUT_S = 5.0
 STATUS_AGE_S = 2.0  # a status may be so old when a session is placed by it
 FIRST_REST_S, LAST_REST_S = 1.0, 30.0  # how long a server that failed is left alone, doubling
+LISTED_HEARTBEAT_S = 5.0  # of websockets to servers of a list that changes
+FILE = "file://"
 NO_ANSWER = (OSError, TimeoutError, websockets.WebSocketException)
 """What a connection raises when nobody answers at its other end."""
 
@@ -130,12 +134,18 @@ def preference(servers: Sequence[ServerRecord], now: float) -> list[ServerRecord
 
 
 def server_urls(url: str) -> list[str]:
-    """The URLs of a list that is separated by commas.
+    """The URLs of a list that is separated by commas, or of a file (`file:///path`) with one in each line.
 
     Raises:
-        ConfigurationError: one of them is no cluster's URL, or is there twice.
+        ConfigurationError: one of them is no cluster's URL, or is there twice, or the file cannot be read.
     """
-    urls = [part.strip() for part in url.split(",")]
+    if url.startswith(FILE):
+        try:
+            urls = Path(url.removeprefix(FILE)).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"cannot read the cluster's list of servers {url}: {error}") from error
+    else:
+        urls = [part.strip() for part in url.split(",")]
     for one in urls:
         parse_address(one)
     if len(set(urls)) < len(urls):
@@ -164,19 +174,38 @@ class ClusterServers:
     """All servers of one cluster, with what is known of each.
 
     Args:
-        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas.
+        url: `ws+unix:///path.sock`, `ws://host:port` or `wss://host:port`; of several servers, separated by commas; or
+            `file:///path` of a file with one in each line, which is read again when it changes.
     """
 
     def __init__(self, url: str, token: str | None = None, settings: ClientSettings | None = None) -> None:
         self.url = url
         self.settings = settings or ClientSettings()
+        self._listed = (0, 0)  # inode and time of the file of servers
         self.records = [ServerRecord(parse_address(one)) for one in server_urls(url)]
         self._token = token
         self._asking = asyncio.Lock()
 
+    @property
+    def several(self) -> bool:
+        """Whether another server may take the place of one that is lost."""
+        return len(self.records) > 1 or self.url.startswith(FILE)
+
+    def _read_list(self) -> None:
+        """Take up a list of servers that has changed; those that stay keep what is known of them."""
+        if not self.url.startswith(FILE):
+            return
+        with contextlib.suppress(FileNotFoundError):  # it is being replaced
+            found = os.stat(self.url.removeprefix(FILE))
+            if self._listed != (now := (found.st_ino, found.st_mtime_ns)):
+                known = {record.address.url: record for record in self.records}
+                self.records = [known.get(one) or ServerRecord(parse_address(one)) for one in server_urls(self.url)]
+                self._listed = now
+
     async def by_preference(self) -> list[ServerRecord]:
         """The servers in the order in which a new session should try them; asks those whose status is old."""
-        if len(self.records) == 1:
+        self._read_list()
+        if not self.several:
             return self.records
         async with self._asking:
             now = time.monotonic()
@@ -234,11 +263,14 @@ class ClusterServers:
         """
         address = server.address
         token = self._token or find_local_token(address)
+        heartbeat_s = self.settings.heartbeat_s
+        if heartbeat_s and self.url.startswith(FILE):  # its nodes come and go, and a lost one says no goodbye
+            heartbeat_s = min(heartbeat_s, LISTED_HEARTBEAT_S)
         options: dict[str, Any] = {
             "compression": None,
             "max_size": frames.MAX_REPLY_BYTES,
-            "ping_interval": self.settings.heartbeat_s,
-            "ping_timeout": 3 * self.settings.heartbeat_s if self.settings.heartbeat_s else None,
+            "ping_interval": heartbeat_s,
+            "ping_timeout": 3 * heartbeat_s if heartbeat_s else None,
             "close_timeout": 2.0,
             "open_timeout": 10.0,
             "additional_headers": {"Authorization": f"Bearer {token}"} if token else None,

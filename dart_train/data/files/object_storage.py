@@ -307,6 +307,16 @@ class ObjectStore(Storage):
         with self._explained(key, bucket_missing=True):
             self._system.pipe_file(self._full(key), data)
 
+    def upload(self, key: str, path: Path) -> None:
+        """Store a file, in several parts where it is large; nothing is there before all of it is."""
+        with self._explained(key, bucket_missing=True):
+            self._system.put_file(str(path), self._full(key))
+
+    def download(self, key: str, path: Path) -> None:
+        """Write what is stored under a key into a file. Raises `FileNotFoundError`."""
+        with self._explained(key):
+            self._system.get_file(self._full(key), str(path))
+
     def settle(self, keys: Iterable[str]) -> None:
         """See `Storage`."""  # what a store has accepted is on its disks
 

@@ -27,6 +27,7 @@ class CheckpointRow:
         version: weight version, 0 for the one that the run began with.
         created_at: Unix time of its announcement.
         completed_at: Unix time from which it could be read; None before.
+        url: where other nodes find it, once `path` is of this node; "" where there is no such place.
     """
 
     version: int
@@ -35,6 +36,7 @@ class CheckpointRow:
     source: str
     created_at: float
     completed_at: float | None
+    url: str = ""
 
 
 def newest_version(connection: sa.Connection, run_id: str) -> int | None:

@@ -34,6 +34,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.data_states import Reason
 from dart_train.core.train_errors import CorruptDataError, DataError, LeaseError
 from dart_train.data.curation.rules import StalenessBy, staleness_version
+from dart_train.data.files import shared_directories
 from dart_train.data.groups import checkpoint_rows, lease_rows, resuming
 from dart_train.data.groups.lease_rows import Taken, TakenGroup
 from dart_train.data.groups.resuming import Resumed
@@ -42,6 +43,9 @@ from dart_train.data.manager.run_data import RunData
 from dart_train.data.manager.run_insight import Insight
 
 _log = logging.getLogger(__name__)
+
+VERSIONS = "versions"
+"""Folder of published versions in an object store."""
 
 LEASE_POLL_S = 0.02  # how often a waiting lease looks again; a look is one small read
 
@@ -246,6 +250,8 @@ class Leasing(Insight):
     def publish(self, version: int, path: str | Path, source: str = "training") -> None:
         """Say that a version can be read from a path: status COMPLETED. Doing so twice changes nothing.
 
+        Where `data.files` is an object store, the version is put there first, for other nodes.
+
         Args:
             version: number of the version; never used before.
             path: a Hugging Face model directory, or a URL of one.
@@ -254,7 +260,18 @@ class Leasing(Insight):
         Raises:
             CheckpointError: nothing is at the path, or the version was published with another path.
         """
-        self.write(checkpoint_rows.complete, version, path, source)
+        if "://" not in str(path) and Path(path).is_dir():
+            shared_directories.share(self.files.storage, VERSIONS, Path(path))
+        self.write(checkpoint_rows.complete, version, self.place(path), source)
+
+    def place(self, path: str | Path) -> str:
+        """What the row of a version at a path says: where every node can read it."""
+        return str(path) if "://" in str(path) else shared_directories.place(self.files.storage, VERSIONS, Path(path))
+
+    def retire(self, version: int, path: Path) -> None:
+        """Say that a version is not there any more, and remove what other nodes read of it."""
+        self.write(checkpoint_rows.deprecate, version)
+        shared_directories.unshare(self.files.storage, VERSIONS, path.name)
 
     def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float) -> LeasedGroups | None:
         """Lease now or not at all. Each round that finds damage rejects a group, so the rounds come to an end."""

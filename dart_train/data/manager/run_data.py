@@ -6,7 +6,10 @@ Invariants:
       and the run: `data.read(statistics.reward_history)`, `data.write(checkpoint_rows.fail, version)`.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.data_states import CheckpointStatus, RolloutState
 from dart_train.data.curation.rules import CurationConfig, oldest_allowed
+from dart_train.data.files import shared_directories
 from dart_train.data.files.lru_cache import LRUCache
 from dart_train.data.files.trajectory_files import TrajectoryFiles
 from dart_train.data.groups import checkpoint_rows, trajectory_rows
@@ -35,10 +39,14 @@ class RunData:
 
     Args:
         run_id: name of the run; several may share a database, each with a directory of its own.
+
+    Attributes:
+        copies: directories of this node with versions of the run; those that are fetched come into the last one.
     """
 
     def __init__(self, store: Store, files: TrajectoryFiles, run_id: str, config: CurationConfig | None = None) -> None:
         self.store, self.files, self.run_id = store, files, run_id
+        self.copies: tuple[Path, ...] = (Path(tempfile.gettempdir()) / f"dart-versions-{os.getuid()}" / run_id,)
         self.config = config or CurationConfig()
         self._images: LRUCache[NDArray[np.uint8]] = LRUCache(IMAGE_CACHE_BYTES, lambda image: image.nbytes)
         self._trajectories: LRUCache[Trajectory] = LRUCache(TRAJECTORY_CACHE)
@@ -123,6 +131,25 @@ class RunData:
         """Return the newest version that can be read; None before the first."""
         rows = self.read(checkpoint_rows.list_checkpoints, CheckpointStatus.COMPLETED, limit=1)
         return rows[0] if rows else None
+
+    def local_copy(self, path: str) -> str:
+        """Directory on this node of a version, as its row names it; fetched where only other nodes have it.
+
+        Raises:
+            CheckpointError: it is not there any more.
+            DataError: the store cannot be reached, or the disk is full.
+        """
+        return str(shared_directories.fetch(path, self.copies[-1], self.copies[:-1]))
+
+    def localized(self, row: CheckpointRow) -> CheckpointRow:
+        """The same with its directory on this node; raises as `local_copy`."""
+        url = row.path if "://" in row.path else ""
+        return replace(row, path=self.local_copy(row.path), url=url)
+
+    def newest_here(self) -> CheckpointRow | None:
+        """The newest version that can be read, with its directory on this node; raises as `local_copy`."""
+        row = self.newest_checkpoint()
+        return self.localized(row) if row is not None else None
 
     def fact(self, name: str, default: Any = None) -> Any:
         """Return the JSON value that `set_fact` kept under a name, or a default."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from dart_agent.engines.base.engine import EngineBusy, EngineError, Generation, Prompt, Sampling
 from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_gym.utils.backoff import backoff
-from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, Weights
+from dart_train.rollout.fleet.replica import EngineNodes, Replica, ReplicaSpec, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
 from dart_train.rollout.fleet.request_routing import Load, Verdict, judge, route
 from dart_train.rollout.fleet.update_locks import Locks, UpdateLocks
@@ -37,6 +37,7 @@ class EnginePool:
         directory: directory for the replicas' sockets and temporary files (a short path).
         locks: update locks between services that share replicas by URL; None where there is no other.
         places: GPUs of the replicas that are started here.
+        nodes: start the servers on nodes of a cluster; None starts them here.
 
     Attributes:
         reissued: requests that were sent again.
@@ -53,6 +54,7 @@ class EnginePool:
         sync: SyncConfig = SyncConfig(),
         locks: Locks | None = None,
         places: EnginePlaces = EnginePlaces(),
+        nodes: EngineNodes | None = None,
     ) -> None:
         self.config, self.sync = config, sync
         self.fleet = Fleet(config, UpdateLocks(locks, sync.lease_s), weights)
@@ -62,7 +64,7 @@ class EnginePool:
         for index, (kind, url) in enumerate(config.servers(places)):
             gpus = places.gpus[index] if places.gpus and not url else None
             log = Path(log_dir) / f"engine-{index}.log" if log_dir and not url else None
-            spec = ReplicaSpec(index, kind, url, Path(directory), log, config, sync, gpus, places.memory)
+            spec = ReplicaSpec(index, kind, url, Path(directory), log, config, sync, gpus, places.memory, nodes)
             self.replicas.append(Replica(spec, loading))
         self.lives = {replica.name: ReplicaLife(replica, self.fleet) for replica in self.replicas}
         self.reissued = self.queued = 0

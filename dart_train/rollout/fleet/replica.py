@@ -11,19 +11,19 @@ Invariants:
 import asyncio
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from dart_agent.engines.base.engine import EngineError, EngineInfo, EngineMismatch, ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch
 from dart_gym.utils.backoff import Pauses
 from dart_gym.utils.plugins import child_environment
 from dart_gym.utils.processes import die_with_parent
+from dart_train.core.child_process import ChildProcess, Process
 from dart_train.rollout.fleet.concurrency import Concurrency, adapt
 from dart_train.rollout.fleet.weight_files import Weights as Weights
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
@@ -45,6 +45,24 @@ class ReplicaState(StrEnum):
     DOWN = "down"
 
 
+class ServerProcess(Process, Protocol):
+    """A server on another node."""
+
+    async def fetch(self, url: str) -> str:
+        """Have its node fetch shared weights; returns their directory there. Raises `EngineError`."""
+
+
+class EngineNodes(Protocol):
+    """Nodes that servers are started on."""
+
+    async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[ServerProcess, str]:
+        """Start a server of the weights at `url`, as soon as a node has room; returns it and its address.
+
+        Raises:
+            EngineError: it could not be started.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """What a replica is.
@@ -54,6 +72,7 @@ class ReplicaSpec:
         directory: directory for the sockets and temporary files of a process that is started here; a short path.
         gpus: indices of its GPUs; None where nobody gave it any.
         gpu_memory: share of their memory that it takes; None for its own default.
+        nodes: starts it on a node of a cluster; None starts it here.
     """
 
     index: int
@@ -65,29 +84,32 @@ class ReplicaSpec:
     sync: SyncConfig = SyncConfig()
     gpus: tuple[int, ...] | None = None
     gpu_memory: float | None = None
+    nodes: EngineNodes | None = None
 
     @property
     def owned(self) -> bool:
         """Whether it is a process that is started here."""
         return not self.url
 
-    def command(self, weights: Weights) -> Command:
-        """What starts its process."""
-        return self.kind.command(
-            Launch(
-                name=f"r{self.index}",
-                index=self.index,
-                path=weights.path,
-                model_dir=weights.model,
-                version=weights.version,
-                directory=self.directory,
-                images=self.config.images,
-                transfer=self.sync.transfer,
-                lora_rank=self.sync.lora_rank,
-                gpus=self.gpus,
-                gpu_memory=self.gpu_memory,
-            )
+    def launch(self, weights: Weights) -> Launch:
+        """What its process is started with."""
+        return Launch(
+            name=f"r{self.index}",
+            index=self.index,
+            path=weights.path,
+            model_dir=weights.model,
+            version=weights.version,
+            directory=self.directory,
+            images=self.config.images,
+            transfer=self.sync.transfer,
+            lora_rank=self.sync.lora_rank,
+            gpus=self.gpus,
+            gpu_memory=self.gpu_memory,
         )
+
+    def command(self, weights: Weights) -> Command:
+        """What starts its process on this machine."""
+        return self.kind.command(self.launch(weights))
 
 
 @dataclass(slots=True)
@@ -124,7 +146,7 @@ class Replica:
     busy_share: float = 0.0
     info: EngineInfo | None = None
     engine: ModelEngine | None = None
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     alarm: asyncio.Event = field(default_factory=asyncio.Event)
     examining: asyncio.Lock = field(default_factory=asyncio.Lock)
     why_down: str = ""
@@ -150,19 +172,22 @@ class Replica:
         """Whether its process is ours and has ended."""
         return self.process is not None and self.process.poll() is not None
 
-    def launch(self, weights: Weights) -> None:
+    async def launch(self, weights: Weights) -> None:
         """Start the process, or for a replica elsewhere just the client.
 
         Raises:
             OSError: its program cannot be started.
+            EngineError: its node could not start it.
             DartGymError: its address is none, or `weights` has no tokenizer.
         """
         spec = self.spec
         if spec.owned:
-            command = spec.command(weights)
-            _remove_socket(command.url)
-            self.process = _start_server(command, spec.log)
-            self.url = command.url
+            if spec.nodes is not None:
+                self.process, self.url = await spec.nodes.start(spec.kind, spec.launch(weights), weights.url, spec.log)
+            else:
+                command = spec.command(weights)
+                _remove_socket(command.url)
+                self.process, self.url = _start_server(command, spec.log), command.url
             self.tainted = False  # a new process
         self.engine = spec.kind.connect(
             Connection(
@@ -177,6 +202,13 @@ class Replica:
             )
         )
         self.version, self.verified, self.updating_to, self.info, self._busy_at = UNKNOWN, None, None, None, None
+
+    async def path_of(self, weights: Weights) -> str:
+        """Directory of weights where the server is. Raises `EngineError` where its node cannot get them."""
+        process = self.process
+        if self.spec.nodes is None or process is None:
+            return weights.path
+        return await cast(ServerProcess, process).fetch(weights.url)
 
     async def until_ready(self, timeout: float) -> EngineInfo:
         """Wait until it answers.
@@ -252,11 +284,11 @@ class Replica:
             await engine.close()
 
 
-def _start_server(command: Command, log_path: Path | None) -> subprocess.Popen[bytes]:
+def _start_server(command: Command, log_path: Path | None) -> ChildProcess:
     if log_path is not None:
         log_path.parent.mkdir(parents=True, exist_ok=True)
     with open(log_path or os.devnull, "ab") as log:
-        return subprocess.Popen(
+        return ChildProcess(
             command.argv,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -267,15 +299,12 @@ def _start_server(command: Command, log_path: Path | None) -> subprocess.Popen[b
         )
 
 
-def _reap(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Wait for a server, and end its whole process group: a vLLM server computes in children of its own."""
-    try:
+def _reap(process: Process, grace_s: float) -> None:
+    """Wait for a server, and end all that it started: a vLLM server computes in children of its own."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    with contextlib.suppress(ProcessLookupError):  # the usual case: nobody is left
-        os.killpg(process.pid, signal.SIGKILL)
+    process.kill_all()
+    process.wait()
 
 
 def _remove_socket(url: str) -> None:

@@ -87,7 +87,7 @@ class ReplicaLife:
                 replica.alarm.clear()
                 self._set(ReplicaState.STARTING)
                 try:
-                    replica.launch(self._fleet.weights)
+                    await replica.launch(self._fleet.weights)
                     await self._admit()
                     self._set(ReplicaState.READY)
                     await self._watch()
@@ -298,7 +298,7 @@ class ReplicaLife:
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 if replica.tainted or (await replica.engine.info()).version != weights.version:
-                    await replica.engine.update_weights(weights.path, weights.version)
+                    await replica.engine.update_weights(await replica.path_of(weights), weights.version)
             info = await replica.look(self._config.request_timeout_s)
             if info.version != weights.version:
                 raise EngineMismatch(f"it says version {info.version} after an update to {weights.version}")

@@ -6,7 +6,7 @@ first, from the headers and the digests of the files.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -18,10 +18,17 @@ from dart_train.core.digests import why_changed
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A checkpoint directory and its version."""
+    """A checkpoint directory and its version.
+
+    Attributes:
+        path: directory on this node.
+        version: number of the version.
+        url: where other nodes find it; "" where it is on this node alone.
+    """
 
     path: str
     version: int
+    url: str = field(default="", compare=False)
 
     @property
     def is_adapter(self) -> bool:

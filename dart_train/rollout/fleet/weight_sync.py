@@ -155,7 +155,7 @@ class WeightSync:
             self._availability.failed(error, "checkpoints")
             return None
         self._availability.succeeded("checkpoints")
-        return Weights(found.path, found.version) if found is not None else None
+        return Weights(found.path, found.version, found.url) if found is not None else None
 
     async def _sound(self, weights: Weights) -> bool:
         """Whether its files are whole and its tensors those of the model."""

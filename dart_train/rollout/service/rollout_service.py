@@ -29,7 +29,7 @@ from dart_train.data.insight import statistics
 from dart_train.data.manager.recording import Recording
 from dart_train.data.store.database_locks import DatabaseLocks
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
-from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.fleet.replica import EngineNodes, Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.play.dependencies import Dependencies
@@ -80,6 +80,7 @@ class RolloutService:
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
         places: GPUs of the engines that are started here.
+        nodes: start engines on nodes of a cluster; None starts them here.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class RolloutService:
         log_dir: str | Path | None = None,
         token: str | None = None,
         places: EnginePlaces = EnginePlaces(),
+        nodes: EngineNodes | None = None,
     ) -> None:
-        self.config, self.data, self._places = config, data, places
+        self.config, self.data, self._places, self._nodes = config, data, places, nodes
         self.scheduler = _scheduler(config, data)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
@@ -188,9 +190,10 @@ class RolloutService:
             sync=config.sync,
             locks=DatabaseLocks(self.data.store),
             places=self._places,
+            nodes=self._nodes,
         )
         self._sync = WeightSync(
-            self.data.newest_checkpoint,
+            self.data.newest_here,
             self._pool,
             interval_s=config.sync_interval_s,
             availability=self.dependencies.database,

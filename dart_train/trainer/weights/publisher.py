@@ -158,10 +158,10 @@ class Publisher:
         if self._ranks.is_main:
             version = self._data.read(checkpoint_rows.next_version)
             path = checkpoint.version_dir(self._root, version)
-            self._data.write(checkpoint_rows.announce, version, path, source)
+            self._data.write(checkpoint_rows.announce, version, self._data.place(path), source)
             self._data.write(checkpoint_rows.begin, version)
             work = partial(self._write, taken, version, source, self.served, lease=lease, step=step)
-            self._writing = _at_once(work) if self._take is None else _beside(work)
+            self._writing = _at_once(work) if self._take is None else beside(work)
             self.version, self.unpublished = version, 0
         self._tell()
         if self._take is None:
@@ -179,7 +179,7 @@ class Publisher:
         spare = checkpoint.old_versions(self._root, self._keep, served, self._first, self.best, keep_s=self._keep_s)
         for old in spare:
             if not _same(checkpoint.version_dir(self._root, old), self._model_dir):  # copied from each time
-                self._data.write(checkpoint_rows.deprecate, old)
+                self._data.retire(old, checkpoint.version_dir(self._root, old))
                 checkpoint.remove_version(self._root, old)
 
     def _tell(self) -> None:
@@ -187,11 +187,13 @@ class Publisher:
 
 
 def _same(left: str | Path, right: str | Path) -> bool:
-    """Whether two names are of one local directory."""
-    return "://" not in str(left) and Path(left).absolute() == Path(right).absolute()
+    """Whether a row's path is of a local directory: in an object store a version has the name that its copies have."""
+    if "://" in str(left):
+        return str(left).rpartition("/")[2] == Path(right).name
+    return Path(left).absolute() == Path(right).absolute()
 
 
-def _beside(work: Callable[[], None]) -> Future[None]:
+def beside(work: Callable[[], None]) -> Future[None]:
     """Work in a thread of its own, which a process that ends waits for."""
     done: Future[None] = Future()
     threading.Thread(target=_settled, args=(work, done), name="publisher").start()

@@ -1,0 +1,96 @@
+"""What a node of a cluster says of itself, and what is decided by it. Pure but for `node_facts`, which looks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dart_gym.commands.doctor import PROGRAMS
+from dart_train.core.package_version import VERSION
+
+DESKTOPS = "desktops"
+"""The resource of nodes that hold desktops: `ray start --resources='{"desktops": 16}'`."""
+
+DESKTOP_MB = 400.0
+DESKTOPS_PER_CORE = 8
+MOST_SKEW_S = 2.0
+LEAST_DISK_GB = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node.
+
+    Attributes:
+        versions: of this package, Python and Ray, by name.
+        clock: its Unix time when it was asked.
+        cores: processors that it may use.
+        memory_mb: memory that is free.
+        disk_gb: space that is free where runs go.
+        lacks: Debian packages of desktops that are not installed.
+    """
+
+    versions: dict[str, str]
+    clock: float
+    cores: int
+    memory_mb: float
+    disk_gb: float
+    lacks: tuple[str, ...]
+
+
+def node_facts() -> NodeFacts:
+    """Look at this node."""
+    memory = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    try:
+        ray = version("ray")
+    except PackageNotFoundError:
+        ray = ""
+    return NodeFacts(
+        versions={"dart-gui": VERSION, "Python": platform.python_version(), "Ray": ray},
+        clock=time.time(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_mb=int(memory["MemAvailable"].split()[0]) / 1024,
+        disk_gb=shutil.disk_usage(Path.home()).free / 1e9,
+        lacks=tuple(sorted({package for name, package in PROGRAMS.items() if shutil.which(name) is None})),
+    )
+
+
+def desktops_of(offered: float, facts: NodeFacts) -> int:
+    """How many desktops a node holds: as many as it offers, if its memory and cores are enough."""
+    return max(1, min(int(offered), int(facts.memory_mb / DESKTOP_MB), DESKTOPS_PER_CORE * facts.cores))
+
+
+def why_unusable(name: str, facts: NodeFacts, here: NodeFacts, *, desktops: bool) -> str:
+    """Why nothing of a run can be put on a node, and what to do; "" where it can.
+
+    Args:
+        name: of the node.
+        facts: what it says.
+        here: the same of the launcher's node.
+        desktops: whether it is to hold desktops.
+    """
+    for what, ours in here.versions.items():
+        if facts.versions[what] != ours:
+            found = facts.versions[what] or "nothing"
+            return f"node {name} has {what} {found}, and the launcher's has {ours}: install the same there"
+    if facts.disk_gb < LEAST_DISK_GB:
+        left = f"{facts.disk_gb:.1f} GB of disk left"
+        return f"node {name} has {left}: free some, or set DART_NODE_DIR to another disk there"
+    if desktops and facts.lacks:
+        return f"node {name} offers desktops and lacks {', '.join(facts.lacks)}: apt-get install them there"
+    return ""
+
+
+def clock_skew(name: str, facts: NodeFacts, asked: float, answered: float) -> str:
+    """A warning where a node's clock is off that of the launcher's node by more than the question took; "" if not."""
+    off = max(asked - facts.clock, facts.clock - answered, 0.0)
+    if off <= MOST_SKEW_S:
+        return ""
+    return (
+        f"the clock of node {name} is {off:.0f} s off: have it synchronised (chrony), timings in reports are wrong else"
+    )

@@ -1,0 +1,130 @@
+"""A Ray cluster as a run uses it: connecting to it, and actors that run the run's programs."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dart_agent.engines.base.engine_kind import EngineKind, Launch
+from dart_train.core.train_errors import DartTrainError
+from dart_train.nodes.program_host import ProgramHost, RunOnNodes
+from dart_train.nodes.remote_program import RemoteProgram
+
+NAMESPACE = "dart-train"
+CONNECT_S = 5.0
+SHARED = 0.5
+"""An engine that takes less of its GPU's memory than this leaves the rest to the trainer."""
+
+
+class ClusterUnreachable(DartTrainError):
+    """There is no Ray, no cluster, or it cannot be used from here; the message says which."""
+
+    hopeless = True
+
+
+def connect(address: str) -> str:
+    """Connect this process to a Ray cluster of which this machine is a node; returns the cluster's address.
+
+    Args:
+        address: "auto", or host:port of the head node.
+
+    Raises:
+        ClusterUnreachable: that is not so.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterUnreachable(f"Ray is not installed ({error}): pip install 'dart-gui[ray]'") from error
+    if "://" in address:
+        raise ClusterUnreachable(f"--ray {address}: give auto, or HOST:PORT of the head node, on a node of the cluster")
+    if address != "auto":
+        _answers(address)
+    try:
+        # a signal is the launcher's to handle, and what actors print has logs of its own
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        text = " ".join(str(error).split())
+        if "ersion mismatch" in text:
+            raise ClusterUnreachable(f"another Ray or Python runs the cluster: {text}") from error
+        raise ClusterUnreachable(
+            f"no Ray cluster at {address!r} that this machine is a node of ({text[:200]}): `ray start --head` begins "
+            "one here, `ray start --address=HOST:6379` joins one"
+        ) from error
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _answers(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        raise ClusterUnreachable(
+            f"nobody answers at {address!r} ({error}): is `ray start --head` running there, and its port (6379) open?"
+        ) from error
+
+
+def here() -> str:
+    """Ray's id of this node."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def on_node(node: str) -> dict[str, Any]:
+    """Options of an actor or task that belongs on one node, and takes no share of it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+
+
+def new_host(run: RunOnNodes, name: str, asks: dict[str, Any]) -> Any:
+    """An actor for one program. A part of its name is drawn: the name of a lost one is not free at once."""
+    import ray
+
+    label = f"{run.name}/{name}-{secrets.token_hex(2)}"
+    options = {"name": label, "namespace": NAMESPACE, "max_restarts": 0, **asks}
+    return ray.remote(ProgramHost).options(**options).remote(run, name)
+
+
+def told(asks: dict[str, Any]) -> str:
+    """What an actor asks of its node, for people."""
+    wanted = {"CPU": asks.get("num_cpus", 0), "GPU": asks.get("num_gpus", 0), **asks.get("resources", {})}
+    return "{" + ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count) + "}"
+
+
+def start(
+    run: RunOnNodes, name: str, argv: Sequence[str], environment: dict[str, str], asks: dict[str, Any], log: Path
+) -> RemoteProgram:
+    """Start a program on the node that Ray chooses."""
+    actor = new_host(run, name, asks)
+    begun = actor.start.remote(list(argv), environment, sys.executable)
+    return RemoteProgram(actor, begun, name, told(asks), log=log, metrics=Path(run.root) / "metrics")
+
+
+class EnginesOnNodes:
+    """Starts the engines of a rollout service on nodes of the cluster: see `replica.EngineNodes`."""
+
+    def __init__(self, run: RunOnNodes) -> None:
+        self._run = run
+
+    async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[RemoteProgram, str]:
+        """See `replica.EngineNodes`. One without GPUs takes a core for each of its threads."""
+        share = launch.gpu_memory if launch.gpus and launch.gpu_memory and launch.gpu_memory < SHARED else None
+        asks: dict[str, Any] = {"num_cpus": getattr(kind, "threads", 1)}
+        if launch.gpus:
+            asks = {"num_cpus": 1, "num_gpus": share or len(launch.gpus)}
+        name = f"engine-{launch.index}"
+        actor = new_host(self._run, name, asks)
+        begun = actor.start_server.remote(kind, replace(launch, path="", model_dir="", directory=Path()), url)
+        program = RemoteProgram(actor, begun, name, told(asks), log=log)
+        try:
+            return program, await program.begun()
+        except BaseException:
+            program.kill_all()
+            raise

@@ -1,0 +1,156 @@
+"""RemoteProgram: a program on another node as whoever started it sees it: a `Process`, like a child.
+
+Invariants:
+    - Nothing here waits for a node but `begun` and `wait`, which have a deadline, and `kill_all`, which waits 2 s.
+    - What it prints and measures comes into the files of the launcher's run directory in the order in which it was
+      written there, once.
+    - A lost node looks like a program that was killed (status -9); the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from dart_agent.engines.base.engine import EngineError
+from dart_gym.utils.processes import HOPELESS_STATUS
+
+POLL_S = 0.3
+KILL_S = 2.0
+
+
+class RemoteProgram:
+    """A program in an actor.
+
+    Args:
+        actor: the Ray actor of a `ProgramHost`.
+        begun: what its start will return.
+        name: of the program.
+        asks: what it waits for, for people, such as "{GPU: 2}".
+        log: file for what it prints; None for none.
+        metrics: directory for what it measures; None for nowhere.
+
+    Attributes:
+        pid: 0, which no program here has.
+        returncode: its exit status; None while it runs.
+        started: what its start returned; None before.
+    """
+
+    def __init__(
+        self, actor: Any, begun: Any, name: str, asks: str, *, log: Path | None = None, metrics: Path | None = None
+    ) -> None:
+        self.pid, self.returncode, self.started = 0, None, None
+        self.name, self.asks = name, asks
+        self.since = time.time()
+        self._actor, self._answer = actor, begun
+        self._log, self._metrics = log, metrics
+        self._seen: dict[str, int] = {}
+        self._looked = 0.0
+
+    returncode: int | None
+    started: Any
+
+    @property
+    def waiting(self) -> str:
+        """What it waits for and since when; "" once a node has it."""
+        if self.started is not None or self.returncode is not None:
+            return ""
+        since = time.strftime("%H:%M:%S", time.localtime(self.since))
+        return f"{self.name} waits for a node with {self.asks} since {since}"
+
+    def poll(self) -> int | None:
+        """See `Process`. Takes up what has come from the node since."""
+        import ray
+
+        if self.returncode is not None or time.monotonic() - self._looked < POLL_S:
+            return self.returncode
+        self._looked = time.monotonic()
+        if not ray.wait([self._answer], timeout=0)[0]:
+            return None
+        try:
+            answer = ray.get(self._answer)
+        except ray.exceptions.RayTaskError as error:
+            return self._end(HOPELESS_STATUS if getattr(error.cause, "hopeless", False) else 1, f"error: {error.cause}")
+        except ray.exceptions.RayError as error:
+            return self._end(-signal.SIGKILL, f"--- {self.name}: its node or its actor is lost ({_first(error)})")
+        if self.started is None:
+            self.started = answer
+        else:
+            status, parts = answer
+            self._take(parts)
+            if status is not None:
+                return self._end(status)
+        self._answer = self._actor.poll.remote(dict(self._seen))
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(self.name, timeout or 0)
+            time.sleep(0.05)
+        return self.returncode or 0
+
+    def terminate(self) -> None:
+        """See `Process`. One that no node has yet is given up."""
+        if self.started is None:
+            self.kill_all()
+        elif self.returncode is None:
+            self._actor.signal.remote(int(signal.SIGTERM))
+
+    def kill_all(self) -> None:
+        """See `Process`."""
+        import ray
+
+        if self.returncode is None:
+            try:
+                if self.started is not None:
+                    ray.get(self._actor.kill_all.remote(), timeout=KILL_S)
+            except ray.exceptions.RayError:  # it is lost, or does not answer: its actor's end ends it
+                pass
+            self._end(-signal.SIGKILL)
+
+    async def fetch(self, url: str) -> str:
+        """Have its node fetch shared weights; see `dart_train.rollout.fleet.replica.ServerProcess`."""
+        import ray
+
+        try:
+            return await self._actor.fetch.remote(url)
+        except ray.exceptions.RayError as error:
+            raise EngineError(f"{self.name} cannot get {url}: {_first(error)}") from error
+
+    async def begun(self) -> Any:
+        """Wait until a node has started it; returns what its start returned. Raises `EngineError`."""
+        while self.started is None and self.poll() is None:
+            await asyncio.sleep(POLL_S)
+        if self.started is None:
+            raise EngineError(f"{self.name} could not be started; see its log")
+        return self.started
+
+    def _take(self, parts: dict[str, bytes]) -> None:
+        for name, part in parts.items():
+            self._seen[name] = self._seen.get(name, 0) + len(part)
+            path = self._log if name == "log" else self._metrics / name if self._metrics else None
+            if path is not None:
+                with path.open("ab") as file:
+                    file.write(part)
+
+    def _end(self, status: int, said: str = "") -> int:
+        import ray
+
+        self.returncode = status
+        if said and self._log is not None:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(f"{said}\n")
+        ray.kill(self._actor)
+        return status
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error's message: Ray's go on for pages."""
+    return str(error).strip().partition("\n")[0]

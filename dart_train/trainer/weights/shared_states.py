@@ -1,0 +1,75 @@
+"""Trainer states in an object store, so that a trainer whose node is lost goes on at another one.
+
+Invariants:
+    - A fact of the run names the newest state, and is set only once all of that is in the store; the one before is
+      removed after that.
+    - States travel beside the training, one at a time. One that cannot be put there costs nothing but the way back:
+      the next one is tried.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dart_gym.utils.durable_files import rename
+from dart_train.core.train_errors import CheckpointError, DataError
+from dart_train.data.files import shared_directories
+from dart_train.trainer.weights import checkpoint
+
+if TYPE_CHECKING:
+    from dart_train.data.manager.run_data import RunData
+
+FOLDER, NEWEST = "states", "newest_state"
+_log = logging.getLogger(__name__)
+
+
+class SharedStates:
+    """The states of one trainer in the run's object store.
+
+    Args:
+        data: the run's, with an object store.
+        beside: runs a function beside the caller.
+    """
+
+    def __init__(self, data: RunData, beside: Callable[[Callable[[], None]], Future[None]]) -> None:
+        self._data, self._beside = data, beside
+        self._putting: Future[None] | None = None
+
+    def fetch(self, output_dir: Path) -> None:
+        """Bring the newest state here, if it is newer than those that are here."""
+        name = self._data.fact(NEWEST)
+        here = checkpoint.resume_point(output_dir)
+        if name is None or (here is not None and here.step >= int(name.rpartition("-")[2])):
+            return
+        storage = self._data.files.storage
+        try:
+            found = shared_directories.fetch(f"{storage.where}/{FOLDER}/{name}", output_dir / ".fetched", keep=1)
+        except CheckpointError as error:
+            _log.error("the newest state cannot be used, training goes on from the newest version: %s", error)
+            return
+        rename(found, output_dir / name)
+
+    def put(self, directory: Path) -> None:
+        """Put a complete state into the store, beside what goes on."""
+        self.settle()
+        self._putting = self._beside(lambda: self._put(directory))
+
+    def _put(self, directory: Path) -> None:
+        try:
+            shared_directories.share(self._data.files.storage, FOLDER, directory)
+            before = self._data.fact(NEWEST)
+            self._data.set_fact(NEWEST, directory.name)
+            if before not in (None, directory.name):
+                shared_directories.unshare(self._data.files.storage, FOLDER, before)
+        except (DataError, FileNotFoundError) as error:
+            _log.error("%s is on this node alone: %s", directory, error)
+
+    def settle(self) -> None:
+        """Wait until what was put is there."""
+        putting, self._putting = self._putting, None
+        if putting is not None:
+            putting.result()
