@@ -23,6 +23,10 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override, such as rollout.workers=2")
 ]
 Name = Annotated[str | None, typer.Option(help="name of the run; its directory is RUNS_DIR/NAME")]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="on the nodes of a Ray cluster: auto, or HOST:PORT of its head"),
+]
 RunsDir = Annotated[Path, typer.Option(help="where the runs are kept")]
 Url = Annotated[str | None, typer.Option("--url", help="address of the cluster, instead of `cluster.url`")]
 

@@ -22,6 +22,7 @@ from dart_train.commands.options import (
     GPUMemory,
     Name,
     Overrides,
+    Ray,
     RunsDir,
     load,
     on_run,
@@ -52,6 +53,7 @@ def run(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved configuration and end")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
+    ray: Ray = None,
 ) -> None:
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
     from dart_train.launch import pipeline
@@ -65,9 +67,10 @@ def run(
         Console(stderr=True, soft_wrap=True).print(placement.sentence, highlight=False)
         return
     pipeline.check_plugins(loaded)
-    refuse_what_cannot_fit(loaded)
+    if ray is None:
+        refuse_what_cannot_fit(loaded)
     with explained_file_errors(runs_dir / loaded.name):
-        pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain), Console())
+        pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain, cluster=ray), Console())
 
 
 @app.command()

@@ -29,6 +29,8 @@ from dart_train.rollout.settings.rollout_config import RolloutConfig
 from dart_train.trainer.settings.supervised_config import WarmupConfig
 from dart_train.trainer.settings.trainer_section import TrainerConfig
 
+RUN_TOKEN_ENV = "DART_RUN_TOKEN"
+
 
 class ConfigError(DartTrainError):
     """The configuration is wrong; the message names the key and the next step."""
@@ -77,7 +79,7 @@ class ClusterConfig(DesktopSettings):
     def token(self) -> str | None:
         """Token of the cluster at `url`; None where none is needed. Raises `ConfigError` if the variable is not set."""
         if self.url is None or self.token_env is None:
-            return None
+            return os.environ.get(RUN_TOKEN_ENV)  # of a run on several nodes
         if self.url.startswith("ws+unix:"):
             return os.environ.get(self.token_env)  # this user's own socket: it may do without
         try:

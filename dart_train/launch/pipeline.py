@@ -36,7 +36,10 @@ from dart_gym.utils.plugins import Registry
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.config.task_names import check_tasks
 from dart_train.core.train_errors import Interrupted
+from dart_train.launch import cluster_nodes
+from dart_train.launch.cluster_nodes import ClusterNodes
 from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.nodes import ray_cluster
 from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.placement.placement import Placement, place
 from dart_train.run.run_directory import (
@@ -60,10 +63,19 @@ WARM_VERSION = 1
 class Pipeline:
     """Runs all phases of one run."""
 
-    def __init__(self, config: RunConfig, run: RunDirectory, panel: Panel, lock: RunLock, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        panel: Panel,
+        lock: RunLock,
+        placement: Placement,
+        nodes: ClusterNodes | None = None,
+    ) -> None:
+        self.nodes = nodes
         self.config, self.run, self.panel, self.placement = config, run, panel, placement
         self.state = RunState(run.root / "state.json")
-        self.supervisor = Supervisor(run.logs, [lock.fileno()])
+        self.supervisor = Supervisor(run.logs, [lock.fileno()], nodes.start if nodes is not None else None)
         self._stop = threading.Event()
         self._sockets: Path | None = None
         self._cluster_url = config.cluster.url
@@ -78,6 +90,8 @@ class Pipeline:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.supervisor.stop_all()
+        if self.nodes is not None:
+            self.nodes.close()
         if self._sockets is not None:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
@@ -192,6 +206,12 @@ class Pipeline:
                 reach_cluster(self._cluster_url, self.config.cluster.token())
                 self._cluster_answered = True
             return
+        if self.nodes is not None:
+            self._cluster_url = self.nodes.desktops_url
+            self.nodes.offer_desktops()
+            while not self.nodes.servers:
+                self._tick()
+            return
         path = self.run.root.resolve() / "cluster.sock"
         if len(bytes(path)) > MAX_SOCKET_PATH:
             self._sockets = Path(tempfile.mkdtemp(prefix="dart-train-"))
@@ -203,16 +223,22 @@ class Pipeline:
         """Watch until the named modules have ended well. Raises what `Supervisor.check` raises, and `Interrupted`."""
         touched = time.monotonic()
         while not all(self.supervisor.modules[name].finished for name in names):
-            if self._stop.wait(TICK_S):
-                raise Interrupted("stopped; the same command goes on where it was")
-            self.supervisor.check()
-            self.panel.refresh(self.supervisor)
+            self._tick()
             if time.monotonic() - touched > 2.0:
                 known = self.state.values["phases"]
                 self.state.touch(phase if phase in known else next(reversed(known)))
                 touched = time.monotonic()
         for name in names:
             del self.supervisor.modules[name]
+
+    def _tick(self) -> None:
+        """Wait for a moment, then look at modules and nodes. Raises as `Supervisor.check`, and `Interrupted`."""
+        if self._stop.wait(TICK_S):
+            raise Interrupted("stopped; the same command goes on where it was")
+        self.supervisor.check()
+        if self.nodes is not None:
+            self.nodes.look()
+        self.panel.refresh(self.supervisor, self.nodes.waiting if self.nodes is not None else ())
 
 
 def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
@@ -286,15 +312,46 @@ def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
 
 
 def execute(
-    config: RunConfig, runs_dir: Path, *, plain: bool = False, only: Collection[str] | None = None
+    config: RunConfig,
+    runs_dir: Path,
+    *,
+    plain: bool = False,
+    only: Collection[str] | None = None,
+    cluster: str | None = None,
 ) -> RunDirectory:
-    """Run, or go on with, everything that a configuration describes, or some of its phases."""
+    """Run, or go on with, everything that a configuration describes, or some of its phases.
+
+    Args:
+        config: the run.
+        runs_dir: where its directory is.
+        plain: lines instead of a live panel.
+        only: names of the phases; None for all.
+        cluster: address of a Ray cluster, or "auto"; None for this machine alone.
+    """
+    if cluster is not None:
+        return _execute_on_nodes(config, runs_dir.resolve(), cluster, plain=plain, only=only)
     place_here(config, occupied=False)
     run = open_run(config, runs_dir)
     with RunLock(run) as lock:
         placement = place_here(config)  # modules of a life before, which the lock has waited for, had the same GPUs
         Console().print(placement.sentence, highlight=False, soft_wrap=True)
         with Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel, lock, placement) as pipeline:
+            pipeline.execute(only)
+    return run
+
+
+def _execute_on_nodes(
+    config: RunConfig, runs_dir: Path, cluster: str, *, plain: bool, only: Collection[str] | None
+) -> RunDirectory:
+    cluster_nodes.check_shared(config)
+    address = ray_cluster.connect(cluster)
+    placement = cluster_nodes.demand_of(config, ray_cluster.gpus())
+    run = open_run(config, runs_dir)
+    with RunLock(run) as lock:
+        cluster_nodes.check_reached(config, run)
+        Console().print(placement.sentence, highlight=False, soft_wrap=True)
+        nodes = ClusterNodes(config, run, address, placement)
+        with Panel(config, run, plain=plain) as panel, Pipeline(config, run, panel, lock, placement, nodes) as pipeline:
             pipeline.execute(only)
     return run
 

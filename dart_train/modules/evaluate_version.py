@@ -19,6 +19,7 @@ from dart_train.config.run_config import RunConfig
 from dart_train.core.train_errors import DartTrainError
 from dart_train.modules.module_context import ModuleContext, check_model, published
 from dart_train.modules.run_policy import make_policy
+from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.fleet.socket_directory import socket_directory
@@ -111,7 +112,7 @@ def _weights(context: ModuleContext, version: int | None, model: Path | None) ->
         if version is not None:
             version = min(version, max((row.version for row in data.checkpoints()), default=0))
         row = published(data, version)
-    return Weights(row.path, row.version)
+    return Weights(row.path, row.version, row.url)
 
 
 async def _play(
@@ -129,7 +130,13 @@ async def _play(
     factory = make_policy(weights.path, config.agent, sampling)
     with socket_directory() as sockets:
         async with EnginePool(
-            rollout.engine, weights, directory=sockets, log_dir=context.run.logs, sync=rollout.sync, places=places
+            rollout.engine,
+            weights,
+            directory=sockets,
+            log_dir=context.run.logs,
+            sync=rollout.sync,
+            places=places,
+            nodes=engines_on_nodes(config, context.run),
         ) as pool:
             return await play_list(
                 context.client(),

@@ -21,6 +21,7 @@ from dart_train.core.metrics_log import MetricsLog
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.modules.run_policy import make_policy
+from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
 from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary
@@ -52,11 +53,12 @@ def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = 
             data,
             url=context.url,
             token=context.config.cluster.token(),
-            weights=Weights(newest.path, newest.version),
+            weights=Weights(newest.path, newest.version, newest.url),
             make_policy=make_policy(newest.path, context.config.agent, config.sampling),
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
             places=places,
+            nodes=engines_on_nodes(context.config, context.run),
         )
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ

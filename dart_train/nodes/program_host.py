@@ -72,9 +72,9 @@ class ProgramHost:
     """
 
     def __init__(self, run: RunOnNodes, name: str, node: tuple[str, str] | None = None) -> None:
-        node, self._address = node or _this_node()
+        this, self._address = node or _this_node()
         self._spec, self._name = run, name
-        self._at_home = node == run.home
+        self._at_home = this == run.home
         own = Path(os.environ.get(NODE_DIR_ENV) or Path.home() / ".cache" / "dart-gui") / "runs" / run.name
         self._run = RunDirectory(Path(run.root) if self._at_home else own)
         self._short = Path(tempfile.mkdtemp(prefix="dart-node-"))  # sockets and keys
@@ -109,10 +109,7 @@ class ProgramHost:
         weights = Weights(path, launch.version)
         launch = replace(launch, path=path, model_dir=weights.model, directory=self._short, public=public)
         command = kind.command(launch)
-        environment = dict(command.environment)
-        if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
-            environment["CUDA_VISIBLE_DEVICES"] = given  # those that Ray chose on this node
-        self._start(command.argv, environment)
+        self._start(command.argv, command.environment)
         return command.url
 
     def fetch(self, url: str) -> str:
@@ -161,6 +158,8 @@ class ProgramHost:
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path and f"{os.sep}ray{os.sep}" not in path),
             **environment,
         }
+        if given := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            values["CUDA_VISIBLE_DEVICES"] = given  # those that Ray chose on this node
         make_directories(self._run.logs)
         with self._log.open("ab") as log:
             directory = self._spec.directory if self._at_home else None

@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dart_agent.engines.base.engine import EngineError
 from dart_agent.engines.base.engine_kind import EngineKind, Launch
 from dart_train.core.train_errors import DartTrainError
 from dart_train.nodes.program_host import ProgramHost, RunOnNodes
 from dart_train.nodes.remote_program import RemoteProgram
 
+log = logging.getLogger(__name__)
 NAMESPACE = "dart-train"
 CONNECT_S = 5.0
 SHARED = 0.5
@@ -69,6 +71,13 @@ def _answers(address: str) -> None:
         ) from error
 
 
+def gpus() -> int:
+    """How many GPUs the cluster has."""
+    import ray
+
+    return int(ray.cluster_resources().get("GPU", 0))
+
+
 def here() -> str:
     """Ray's id of this node."""
     import ray
@@ -95,7 +104,8 @@ def new_host(run: RunOnNodes, name: str, asks: dict[str, Any]) -> Any:
 def told(asks: dict[str, Any]) -> str:
     """What an actor asks of its node, for people."""
     wanted = {"CPU": asks.get("num_cpus", 0), "GPU": asks.get("num_gpus", 0), **asks.get("resources", {})}
-    return "{" + ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count) + "}"
+    listed = ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count)
+    return f"{{{listed}}} free" if listed else "an answer"
 
 
 def start(
@@ -115,6 +125,8 @@ class EnginesOnNodes:
 
     async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[RemoteProgram, str]:
         """See `replica.EngineNodes`. One without GPUs takes a core for each of its threads."""
+        if not url:
+            raise EngineError("these weights are on this node alone: publish them, for engines on others")
         share = launch.gpu_memory if launch.gpus and launch.gpu_memory and launch.gpu_memory < SHARED else None
         asks: dict[str, Any] = {"num_cpus": getattr(kind, "threads", 1)}
         if launch.gpus:

@@ -21,6 +21,7 @@ from dart_gym.utils.processes import HOPELESS_STATUS
 
 POLL_S = 0.3
 KILL_S = 2.0
+PATIENCE_S = 10.0  # an actor takes seconds to begin where nothing is in its way
 
 
 class RemoteProgram:
@@ -57,7 +58,7 @@ class RemoteProgram:
     @property
     def waiting(self) -> str:
         """What it waits for and since when; "" once a node has it."""
-        if self.started is not None or self.returncode is not None:
+        if self.started is not None or self.returncode is not None or time.time() - self.since < PATIENCE_S:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         return f"{self.name} waits for a node with {self.asks} since {since}"

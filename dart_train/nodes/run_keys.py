@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from dart_gym.utils.durable_files import make_directories, write_file
+from dart_train.config.run_config import RUN_TOKEN_ENV
 from dart_train.core.train_errors import DartTrainError
 
-TOKEN_ENV = "DART_RUN_TOKEN"
-TOKEN_NAMES = (TOKEN_ENV, "DART_ENGINE_TOKEN", "VLLM_API_KEY")
+TOKEN_NAMES = (RUN_TOKEN_ENV, "DART_ENGINE_TOKEN", "VLLM_API_KEY")
 """Environment variables under which desktops, our engines and vLLM look for the token."""
 
 AUTHORITY_ENV = "SSL_CERT_FILE"

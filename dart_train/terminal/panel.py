@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -85,6 +86,7 @@ class Panel:
         self._trainer = Tail(run.metrics("trainer"))
         self._data = Tail(run.metrics("data"))
         self._said = 0.0
+        self._waited: list[str] = []
         self._root, self._log = run.root, run.logs / "rollout.log"
 
     def __enter__(self) -> Panel:
@@ -121,8 +123,8 @@ class Panel:
         if self._plain:
             self.console.print(f"{phase.title}: done in {clock(phase.seconds)}")
 
-    def refresh(self, supervisor: Supervisor) -> None:
-        """Read what is new and show it."""
+    def refresh(self, supervisor: Supervisor, waiting: Sequence[str] = ()) -> None:
+        """Read what is new and show it; `waiting` is what waits for nodes of a cluster."""
         view = self.view
         for row in self._progress.poll():
             if row.get("phase") not in (None, view.current):
@@ -135,6 +137,11 @@ class Panel:
         silent = time.time() - view.rollout.get("t", time.time())
         if view.current == "rl" and silent > SILENT_S:
             view.alerts.append(f"the rollout service has said nothing for {clock(silent)}: see {self._log}")
+        view.alerts += waiting
+        if self._live is None and list(waiting) != self._waited:
+            self._waited = list(waiting)
+            for line in waiting:
+                self.console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
         view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
         if self._live is not None:
             self._live.update(self._drawn())

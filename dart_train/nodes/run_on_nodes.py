@@ -1,0 +1,35 @@
+"""What a run tells the nodes of a cluster, and how its modules come to start engines there."""
+
+from __future__ import annotations
+
+import os
+
+from dart_train.config.run_config import RunConfig
+from dart_train.nodes.program_host import CLUSTER_ENV, RunOnNodes
+from dart_train.nodes.ray_cluster import EnginesOnNodes, connect, here
+from dart_train.nodes.run_keys import RunKeys
+from dart_train.run.run_directory import RunDirectory
+
+
+def described(config: RunConfig, run: RunDirectory, cluster: str) -> RunOnNodes:
+    """What nodes are told of a run. What gives access to database and object store comes from this environment."""
+    passed = [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]
+    names = [*passed, *([config.data.url_env] if config.data.url_env else [])]
+    return RunOnNodes(
+        name=config.name,
+        root=str(run.root.resolve()),
+        home=here(),
+        config=run.config.read_text(encoding="utf-8"),
+        keys=RunKeys.of_run(run.root / "keys"),
+        directory=os.getcwd(),
+        cluster=cluster,
+        environment={name: os.environ[name] for name in names if name in os.environ},
+    )
+
+
+def engines_on_nodes(config: RunConfig, run: RunDirectory) -> EnginesOnNodes | None:
+    """Where a module of a run starts its engines: on nodes of the cluster that it was started on; None elsewhere."""
+    address = os.environ.get(CLUSTER_ENV)
+    if address is None:
+        return None
+    return EnginesOnNodes(described(config, run, connect(address)))
