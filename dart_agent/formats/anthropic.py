@@ -1,9 +1,10 @@
-"""Anthropic's computer use: the tool versions of 2024-10, 2025-01 and 2025-11.
+"""Anthropic's computer use: the tool versions of 2024-10, 2025-01 and 2025-11, and the toolset of 2026-08.
 
 A response is the API's message object (`message.model_dump()`, or its JSON): blocks of `content` of type `tool_use`
 hold one action each, carried out in order. Coordinates are pixels of the image that was sent, which should be no larger
 than 1280x800 or so: give `parse` a `CoordinateSpace` with its size. Keys have xdotool's names.
-A turn without an action is the answer. `screenshot` is `Wait(0)`: the next observation is one.
+A turn without an action is the answer. `screenshot` is `Wait(0)`: the next observation is one. The toolset has a tool
+for each action instead of a field that names it, and `zoom`: a `Zoom`, whose next observation is a part of the screen.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from dart_agent.formats.grammar.action_format import (
     as_tuple,
     parse_error,
 )
+from dart_agent.formats.grammar.element_actions import Zoom
 from dart_agent.formats.grammar.fields import Fields
 from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import drag_to, holding
@@ -34,9 +36,15 @@ from dart_agent.formats.grammar.tool_replies import (
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
-Version = Literal["2024-10", "2025-01", "2025-11"]
+Version = Literal["2024-10", "2025-01", "2025-11", "2026-08"]
 MAX_REPEAT = 100
-_TOOLS = {"2024-10": "computer_20241022", "2025-01": "computer_20250124", "2025-11": "computer_20251124"}
+TOOLSET = "2026-08"
+_TOOLS = {
+    "2024-10": "computer_20241022",
+    "2025-01": "computer_20250124",
+    "2025-11": "computer_20251124",
+    TOOLSET: "computer_toolset_20260801",
+}
 _STOPS = {"max_tokens": "the response is cut off: raise max_tokens", "refusal": "the model refused"}
 _CLICKS: dict[str, tuple[a.Button, int]] = {
     "left_click": ("left", 1),
@@ -97,13 +105,15 @@ class AnthropicFormat:
 
     def _use(self, reading: Reading, block: Mapping[str, Any], space: CoordinateSpace) -> None:
         try:
-            given = block.get("input")
-            if block.get("name") != "computer" or not isinstance(given, Mapping):
-                raise UnreadableError(f"{str(block.get('name'))[:40]!r} is not the tool computer with an input object")
-            kind = given.get("action")
+            given, named = block.get("input"), block.get("name")
+            member = self._version == TOOLSET and block.get("toolset_name") == "computer"
+            if not (member or named == "computer") or not isinstance(given, Mapping):
+                raise UnreadableError(f"{str(named)[:40]!r} is not the tool computer with an input object")
+            kind = named if member else given.get("action")
             if not isinstance(kind, str):
                 raise UnreadableError("computer needs an action")
-            fields = Fields({key: value for key, value in given.items() if key != "action"}, kind, space)
+            taken = () if member else ("action",)
+            fields = Fields({key: value for key, value in given.items() if key not in taken}, kind, space)
             done = list(reading.actions)
             self._read(done, kind, fields)
             fields.check_all_used()
@@ -133,6 +143,8 @@ class AnthropicFormat:
             done += holding(given.keys("text"), [_scroll(given)])
         elif kind in _READERS:
             done.append(_READERS[kind](given))
+        elif kind == "zoom" and self._version == TOOLSET:
+            done.append(_zoom(given))
         else:
             raise UnreadableError(f"the action {kind[:40]!r} is not offered; {_hint(kind)}")
 
@@ -145,13 +157,17 @@ class AnthropicFormat:
             return dump({"content": [*said, answer], "stop_reason": "end_turn"})
         content: list[dict[str, Any]] = [{"type": "text", "text": thought}] if thought else []
         for index, item in enumerate(self._write(action, space) for action in given):
-            content.append({"type": "tool_use", "id": f"toolu_{index}", "name": "computer", "input": item})
+            use: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{index}", "name": "computer", "input": item}
+            if self._version == TOOLSET:
+                use |= {"name": item.pop("action"), "toolset_name": "computer"}
+            content.append(use)
         return dump({"content": content, "stop_reason": "tool_use"})
 
     def _write(self, action: a.Action, space: CoordinateSpace) -> dict[str, Any]:
         item = _write(action, space)
         old = self._version == "2024-10"
-        if item is None or (old and (item["action"] in _SINCE_2025 or "start_coordinate" in item)):
+        zooms = item is not None and item["action"] == "zoom" and self._version != TOOLSET
+        if item is None or zooms or (old and (item["action"] in _SINCE_2025 or "start_coordinate" in item)):
             raise InexpressibleError(f"{_TOOLS[self._version]} has no spelling for {action!r:.200}")
         return item
 
@@ -160,7 +176,9 @@ class AnthropicFormat:
         return DESCRIPTION
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
-        """The tool as the request declares it, for an image of the size that the space names."""
+        """The tool as the request declares it, for an image of the size that the space names; toolsets take none."""
+        if self._version == TOOLSET:
+            return {"type": _TOOLS[TOOLSET], "configs": {"cursor_position": {"enabled": False}}}
         width, height = self.space(screen).model
         return {
             "type": _TOOLS[self._version],
@@ -174,6 +192,14 @@ def _hint(kind: str) -> str:
     if kind in ("zoom", "cursor_position"):
         return "the screenshot shows all that is to be seen"
     return f"known: {', '.join((*_CLICKS, 'left_click_drag', 'key', 'hold_key', 'scroll', *_READERS))}"
+
+
+def _zoom(given: Fields) -> Zoom:
+    corners = given.take("region")
+    if not isinstance(corners, (list, tuple)) or len(corners) != 4:
+        raise UnreadableError("zoom needs region: [x0, y0, x1, y1]")
+    (left, top), (right, bottom) = given.point_of(corners[:2], "region"), given.point_of(corners[2:], "region")
+    return Zoom((left, top, right, bottom))
 
 
 def _drag(done: list[a.Action], given: Fields) -> None:
@@ -229,6 +255,8 @@ def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any] | None:
             direction = ("right" if dx > 0 else "left") if dx else ("up" if dy < 0 else "down")
             place = at("coordinate", action.x, action.y)
             return {"action": "scroll", **place, "scroll_direction": direction, "scroll_amount": abs(dx or dy)}
+        case Zoom(region=(left, top, right, bottom)):
+            return {"action": "zoom", "region": [*space.written(left, top), *space.written(right, bottom)]}
         case a.Type():
             return {"action": "type", "text": action.text}
         case a.MouseDown(button="left"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 from dart_agent.formats.grammar.action_format import (
     InexpressibleError,
@@ -33,7 +33,7 @@ from dart_agent.formats.ui_tars_published import Compat, parse_as_published
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
-Dialect = Literal["1.0", "1.5", "doubao"]
+Dialect = Literal["1.0", "1.5", "doubao", "2"]
 WHEEL_NOTCHES = 5
 _ACTION = re.compile(r"Action:\s*")
 _CANDIDATES = 16
@@ -68,6 +68,7 @@ class UITarsFormat:
         "1.0": {"dialect": "1.0"},
         "1.5": {"dialect": "1.5"},
         "doubao": {"dialect": "doubao"},
+        "2": {"dialect": "2"},
         "dart": {"compat": "dart"},
         "osworld-uitars15-v1": {"compat": "osworld-uitars15-v1"},
     }
@@ -76,15 +77,16 @@ class UITarsFormat:
         """Choose a dialect.
 
         Args:
-            dialect: "1.5" writes absolute pixels of the resized image; "1.0" and "doubao" 0 to 1000 on both axes.
+            dialect: "1.5" writes absolute pixels of the resized image, the others 0 to 1000 on both axes; "2" writes in
+                the tags of Doubao-Seed, as UI-TARS-2 does.
             compat: read as a published parser does, defects and all; see `ui_tars_compat`.
             wait_s: what `wait()` stands for; the prompt promises five seconds.
 
         Raises:
             TypeError: an unknown dialect or compat.
         """
-        if dialect not in ("1.0", "1.5", "doubao"):
-            raise TypeError(f"unknown dialect {dialect!r}; known: 1.0, 1.5, doubao")
+        if dialect not in get_args(Dialect):
+            raise TypeError(f"unknown dialect {dialect!r}; known: {', '.join(get_args(Dialect))}")
         if compat not in (None, "dart", "osworld-uitars15-v1"):
             raise TypeError(f"unknown compat {compat!r}; known: dart, osworld-uitars15-v1")
         self._dialect, self._compat, self._wait_s = dialect, compat, wait_s
@@ -117,12 +119,15 @@ class UITarsFormat:
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response; `parse` returns the same actions."""
         space = self.space(screen)
+        if self._dialect == "2":
+            calls = "".join(self._call(action, space) for action in as_tuple(actions))
+            return f"<gui_think>{thought}</gui_think>\n" * bool(thought) + f"{OPENING}{calls}</seed:tool_call>"
         lines = "\n\n".join(self._call(action, space) for action in as_tuple(actions))
         return f"Thought: {thought}\nAction: {lines}" if thought else f"Action: {lines}"
 
     def describe(self) -> str:
         """The action space as the prompt states it."""
-        return UI_TARS_DOUBAO_ACTION_SPACE if self._dialect == "doubao" else UI_TARS_ACTION_SPACE
+        return UI_TARS_DOUBAO_ACTION_SPACE if self._dialect in ("doubao", "2") else UI_TARS_ACTION_SPACE
 
     def _action(self, arguments: _Arguments) -> a.Action:
         name = arguments.call.name.lower()
@@ -142,15 +147,30 @@ class UITarsFormat:
 
     def _call(self, action: a.Action, space: CoordinateSpace) -> str:
         if isinstance(action, a.Wait):
-            return "wait()" if action.seconds == self._wait_s else f"wait(seconds={action.seconds!r})"
-        writer = _WRITERS.get(type(action))
-        if writer is None:
+            name, arguments = "wait", {} if action.seconds == self._wait_s else {"seconds": repr(action.seconds)}
+            if self._dialect != "2":
+                return "wait()" if not arguments else f"wait(seconds={action.seconds!r})"
+        elif (writer := _WRITERS.get(type(action))) is not None:
+            name, arguments = writer(action, space)
+        else:
             raise InexpressibleError(f"UI-TARS has no spelling for {action!r}")
-        name, arguments = writer(action, space)
+        if self._dialect == "2":
+            return _in_tags(name, arguments)
         written = (f"{key}={quote(value)}" for key, value in arguments.items())
         if self._dialect == "doubao":
             written = (_doubao(name, *item.split("=", 1)) for item in written)
         return f"{name}({', '.join(written)})"
+
+
+def _in_tags(name: str, arguments: dict[str, str]) -> str:
+    """A call as `read_tag_calls` reads it: nothing is escaped there."""
+    parameters = ""
+    for key, value in arguments.items():
+        if "</parameter>" in value or "</function>" in value:
+            raise InexpressibleError("a text that holds </parameter> or </function> would end its call")
+        key, value = _doubao(name, key, f"'{value}'").split("=", 1)
+        parameters += f"<parameter={key}>{value[1:-1]}</parameter>"
+    return f"<function={name}>{parameters}</function>"
 
 
 _DOUBAO_BOX = re.compile(r"'\((.+),(.+)\)'")

@@ -22,7 +22,7 @@ def chat_messages(prompt: Prompt, tokens: ModelTokens, urls: Sequence[str]) -> l
     """
     ids, images = list(prompt.token_ids), iter(urls)
     starts = [index for index, token_id in enumerate(ids) if token_id == tokens.im_start_id]
-    if not starts or starts[0] != 0 or tokens.decode(ids[starts[-1] :]) != "assistant\n":
+    if not starts or starts[0] != 0 or not tokens.decode(ids[starts[-1] :]).startswith("assistant\n"):
         raise RequestRefused(
             "the prompt is not in the chat layout (messages, then the opening of the response); this server takes "
             "nothing else: serve the model with vLLM's /inference/v1/generate"

@@ -50,8 +50,9 @@ def understood_or_said(found: ParsedResponse) -> None:
 
 # The registry
 def test_all_formats_are_known():
-    assert formats() == ["agent_s", "anthropic", "computer_13", "openai", "opencua", "pyautogui", "qwen", "ui_tars"]
-    assert variants("ui_tars") == ["1.0", "1.5", "dart", "doubao", "osworld-uitars15-v1"]
+    known = "agent_s anthropic computer_13 gemini glm_v holo openai opencua pyautogui qwen ui_tars"
+    assert formats() == known.split()
+    assert variants("ui_tars") == ["1.0", "1.5", "2", "dart", "doubao", "osworld-uitars15-v1"]
     for name in NAMES:
         chosen = get_format(name)
         assert chosen.name == name.partition(":")[0]
@@ -73,7 +74,7 @@ def test_unknown_names_suggest(name, says):
 
 
 def test_unknown_options_say_what_is_known():
-    with pytest.raises(ConfigurationError, match="known: 1.0, 1.5, doubao"):
+    with pytest.raises(ConfigurationError, match="known: 1.0, 1.5, doubao, 2"):
         get_format("ui_tars", dialect="2.0")
     with pytest.raises(ConfigurationError, match="known: dart, osworld"):
         get_format("ui_tars", compat="arnold")
@@ -146,6 +147,12 @@ MISSING = {
     "anthropic": "key_down key_up ask_user",
     "anthropic:2024-10": "key_down key_up ask_user mouse_down mouse_up scroll drag",
     "computer_13": "ask_user",
+    "gemini": "ask_user mouse_down mouse_up",
+    "gemini:2.5": "ask_user key_down key_up mouse_down mouse_up type",
+    "glm_v": "ask_user key_down key_up mouse_down mouse_up",
+    "holo": "ask_user drag fail key_down key_up mouse_down mouse_up move press type",
+    "holo:1.5": "ask_user done drag fail key_down key_up mouse_down mouse_up move press scroll type wait",
+    "holo:2": "ask_user done drag fail key_down key_up mouse_down mouse_up move press scroll type wait",
     "openai": "key_down key_up mouse_down mouse_up ask_user",
     "opencua": "ask_user",
     "pyautogui": "ask_user",
@@ -180,6 +187,7 @@ PLAIN = [
     *(a.Click(5, 6), a.Click(1919, 1079, count=2), a.Move(3, 4), a.Drag(((1, 2), (3, 4))), a.Scroll(dy=3)),
     *(a.Scroll(1, 2, 0, -5), a.Type("it's"), a.Press(("ctrl", "+")), a.KeyDown("shift"), a.KeyUp("shift")),
     *(a.MouseDown(), a.MouseUp(), a.Wait(0.0), a.Wait(2.0), a.Done(), a.Fail(), a.AskUser("which?")),
+    *(a.Scroll(dy=5), a.Press(("ctrl", "s")), a.Wait(5.0)),
 ]
 
 
@@ -200,10 +208,11 @@ def test_every_other_kind_has_a_spelling(name):
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_several_actions(name):
+    several: tuple[a.Action, ...] = (a.Click(5, 6), a.Type("x"), a.Press(("enter",)))
     if name.startswith("agent_s"):
-        several: tuple[a.Action, ...] = (a.Type("x"), a.Press(("enter",)), a.Wait(2.0))
-    else:
-        several = (a.Click(5, 6), a.Type("x"), a.Press(("enter",)))
+        several = (a.Type("x"), a.Press(("enter",)), a.Wait(2.0))
+    elif "type" in missing(name):
+        several = (a.Click(5, 6), a.Click(7, 8))
     assert get_format(name).parse(get_format(name).format(several, SIZE), SIZE).actions == several
     with pytest.raises(InexpressibleError, match="at least one action"):
         get_format(name).format((), SIZE)
@@ -215,12 +224,13 @@ def test_tool_schemas_are_json():
         "openai:computer_use_preview",
         "anthropic:2024-10",
         "anthropic:2025-11",
-        "qwen:2.5",
-        "qwen:3",
+        "anthropic:2026-08",
+        "gemini",
+        *(f"qwen:{version}" for version in variants("qwen")),
     ):
         schema = get_format(name).tool_schema(SIZE)
         assert json.loads(json.dumps(schema)) == schema
-        assert schema["type"]
+        assert schema.get("type") or schema["computer_use"]
 
 
 # Any input
@@ -310,6 +320,8 @@ PIECES = st.sampled_from(
     + ["computer.terminate(", "1e400", "nan", "**", "lambda: 0", "{", "}", "[", "]", ":", "é", "\0", "\ud800", "-"]
     + ['"parameters"', "<tool_call>", "</tool_call>", '{"name": "computer_use", "arguments": {"action": ', "9999999"]
     + ['"left_click"', '"coordinate": [1, 2]', '{"output": [{"type": "computer_call", "action": {"type": "click"']
+    + ["<function=computer_use>", "<parameter=action>", "</parameter>", "</function>", "<|begin_of_box|>", "</think>"]
+    + ["left_click(start_box='[1,2]')", "<|end_of_box|>", '{"action": "click_element", ', '"candidates"', "Click(1, 2)"]
     + ['{"content": []}', '"x": 1, "y": 2}}]}', '"action_type"', '"CLICK"', "DONE"]
 )
 ANYTHING = st.one_of(st.text(), st.binary(), st.lists(PIECES, max_size=25).map("".join))
@@ -318,6 +330,7 @@ WORDS = st.sampled_from(
 )
 FIELDS = st.sampled_from(
     ["output", "type", "action", "actions", "content", "input", "name", "x", "y", "text", "keys", "path", "button"]
+    + ["candidates", "parts", "functionCall", "args", "toolset_name", "region", "direction", "safety_decision"]
     + ["coordinate", "action_type", "parameters", "scroll_x", "scroll_amount", "scroll_direction", "duration"]
 )
 JSON_VALUES = st.recursive(
@@ -339,7 +352,7 @@ def test_any_text_is_understood_or_said(name, response):
         assert isinstance(response, bytes) or error.span[1] <= len(response)
 
 
-@pytest.mark.parametrize("name", ["openai", "anthropic", "computer_13"])
+@pytest.mark.parametrize("name", ["openai", "anthropic", "anthropic:2026-08", "computer_13", "gemini"])
 @given(response=JSON_VALUES)
 def test_any_object_is_understood_or_said(name, response):
     understood_or_said(get_format(name).parse(response, SIZE))

@@ -95,7 +95,8 @@ def test_servers_of_chat_completions_are_sent_the_publisher_s_messages(monkeypat
     monkeypatch.setattr(conversations, "date", Recorded)
     recorded, plain = json.loads((RECORDED / f"{name}.json").read_text()), ModelTokens.plain()
     for step, messages in recorded["steps"].items():
-        sent = chat_messages(played(plain, name, recorded, int(step)).prompt(), plain)
+        prompt = played(plain, name, recorded, int(step)).prompt()
+        sent = chat_messages(prompt, plain, ["data:,"] * len(prompt.images))
         assert [message["role"] for message in sent] == [message["role"] for message in messages]
         for one, other in zip(sent, messages, strict=True):
             said = one["content"] if isinstance(one["content"], list) else [{"type": "text", "text": one["content"]}]

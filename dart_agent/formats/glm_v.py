@@ -1,0 +1,170 @@
+"""GLM-4.5V on a desktop: a plain text with one call in box tokens, and a memory.
+
+    I open the menu. <|begin_of_box|>left_click(start_box='[120,40]', element_info='File')<|end_of_box|>
+    Memory: [{"file": "a.txt"}]
+
+Coordinates are 0 to 999. The last box counts; without one, the first line that is a call. The memory belongs to the
+thought. Source: zai-org/GLM-V@8fc9756 examples/gui-agent/glm-45v/agent.md ("Desktop Environment"), gui_agent_45v.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from dart_agent.formats.grammar.action_format import (
+    InexpressibleError,
+    ParsedResponse,
+    Reading,
+    Response,
+    Screen,
+    UnreadableError,
+    as_tuple,
+    parse_error,
+    text_of,
+)
+from dart_agent.formats.grammar.calls import parse_calls, quote
+from dart_agent.formats.grammar.fields import Fields, Point, read_json
+from dart_agent.formats.grammar.key_chords import write_chord
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+
+OPEN, CLOSE = "<|begin_of_box|>", "<|end_of_box|>"
+WAIT_S = 5.0
+STEPS = 5
+_CALL = re.compile(r"^[ \t]*(?:Action:[ \t]*)?([A-Za-z_]{3,20}\(.*\))[ \t]*$", re.MULTILINE)
+_CLICKS: dict[str, tuple[a.Button, int]] = {
+    "left_click": ("left", 1),
+    "right_click": ("right", 1),
+    "middle_click": ("middle", 1),
+    "left_double_click": ("left", 2),
+}
+
+DESCRIPTION = f"""Say in plain text what you do, then write one call, and what you have to remember:
+{OPEN}action(param='...'){CLOSE}
+Memory: [{{"key": "value"}}, ...]
+Calls, with coordinates from 0 to 999:
+{{left,right,middle}}_click(start_box='[x,y]', element_info=''), left_double_click(...), hover(...)
+left_drag(start_box='[x1,y1]', end_box='[x2,y2]', element_info='')
+key(keys='ctrl+c'), type(content='')
+scroll(start_box='[x,y]', direction='down or up', step=5, element_info='')
+WAIT() waits 5 seconds, DONE() says that the task is accomplished, FAIL() that it cannot be."""
+
+
+class GLMVFormat:
+    """`ActionFormat` of GLM-4.5V."""
+
+    name = "glm_v"
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """0 to 999."""
+        return CoordinateSpace.relative(screen, 999)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a response."""
+        reading, space = Reading(), self.space(screen)
+        try:
+            text = text_of(response)
+            start, end = _place(text)
+            call = text[start:end]
+            reading.thought = (text[:start].removesuffix(OPEN) + text[end:].removeprefix(CLOSE)).strip()
+            for one in parse_calls(call):
+                fields = Fields({key: _value(key, value) for key, value in one.arguments.items()}, one.name, space)
+                fields.take("element_info")
+                if one.name in _CLICKS:
+                    reading.actions.append(a.Click(*_at(fields), *_CLICKS[one.name]))
+                elif one.name in _READERS:
+                    reading.actions.append(_READERS[one.name](fields))
+                else:
+                    known = ", ".join((*_CLICKS, *_READERS))
+                    raise UnreadableError(f"unknown action {one.name[:40]!r}; known: {known}", (start, end))
+                fields.check_all_used()
+        except ValueError as error:
+            reading.actions = []
+            reading.errors.append(parse_error(error))
+        return reading.result("there is no call in the response")
+
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a response: the thought, and the calls in one box."""
+        space = self.space(screen)
+        calls = "\n".join(_write(action, space) for action in as_tuple(actions))
+        if CLOSE in calls or OPEN in calls:
+            raise InexpressibleError(f"a text that holds {OPEN} or {CLOSE} would end its box")
+        return f"{thought}\n{OPEN}{calls}{CLOSE}" if thought else f"{OPEN}{calls}{CLOSE}"
+
+    def describe(self) -> str:
+        """The calls as the prompt states them."""
+        return DESCRIPTION
+
+
+def _place(text: str) -> tuple[int, int]:
+    """Where the calls of a response are. Raises `UnreadableError`."""
+    if (start := text.rfind(OPEN)) >= 0:
+        end = text.find(CLOSE, start)
+        return start + len(OPEN), len(text) if end < 0 else end
+    if (found := _CALL.search(text)) is None:
+        raise UnreadableError(f"no call in {OPEN}...{CLOSE}, and no line that is one", (0, len(text)))
+    return found.span(1)
+
+
+def _value(name: str, value: str) -> Any:
+    return read_json(value) if name in ("start_box", "end_box") else value
+
+
+def _at(given: Fields) -> Point:
+    return given.need(given.pair("start_box"), "start_box='[x,y]'")
+
+
+def _scroll(given: Fields) -> a.Action:
+    x, y = given.pair("start_box") or (None, None)
+    direction, steps = given.text("direction"), given.integer("step", default=STEPS)
+    if direction not in ("up", "down"):
+        raise UnreadableError(f"direction must be down or up, got {direction[:40]!r}")
+    return a.Scroll(x, y, dy=steps if direction == "down" else -steps)
+
+
+_READERS: dict[str, Callable[[Fields], a.Action]] = {
+    "hover": lambda given: a.Move(*_at(given)),
+    "left_drag": lambda given: a.Drag((_at(given), given.need(given.pair("end_box"), "end_box='[x,y]'"))),
+    "key": lambda given: a.Press(given.keys("keys")),
+    "type": lambda given: a.Type(given.text("content")),
+    "scroll": _scroll,
+    "WAIT": lambda given: a.Wait(WAIT_S),
+    "DONE": lambda given: a.Done(),
+    "FAIL": lambda given: a.Fail(),
+}
+
+
+def _write(action: a.Action, space: CoordinateSpace) -> str:
+    """One action as a call. Raises `InexpressibleError` where there is none."""
+
+    def at(name: str, x: int, y: int) -> str:
+        across, down = space.written(x, y)
+        return f"{name}='[{across},{down}]'"
+
+    match action:
+        case a.Click(x=int() as x, y=int() as y, modifiers=()) if (action.button, action.count) in _CLICKS.values():
+            name = next(name for name, pair in _CLICKS.items() if pair == (action.button, action.count))
+            return f"{name}({at('start_box', x, y)})"
+        case a.Move():
+            return f"hover({at('start_box', action.x, action.y)})"
+        case a.Drag(path=(start, end), button="left"):
+            return f"left_drag({at('start_box', *start)}, {at('end_box', *end)})"
+        case a.Press():
+            return f"key(keys={quote(write_chord(action.keys, '+'))})"
+        case a.Type():
+            return f"type(content={quote(action.text)})"
+        case a.Scroll(dx=0, dy=dy):
+            place = "" if action.x is None or action.y is None else at("start_box", action.x, action.y) + ", "
+            return f"scroll({place}direction='{'up' if dy < 0 else 'down'}', step={abs(dy)})"
+        case a.Wait(seconds=seconds) if seconds == WAIT_S:
+            return "WAIT()"
+        case a.Done(answer=""):
+            return "DONE()"
+        case a.Fail(reason=""):
+            return "FAIL()"
+    raise InexpressibleError(f"GLM-V has no call for {action!r:.200}")
+
+
+FORMAT = GLMVFormat
