@@ -23,7 +23,7 @@ def parse(
     rounds: Annotated[int, typer.Option(min=1, help="Of each parser; the best counts.")] = 5,
     alone: Annotated[bool, typer.Option("--alone", help="Not beside the package ui-tars.")] = False,
 ) -> None:
-    """UI-TARS responses a second on one core, beside the published parser (seconds)."""
+    """Responses a second on one core in every format, UI-TARS beside the published parser (seconds)."""
     from benchmarks.agent.parse_bench import measure
 
     finish(measure(count, rounds, published=not alone), json)

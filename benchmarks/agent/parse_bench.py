@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.agent.responses import SCREEN, responses
 from benchmarks.reporting.report import Aim, Report
-from dart_agent.formats import formats, get_format
+from dart_agent.formats import formats, get_format, variants
+from dart_agent.formats.grammar.element_actions import ClickOn
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core.actions import Click
 from dart_gym.core.errors import MissingDependencyError
@@ -41,9 +42,10 @@ def measure(count: int = 2000, rounds: int = 5, published: bool = True) -> Repor
     keys = dict(rates)
     if published:
         keys["vs_ui_tars"] = rates["parses_per_s"] / rates["ui_tars_parses_per_s"]
-    keys |= {f"{name}_parses_per_s": rate for name, rate in _clicks(rounds).items()}
+    others = {f"{name}_parses_per_s": rate for name, rate in _others(rounds).items()}
     notes = [f"{count} responses, best of {rounds} rounds in turn, process time; the other formats read one click"]
-    return Report("parse", keys, {"parses_per_s": Aim(20_000, at_most=False)}, notes)
+    aims = {name: Aim(20_000, at_most=False) for name in ("parses_per_s", *others)}
+    return Report("parse", {**keys, **others}, aims, notes)
 
 
 def published_parser() -> Callable[[str], object]:
@@ -77,12 +79,16 @@ def _rate(read: Callable[[str], object], texts: Sequence[str]) -> float:
     return len(texts) / (time.process_time() - started)
 
 
-def _clicks(rounds: int) -> dict[str, float]:
-    """Responses a second of every other format that has a spelling for a click."""
+def _others(rounds: int) -> dict[str, float]:
+    """Responses a second of every other format and variant: a thought and a click, `ui_tars_2` for `ui_tars:2`."""
     found: dict[str, float] = {}
-    for name in formats():
-        chosen = get_format(name)
-        if name not in ("ui_tars", "agent_s"):  # the one is measured above, the other has descriptions for places
-            text = chosen.format(Click(412, 88), SCREEN, "I open the File menu.")
-            found[name] = max(_rate(lambda text: chosen.parse(text, SCREEN), [text] * 500) for _ in range(rounds))  # noqa: B023
+    for base in formats():
+        for name in (base, *(f"{base}:{variant}" for variant in variants(base))):
+            if name in ("ui_tars", "ui_tars:1.5"):
+                continue  # measured above
+            chosen = get_format(name)
+            click = ClickOn("the File menu") if base == "agent_s" else Click(412, 88)
+            text = chosen.format(click, SCREEN, "I open the File menu.")
+            key = name.replace(":", "_").replace("-", "_").replace(".", "_")
+            found[key] = max(_rate(lambda text: chosen.parse(text, SCREEN), [text] * 500) for _ in range(rounds))  # noqa: B023
     return found
