@@ -10,7 +10,9 @@ from dart_gym.core.errors import TaskError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.catalog.registry import get_task, make_scenario, task_ids
+from dart_gym.tasks.suites.miniwob import MULTI_TURN_LIMITS
 from dart_gym.tasks.suites.miniwob.miniwob_scenario import looks_like_sentinel, score_of, sentinel_after
 
 TASKS = task_ids("miniwob")
@@ -123,6 +125,32 @@ def test_fail_scores_0_and_partly_right_a_part(browser):
         assert browser.step(Wait(0.0))
         scores.add(browser.evaluate().score)
     assert all(0.0 <= score <= 1.0 for score in scores) and len(scores) > 1
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("page", MULTI_TURN_LIMITS)
+def test_held_out_seeds_show_what_training_seeds_never_show(browser, page):
+    """The page draws until an instance is of the seed's side, by what is asked and what is to be read for it."""
+    read = "[...document.querySelectorAll('#area textarea, #area td')].map(one => one.value || one.textContent).join()"
+
+    def asked(seed):
+        prepared, _ = browser.reset(f"miniwob/{page}", seed)
+        return prepared.instruction, browser.run(browser.scenario._devtools.evaluate(read))
+
+    tested = {asked(seed) for seed in range(8)}
+    trained = {asked(FIRST_TRAINING_SEED + seed) for seed in range(40)}
+    assert not tested & trained and len(tested) > 5 and len(trained) > 30
+
+
+@pytest.mark.desktop
+def test_multi_turn_pages_take_three_to_twelve_actions(browser):
+    lengths = {}
+    for page, limit in MULTI_TURN_LIMITS.items():
+        for seed in range(3):
+            browser.reset(f"miniwob/{page}", seed)
+            lengths.setdefault(page, []).append(browser.follow_oracle(limit))
+    means = [sum(own) / len(own) for own in lengths.values()]
+    assert all(3 <= length <= 13 for own in lengths.values() for length in own) and sum(means) / len(means) >= 5
 
 
 @pytest.mark.desktop

@@ -31,6 +31,7 @@ from dart_gym.core.errors import DesktopError, DesktopTimeoutError, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.applications.devtools import DevTools, DevToolsError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec, SettlePolicy
+from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.suites.miniwob import miniwob_pages
@@ -66,10 +67,11 @@ class MiniWobScenario:
         page = task.raw["page"]
         await desktop.release_inputs()
         await desktop.perform(Move(desktop.spec.width - 1, desktop.spec.height - 1))
-        state = await self._start_episode(desktop, page, seed) if page == self._page else None
+        held_out = seed < FIRST_TRAINING_SEED if task.raw.get("keeps_apart") else None
+        state = await self._start_episode(desktop, seed, held_out) if page == self._page else None
         if state is None:
             await self._load(desktop, page)
-            state = await self._start_episode(desktop, page, seed)
+            state = await self._start_episode(desktop, seed, held_out)
         if state is None:
             raise DesktopError(f"the browser does not keep the page {page}: it may have crashed")
         if not state["visible"] or (state["width"], state["height"]) != layout_size(desktop.spec):
@@ -152,8 +154,9 @@ class MiniWobScenario:
                 return
         raise DesktopTimeoutError(f"the page {page} got no input within {sum(_LISTEN_MS)} ms after it was loaded")
 
-    async def _start_episode(self, desktop: Desktop, page: str, seed: int) -> dict[str, Any] | None:
-        return await self._ask(desktop, _CLICK, f"dart.reset({json.dumps(str(seed))}, {{keys}}, {{clicks}})")
+    async def _start_episode(self, desktop: Desktop, seed: int, held_out: bool | None) -> dict[str, Any] | None:
+        call = f"dart.reset({json.dumps(str(seed))}, {{keys}}, {{clicks}}, {json.dumps(held_out)})"
+        return await self._ask(desktop, _CLICK, call)
 
     async def _count_sentinels(self, sent: int = -1) -> None:
         """Take the page's count, once it is `sent` of each kind or does not grow any more."""

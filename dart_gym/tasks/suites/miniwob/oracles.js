@@ -35,10 +35,49 @@
     if (input.value === '') return {kind: 'type', text};
     return {kind: 'press', keys: input.selectionEnd - input.selectionStart === input.value.length ? ['delete'] : ['ctrl', 'a']};
   };
+  const byId = id => document.getElementById(id);
+  // The next action that brings every input to its text, and then the submission.
+  const fill = (wanted, submit) => {
+    const wrong = wanted.find(([input, text]) => input.value !== text);
+    return wrong ? typeInto(...wrong) : click(submit);
+  };
+  const quotes = () => [...query().matchAll(/"([^"]*)"/g)].map(match => match[1]);
+  const movie = () => {
+    const [, genre, director, year] = /^Search for (.*) movies directed by (.*) from year (\d+)\.$/.exec(query());
+    const rows = all('#area input').map(input => [input, input.closest('p, .row, tr, .field, .ui-entry').textContent]);
+    const wanted = rows.map(([input, label]) => [input, /genre/i.test(label) ? genre : /direct/i.test(label) ? director : year]);
+    return fill(wanted, all('#area button, #area .final, #area .ui-submit').pop());
+  };
+  let copied = null;
+  document.addEventListener('copy', () => { copied = document.activeElement.value; });
+  const copyPaste = () => {
+    const from = byId('to-copy'), to = byId('answer-input');
+    if (to.value === from.value) return click(byId('subbtn'));
+    if (copied === from.value) return document.activeElement === to ? {kind: 'press', keys: ['ctrl', 'v']} : click(to);
+    if (document.activeElement !== from) return click(from);
+    return {kind: 'press', keys: ['ctrl', from.selectionEnd - from.selectionStart === from.value.length ? 'c' : 'a']};
+  };
+  const searchEngine = () => {
+    const number = Number(/(\d+)(st|nd|rd|th) search result/.exec(query())[1]), page = Math.ceil(number / 3);
+    const links = all('#page-content a');
+    if (byId('search-text').value !== quotes()[0]) return typeInto(byId('search-text'), quotes()[0]);
+    if (!links.length) return click(byId('search'));
+    if (Number(document.querySelector('.pagination .active').textContent) !== page) {
+      return click(all('.pagination .page-link, .pagination a').find(link => link.textContent === String(page)));
+    }
+    return click(links[(number - 1) % 3]);
+  };
+  const readTable = () => fill(['1', '2'].map(number => [byId('tt' + number), all('#tab tr')
+    .find(row => row.children[0].textContent === byId('ll' + number).dataset.key).children[1].textContent]), byId('subbtn'));
+  const formSequence = () => {
+    const [, radio, number, box] = /Check the (\d)\w+ radio button and enter the number "(.*)" into the (\d)/.exec(query());
+    const option = document.querySelector(`#area input[type=radio][value="${radio}"]`);
+    return option.checked ? fill([[byId('input-' + box), number]], byId('subbtn')) : click(option);
+  };
   const enterText = () => document.getElementById('tt').value === quoted()
     ? click(document.getElementById('subbtn')) : typeInto(document.getElementById('tt'), quoted());
   const select = (wanted, input) => {
-    const wrong = all('#boxes label').find(label => label.querySelector(input).checked !== wanted.includes(label.textContent));
+    const wrong = all('#area label').find(label => label.querySelector(input).checked !== wanted.includes(label.textContent));
     return click(wrong ? wrong.querySelector(input) : document.getElementById('subbtn'));
   };
   const listed = () => /^Select (.*) and click Submit\.$/.exec(query())[1];
@@ -67,6 +106,15 @@
     'enter-text': enterText,
     'enter-text-dynamic': enterText,
     'click-checkboxes': () => select(listed() === 'nothing' ? [] : listed().split(', '), 'input'),
+    'click-checkboxes-large': () => select(listed().split(', '), 'input'),
+    'login-user': () => fill([[byId('username'), quotes()[0]], [byId('password'), quotes()[1]]], byId('subbtn')),
+    'enter-password': () => fill(['password', 'verify'].map(id => [byId(id), quotes()[0]]), byId('subbtn')),
+    'multi-layouts': movie,
+    'multi-orderings': movie,
+    'copy-paste': copyPaste,
+    'search-engine': searchEngine,
+    'read-table-2': readTable,
+    'form-sequence-2': formSequence,
     'click-option': () => select([listed()], 'input'),
     'click-widget': () => click(document.querySelector(`[data-type="${quoted()}"]`)),
     'click-color': () => click(document.querySelector(`#area [data-color="${/the (\w+) colored/.exec(core.getUtterance())[1]}"]`)),

@@ -92,6 +92,15 @@
     return String(typeof said === 'string' ? said : said.utterance).replace(/\s+/g, ' ').trim();
   };
 
+  const isHeldOut = () => {
+    const read = [...document.querySelectorAll('#area textarea, #area td')].map(one => one.value || one.textContent);
+    let hash = 2166136261;
+    for (const character of [utterance(), ...read].join('\n')) {
+      hash = Math.imul(hash ^ character.codePointAt(0), 16777619) >>> 0;
+    }
+    return (hash >>> 8) % 5 === 0;
+  };
+
   // A fresh page gets no input before its first frame is shown.
   const painted = new Promise(resolve => new PerformanceObserver((list, observer) => {
     observer.disconnect();
@@ -125,12 +134,17 @@
       return seen;
     },
 
-    // Start an episode once the page has seen so many sentinels.
-    async reset(seed, keys, clicks) {
+    // Start an episode once the page has seen so many sentinels. `heldOut` is null where all seeds share all instances;
+    // else instances are drawn until one is of that side: what is asked decides, and what is to be read for it.
+    async reset(seed, keys, clicks, heldOut) {
       const arrived = await sentinel(keys, clicks, 2000);
       if (document.activeElement) document.activeElement.blur();
-      Math.seedrandom(seed + '\0');  // as for a number: the generator takes the strings 1 and 11 for the same
-      core.startEpisodeReal();
+      for (let attempt = 0; attempt < 200; attempt++) {
+        // as for a number: the generator takes the strings 1 and 11 for the same
+        Math.seedrandom(seed + '\0' + (attempt || ''));
+        core.startEpisodeReal();
+        if (heldOut === null || isHeldOut() === heldOut) break;
+      }
       for (const input of document.querySelectorAll('input, textarea')) {
         input.autocomplete = 'off';
         input.spellcheck = false;
