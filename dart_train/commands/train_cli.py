@@ -14,6 +14,7 @@ from dart_agent.engines.base.engine import EngineError
 from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import exit_status
+from dart_train.commands.ablate_command import ablate
 from dart_train.commands.data_commands import app as data_app
 from dart_train.commands.options import (
     DEFAULT_RUNS_DIR,
@@ -40,6 +41,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(data_app, name="data")
 app.command()(parity)
 app.command()(plan)
+app.command()(ablate)
 mount_benchmarks(app, "benchmarks.train.train_commands")
 
 INTERRUPTED = 130
@@ -174,6 +176,15 @@ def learn(context: ModuleContext, gpu_memory: GPUMemory = None) -> None:
     from dart_train.modules import learn as command
 
     command.main(context, gpu_memory=gpu_memory)
+
+
+@app.command()
+@on_run(url=True)
+def monitor(context: ModuleContext) -> None:
+    """Evaluate new versions on a few held-out seeds while training goes on, and keep the best one."""
+    from dart_train.modules import monitor as command
+
+    command.main(context)
 
 
 @app.command()

@@ -174,8 +174,24 @@ class DataConfig(Section):
         return url
 
 
+class MonitorConfig(Section):
+    """Small evaluations on held-out seeds of their own (from 9 000 on) beside the training."""
+
+    every_rollouts: int | None = Field(None, ge=1, description="Rollouts between two of them; null for none.")
+    episodes: int = Field(5, ge=1, le=1000, description="Episodes per trained task.")
+    workers: int = Field(2, ge=1, description="Episodes at the same time, on desktops beside those of the rollouts.")
+    patience: int | None = Field(
+        None, ge=1, description="Evaluations without a new best one after which training ends; null for no such end."
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out seeds before and after."""
+
+    monitor: MonitorConfig = MonitorConfig()
+    final: Literal["newest", "best"] = Field(
+        "newest", description="The version that is tested after: the newest, or the best of the monitor's evaluations."
+    )
 
     episodes: int = Field(50, ge=1, description="Episodes per trained task.")
     beside: tuple[str, ...] = Field(
@@ -240,6 +256,16 @@ class RunConfig(Section):
         for target, source in DEFAULTS:
             if target.rpartition(".")[2] not in _get(self, target.rpartition(".")[0]).model_fields_set:
                 _set(self, target, _get(self, source))
+        monitor = self.evaluation.monitor
+        if self.evaluation.final == "best" and not monitor.every_rollouts:
+            raise ValueError("evaluation.final best needs evaluation.monitor.every_rollouts, which finds it: set both")
+        if monitor.every_rollouts and self.rollout.engine.urls:
+            raise ValueError(
+                "evaluation.monitor loads versions into an engine of its own, and rollout.engine.urls names running "
+                "ones: leave evaluation.monitor.every_rollouts out"
+            )
+        if monitor.every_rollouts and "desktops" not in self.cluster.model_fields_set:
+            _set(self, "cluster.desktops", self.rollout.workers + monitor.workers)
         self._derive()
         if "suites" not in self.cluster.model_fields_set:
             named = [*self.train_tasks, *(self.demonstrations.tasks or ()), *self.evaluation.beside]

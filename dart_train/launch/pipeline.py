@@ -151,7 +151,11 @@ class Pipeline:
         self._start("data", service=True)
         self._start("rollout", *cluster)
         self._start("learn")
+        if self.config.evaluation.monitor.every_rollouts:
+            self._start("monitor", *cluster, service=True)
         self._until_finished("rl", "learn")  # after its `max_steps`, or once rollouts have ended and are trained on
+        if self.config.evaluation.monitor.every_rollouts:
+            self.supervisor.stop("monitor")
         self.supervisor.stop("rollout")
         self.supervisor.stop("data")
 
@@ -163,6 +167,8 @@ class Pipeline:
 
     def _evaluate(self, label: str, version: int | None, *arguments: str) -> None:
         which = () if version is None else ("--version", str(version))
+        if version is None and self.config.evaluation.final == "best" and self.run.best.is_dir():
+            which = ("--model", str(self.run.best))
         self._module("evaluate", "--label", label, *which, *arguments, desktops=True, phase=label)
 
     def _greedy(self, label: str, version: int | None) -> None:

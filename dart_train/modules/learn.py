@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 ROLLOUTS_ENDED = "rollouts_ended"
 """Fact of the run: the rollout service has spent its budget."""
 
+STOP_TRAINING = "stop_training"
+"""Fact of the run: the monitor has seen no better version for so long that training ends."""
+
 START_SOURCES = ("initial", "warmup")
 """Sources of published weights that are not the trainer's own."""
 
@@ -56,7 +59,7 @@ def trainer_arguments(config: RunConfig, run: RunDirectory, ranks: int | None = 
 
 
 class EndOfData:
-    """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left to lease."""
+    """Asked by the trainer whether to stop: told to, or no rollouts will come and none is left, or nothing improves."""
 
     def __init__(self, context: ModuleContext, data: Leasing, groups: int) -> None:
         self._context, self._data, self._groups = context, data, groups
@@ -70,7 +73,8 @@ class EndOfData:
         now = time.monotonic()
         if now - self._looked > LOOK_INTERVAL_S:
             self._looked = now
-            self._ended = bool(self._data.fact(ROLLOUTS_ENDED)) and self._data.ready()[0] < self._groups
+            ended = bool(self._data.fact(ROLLOUTS_ENDED)) and self._data.ready()[0] < self._groups
+            self._ended = ended or bool(self._data.fact(STOP_TRAINING))
         return self._ended
 
 

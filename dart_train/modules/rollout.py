@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.core.availability import insist
-from dart_train.core.metrics_log import MetricsLog
+from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, published
 from dart_train.modules.run_policy import make_policy
@@ -25,7 +25,7 @@ from dart_train.nodes.run_on_nodes import engines_on_nodes
 from dart_train.rollout.fleet.replica import Weights
 from dart_train.rollout.service import service_http
 from dart_train.rollout.service.rollout_service import RolloutService, RolloutSummary
-from dart_train.rollout.settings.rollout_config import EnginePlaces
+from dart_train.rollout.settings.rollout_config import EnginePlaces, RolloutConfig
 from dart_train.run.run_directory import MAX_SOCKET_PATH, RunDirectory
 from dart_train.terminal.panel import RolloutPanel
 
@@ -63,7 +63,7 @@ def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = 
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ
         with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
-            summary, stopped = asyncio.run(_serve(service, listen, panel))
+            summary, stopped = asyncio.run(_serve(service, listen, panel, _seconds_left(config, context.run)))
         _log.info("ended: %s", summary)
         if stopped:
             raise SystemExit(STOPPED_STATUS)
@@ -78,10 +78,17 @@ def listen_address(configured: str | None, run: RunDirectory) -> str:
     return f"{service_http.UNIX}{path}" if len(bytes(path)) <= MAX_SOCKET_PATH else ""
 
 
+def _seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
+    """What is left of the minutes; every line of metrics stands for an interval of an earlier life."""
+    if config.budget_minutes is None:
+        return None
+    return 60 * config.budget_minutes - config.metrics_interval_s * sum(1 for _ in read_metrics(run.metrics("rollout")))
+
+
 async def _serve(
-    service: RolloutService, listen: str, panel: RolloutPanel | None = None
+    service: RolloutService, listen: str, panel: RolloutPanel | None = None, seconds: float | None = None
 ) -> tuple[RolloutSummary, bool]:
-    """Run until done or told to stop; returns the counts and whether it was told to."""
+    """Run until done, or for so many seconds, or told to stop; returns the counts and whether it was told to."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -103,6 +110,8 @@ async def _serve(
 
     for signum in SIGNALS:
         loop.add_signal_handler(signum, stop)
+    if seconds is not None:
+        loop.call_later(max(0.0, seconds), service.stop)
     async with service_http.serving(listen, figures) as where:
         _log.info("metrics and health: %s", where or "nowhere")
         showing = asyncio.create_task(_show(panel, figures)) if panel is not None else None

@@ -99,6 +99,10 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         "staleness_max": max(histogram, default=None),
         "dropped_stale": census.parts()["stale"],
         "dropped_no_signal": census.parts()["no_signal"],
+        "tasks_ever_succeeded": _share_that_succeeded(config, data),
+        "tasks_over_80": _tasks_over(0.8, tasks),
+        "mean_actions": _mean_actions(config, evaluations),
+        "pool_used": data.read(statistics.injections),
         "weight_updates": max((checkpoint.version for checkpoint in data.checkpoints()), default=0),
         "seed": config.seed,
         "lives": state.values["lives"],
@@ -191,6 +195,26 @@ def _rl_span(state: RunState) -> tuple[float, float] | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def _share_that_succeeded(config: RunConfig, data: Insight) -> float | None:
+    """Share of the trained tasks that succeeded at least once while they were trained."""
+    best: dict[str, float] = {}
+    for task, reward in data.read(statistics.reward_history):
+        best[task] = max(reward, best.get(task, 0.0))
+    return sum(best.get(task, 0.0) >= 1.0 for task in config.train_tasks) / len(config.train_tasks) if best else None
+
+
+def _tasks_over(success: float, tasks: Sequence[TaskFigures]) -> int | None:
+    """Number of trained tasks that succeed so often at the end."""
+    known = [task.after.rate for task in tasks if task.trained and task.after is not None]
+    return sum(rate >= success for rate in known) if known else None
+
+
+def _mean_actions(config: RunConfig, evaluations: dict[str, Any]) -> float | None:
+    """Actions of an episode at the end, mean over the trained tasks."""
+    rows = {row["task_id"]: row["mean_steps"] for row in evaluations.get("after", {}).get("scores", [])}
+    return _mean([rows.get(task) for task in config.train_tasks])
 
 
 def _histogram_mean(histogram: dict[int, int]) -> float | None:

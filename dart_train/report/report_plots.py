@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -114,6 +115,34 @@ def utilisation(data: ReportData) -> str:
         axis.set_ylim(0, 1.02)
         axis.set_xlabel("seconds of training")
         axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncol=4, frameon=False)
+        return _svg(figure)
+
+
+def ablation(
+    rows: Mapping[str, Mapping[str, Any]], curves: Mapping[str, Sequence[Sequence[tuple[float, float]]]], unit: str
+) -> str:
+    """Held-out success of every variant at the end with its interval, and over the training, one thin line a seed."""
+    with plt.rc_context(STYLE):
+        figure, (bars, lines) = plt.subplots(1, 2, figsize=(10.5, 0.34 * len(rows) + 2.2), width_ratios=(1, 1.3))
+        for place, (variant, row) in enumerate(rows.items()):
+            color, y = PALETTE[place % len(PALETTE)], len(rows) - 1 - place
+            if row["success"] is not None:
+                low, high = row["success_interval"] or (row["success"], row["success"])
+                bars.barh(y, row["success"], height=0.6, color=color)
+                bars.errorbar([row["success"]], [y], xerr=[[row["success"] - low], [high - row["success"]]],
+                              fmt="none", ecolor=INK, elinewidth=0.8, capsize=2)  # fmt: skip
+            for number, curve in enumerate(curves[variant]):
+                label = None if number else variant
+                lines.plot(*zip(*curve, strict=True), color=color, linewidth=1, alpha=0.7, label=label)
+        bars.set_yticks(range(len(rows) - 1, -1, -1))
+        bars.set_yticklabels(list(rows))
+        bars.set_xlim(0, 1.02)
+        bars.set_xlabel("success on held-out seeds")
+        bars.grid(axis="y", visible=False)
+        lines.set_ylim(-0.02, 1.02)
+        lines.set_xlabel(unit)
+        lines.legend(frameon=False, fontsize=7)
+        figure.tight_layout()
         return _svg(figure)
 
 

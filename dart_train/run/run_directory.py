@@ -91,6 +91,11 @@ class RunDirectory:
         """Weights of the supervised control."""
         return self.root / "controls" / "supervised"
 
+    @property
+    def best(self) -> Path:
+        """Weights of the best version that the monitor has evaluated."""
+        return self.root / "best"
+
     def checkpoint(self, version: int) -> Path:
         """Directory of one published version."""
         return self.checkpoints / f"v{version:06d}"

@@ -154,6 +154,14 @@ def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, fl
     return [(task_id, reward) for task_id, reward in connection.execute(query)]
 
 
+def injections(connection: sa.Connection, run_id: str) -> int:
+    """Return how many groups got a success from the experience pool."""
+    joined = sa.select(sa.func.count()).join_from(
+        group_injection, rollout_group, _group.id == group_injection.c.group_id
+    )
+    return int(connection.execute(joined.where(_group.run_id == run_id)).scalar_one())
+
+
 def staleness_histogram(connection: sa.Connection, run_id: str) -> dict[int, int]:
     """Return how many trained trajectories were how many versions old: that at commit less `staleness_version`."""
     staleness = _meta.trained_version - _meta.staleness_version

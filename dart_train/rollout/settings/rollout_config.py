@@ -206,6 +206,9 @@ class RolloutConfig(Section):
     budget_rollouts: int | None = Field(
         None, ge=1, description="Rollouts of the run after which the service ends; null for no end."
     )
+    budget_minutes: float | None = Field(
+        None, gt=0, description="Minutes of rolling out after which the service ends; null for no end."
+    )
     mode: Mode = Field(
         Mode.ROLLOUT,
         description="What a free desktop waits for: nothing (rollout-wise, as DART does), its group (task-wise), or "

@@ -1,0 +1,51 @@
+"""`dart-train ablate`: the same run with one thing changed at a time, on several seeds, as a table and a picture."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dart_train.commands.options import DEFAULT_RUNS_DIR, ConfigPath, Overrides, RunsDir
+
+
+def ablate(
+    config: ConfigPath,
+    switch: Annotated[
+        list[str], typer.Option("--switch", metavar="NAME=VALUES", help="such as pool=on,off or trainer.beta=0,0.1")
+    ],
+    overrides: Overrides = None,
+    seeds: Annotated[int, typer.Option(min=1, help="runs of every variant")] = 5,
+    budget: Annotated[str, typer.Option(metavar="N", help="of every run: 2000rollouts or 20minutes")] = "2000rollouts",
+    grid: Annotated[bool, typer.Option("--grid", help="every combination, instead of one switch at a time")] = False,
+    side_by_side: Annotated[int, typer.Option(min=1, help="runs at the same time")] = 1,
+    name: Annotated[str | None, typer.Option(help="directory below --runs-dir; ablation-CONFIG if not given")] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> None:
+    """Compare variants of CONFIG; the same command goes on where it was."""
+    from dart_train.config.run_config import load_config
+    from dart_train.launch import ablation, pipeline
+    from dart_train.report import ablation_table
+    from dart_train.run.run_directory import RunDirectory
+
+    limit = ablation.read_budget(budget)
+    variants = ablation.variants_of(switch, grid=grid)
+    planned = ablation.planned_runs(config, overrides or [], variants, seeds=seeds, budget=limit)
+    for one in {run.variant: run.config for run in planned}.values():
+        pipeline.check_plugins(one)
+    root = runs_dir / (name or f"ablation-{load_config(config, overrides).name}")
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"{len(planned)} runs of {len({run.variant for run in planned})} variants below {root}")
+    crashed = ablation.run_all(planned, root, side_by_side=side_by_side, say=console.print)
+    outcomes = [
+        ablation_table.outcome_of(
+            run.variant, run.config.seed, RunDirectory(root / run.config.name), crashed.get(run.config.name, "")
+        )
+        for run in planned
+    ]
+    by_time = limit["rollout.budget_rollouts"] is None
+    console.print(ablation_table.write(root, outcomes, base=ablation.BASE, by_time=by_time), markup=False)
+    console.print(f"Table, values and picture: {root / 'ablation.md'}, .json, .svg")
+    if crashed:
+        raise typer.Exit(1)

@@ -1,0 +1,217 @@
+"""`dart-train ablate`: runs that differ in one switch each, with several seeds, and what they came to.
+
+Invariants:
+    - Every variant is checked before the first one starts: names, values, and what contradicts one another.
+    - A run is `dart-train run` in a process of its own, with a directory of its own: one that crashes is named in the
+      table and stops no other, one that is finished is not run again, one that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dart_gym.core.suggestions import suggest
+from dart_gym.utils.processes import die_with_parent
+from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.run.run_directory import RunDirectory, write_text
+
+BASE = "base"
+EVALUATIONS = 10
+"""Held-out evaluations beside each training, where the configuration does not say otherwise."""
+UNKNOWN_BUDGET = 2000
+"""Rollouts that a budget of minutes is taken for, by the distance of evaluations."""
+
+Settings = dict[str, Any]
+"""Values by dotted key."""
+
+
+def _on(key: str, on: Any, off: Any, **beside: Any) -> dict[str, Settings]:
+    return {"on": {key: on, **beside}, "off": {key: off}}
+
+
+SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
+    "pool": _on("data.curation.experience_pool", True, False),
+    "dynamic-number": _on("data.curation.dynamic_rollouts", True, False),
+    "dynamic-length": _on("data.curation.dynamic_length", True, False),
+    "entropy": _on("trainer.top_entropy_quantile", 0.8, 1.0),
+    "tis": _on("trainer.tis_clip_max", 1.0, None),
+    "staleness": lambda value: {"data.curation.max_staleness": value, "data.curation.batches_ahead": float(value) + 1},
+    "step-limit": _on("trainer.mask_step_limit", True, False),
+    "credit": lambda value: {"trainer.advantage": value},
+    "sampling": lambda value: {"data.curation.task_sampling": value},
+    "retire": _on("data.curation.retire_above", 0.95, None),
+    "mini-batches": lambda value: {
+        "trainer.mini_batches": value, "trainer.old_logprobs": "recompute" if value != 1 else "current",
+    },
+    "mode": lambda value: {"rollout.mode": value},
+    "rewards": {"true": {"trainer.shuffle_rewards": False}, "shuffled": {"trainer.shuffle_rewards": True}},
+}  # fmt: skip
+"""What a switch sets, by its value. A name with a dot is that key of the configuration itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One configuration that is compared with the others.
+
+    Attributes:
+        name: such as "pool=off".
+        settings: what it changes.
+    """
+
+    name: str
+    settings: Settings
+
+
+def read_switch(text: str) -> list[Variant]:
+    """The variants of "NAME=VALUE,VALUE". Raises `ConfigError` for what is none."""
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise ConfigError(f"--switch {text!r} is not NAME=VALUE,VALUE, such as pool=on,off")
+    switch = SWITCHES.get(name)
+    if switch is None and "." not in name:
+        known = suggest(
+            name, SWITCHES, count=2, otherwise=f"there are: {', '.join(SWITCHES)}, and every key with a dot"
+        )
+        raise ConfigError(f"unknown switch {name!r}; {known}")
+    variants = []
+    for value in values.split(","):
+        if isinstance(switch, dict):
+            if value not in switch:
+                raise ConfigError(f"switch {name!r} has no value {value!r}: it is {' or '.join(switch)}")
+            settings = switch[value]
+        else:
+            parsed = yaml.safe_load(value)
+            try:
+                settings = switch(parsed) if switch else {name: parsed}
+            except (TypeError, ValueError):
+                raise ConfigError(f"switch {name!r} has no value {value!r}") from None
+        variants.append(Variant(f"{name}={value}", settings))
+    return variants
+
+
+def variants_of(switches: Sequence[str], *, grid: bool = False) -> list[Variant]:
+    """The base and what differs from it: by one switch each, or every combination of all of them.
+
+    Raises:
+        ConfigError: a switch is unknown or given twice, or two of them set the same key.
+    """
+    choices = [read_switch(text) for text in switches]
+    owners: dict[str, str] = {}
+    for number, options in enumerate(choices):
+        name = options[0].name.partition("=")[0]
+        for key in {key for option in options for key in option.settings}:
+            if key in owners and owners[key] != f"{name}/{number}":
+                other = owners[key].partition("/")[0]
+                what = "is given twice" if other == name else f"and switch {other!r} both set {key}"
+                raise ConfigError(f"switch {name!r} {what}: give one of them")
+            owners[key] = f"{name}/{number}"
+    found = [Variant(BASE, {})]
+    if not grid:
+        return [*found, *itertools.chain(*choices)]
+    for combined in itertools.product(*choices) if choices else ():
+        settings = {key: value for option in combined for key, value in option.settings.items()}
+        found.append(Variant(" ".join(option.name for option in combined), settings))
+    return found
+
+
+def read_budget(text: str) -> Settings:
+    """What a budget such as "2000rollouts" or "20minutes" sets. Raises `ConfigError` for what is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(rollouts|minutes)", text)
+    if not match or float(match[1]) <= 0 or (match[2] == "rollouts" and "." in match[1]):
+        raise ConfigError(f"--budget {text!r} is neither of the form 2000rollouts nor 20minutes")
+    if match[2] == "rollouts":
+        return {"rollout.budget_rollouts": int(match[1]), "rollout.budget_minutes": None}
+    return {"rollout.budget_minutes": float(match[1]), "rollout.budget_rollouts": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One run of an ablation."""
+
+    variant: str
+    config: RunConfig
+
+
+def planned_runs(
+    config: Path, overrides: Sequence[str], variants: Sequence[Variant], *, seeds: int, budget: Settings
+) -> list[Planned]:
+    """All runs, seed by seed, so that a short night has something of every variant. Equal variants are run once.
+
+    Raises:
+        ConfigError: a variant is no configuration; the message names it.
+    """
+    runs, known = [], dict[str, str]()
+    for seed, variant in itertools.product(range(seeds), variants):
+        values = {**budget, **variant.settings, "seed": seed}
+        items = [*overrides, *(f"{key}={yaml.safe_dump(value).splitlines()[0]}" for key, value in values.items())]
+        try:
+            loaded = _comparable(load_config(config, items))
+        except ConfigError as error:
+            raise ConfigError(f"variant {variant.name}: {' '.join(str(error).split())}") from error
+        if known.setdefault(loaded.model_dump_json(), variant.name) == variant.name:
+            name = f"{re.sub('[^A-Za-z0-9._-]+', '-', variant.name)}-s{seed}"
+            runs.append(Planned(variant.name, loaded.model_copy(update={"name": name})))
+    return runs
+
+
+def _comparable(config: RunConfig) -> RunConfig:
+    """Without what is no part of a comparison, and with evaluations beside the training."""
+    monitor, budget = config.evaluation.monitor, config.rollout.budget_rollouts
+    every = monitor.every_rollouts or max(1, (budget or UNKNOWN_BUDGET) // EVALUATIONS)
+    watched = {"monitor": monitor.model_copy(update={"every_rollouts": every})}
+    evaluation = config.evaluation.model_copy(update={**watched, "beside": (), "greedy": False, "samples": 0})
+    controls = config.controls.model_copy(
+        update={"supervised": False, "constant_click": False, "shuffled_rewards": False}
+    )
+    cluster = config.cluster.model_copy(
+        update={"desktops": max(config.cluster.desktops, config.rollout.workers + monitor.workers)}
+    )
+    return config.model_copy(update={"evaluation": evaluation, "controls": controls, "cluster": cluster})
+
+
+def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Callable[[str], None]) -> Mapping[str, str]:
+    """Run, or go on with, every run; returns why those crashed that did, by name."""
+    crashed: dict[str, str] = {}
+
+    def one(planned: Planned) -> None:
+        name = planned.config.name
+        if RunDirectory(root / name).figures.exists():
+            say(f"{name}: done before")
+            return
+        say(f"{name}: runs, log in {root / 'logs' / name}.log")
+        status, last = _run(planned.config, root)
+        if status:
+            crashed[name] = last
+        say(f"{name}: {'crashed: ' + last if status else 'done'}")
+
+    with ThreadPoolExecutor(side_by_side) as threads:
+        for _ in threads.map(one, runs):
+            pass
+    return crashed
+
+
+def _run(config: RunConfig, root: Path) -> tuple[int, str]:
+    """Exit status and last line of one run as a process."""
+    path, log = root / "configs" / f"{config.name}.yaml", root / "logs" / f"{config.name}.log"
+    write_text(path, dump_config(config))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "dart_train", "run", str(path), "--runs-dir", str(root), "--plain"]
+    with log.open("ab") as file:
+        process = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent())
+        size = file.seek(0, os.SEEK_END)
+    with log.open("rb") as file:
+        file.seek(max(0, size - 4000))
+        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if line.startswith("error: ")] or lines or [f"ended with {process.returncode}"]
+    return process.returncode, said[-1]

@@ -1,0 +1,151 @@
+"""Small held-out evaluations beside the training: how it goes, which version is the best, and when nothing improves.
+
+Invariants:
+    - Its seeds are neither trained on nor those of the tests before and after: choosing by it favours none of these.
+    - `best/` is a whole copy of the best version so far, or is not there.
+    - A killed monitor goes on with what `metrics/held_out.jsonl` holds; an evaluation that was cut off is made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dart_agent.episodes.play_list import play_list
+from dart_agent.episodes.trajectory import Trajectory
+from dart_gym.utils.durable_files import publish_directory
+from dart_gym.utils.processes import STOPPED_STATUS
+from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.data.insight import statistics
+from dart_train.data.manager.data_manager import DataManager
+from dart_train.modules.evaluate_version import policy_seeds, task_steps
+from dart_train.modules.learn import STOP_TRAINING
+from dart_train.modules.module_context import ModuleContext, published
+from dart_train.modules.run_policy import make_policy
+from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.fleet.socket_directory import socket_directory
+from dart_train.rollout.fleet.weight_sync import WeightSync
+
+_log = logging.getLogger(__name__)
+FIRST_SEED = 9_000
+POLL_S = 0.5
+
+
+def main(context: ModuleContext) -> None:
+    """Evaluate whenever enough rollouts were recorded, until told to stop."""
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_until_told(context))
+    raise SystemExit(STOPPED_STATUS)
+
+
+async def _until_told(context: ModuleContext) -> None:
+    task = asyncio.current_task()
+    assert task is not None  # for the type checker: a coroutine that runs is in one
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, task.cancel)
+    with context.open_data(context.config.data.unavailable_timeout_s) as data, socket_directory() as sockets:
+        engine = context.config.rollout.engine.model_copy(update={"replicas": 1})
+        first = published(data)
+        logs = context.run.logs / "monitor"
+        async with EnginePool(
+            engine,
+            Weights(first.path, first.version),
+            directory=sockets,
+            log_dir=logs,
+            sync=context.config.rollout.sync,
+        ) as pool:
+            await _evaluate_as_it_goes(context, data, pool)
+
+
+async def _evaluate_as_it_goes(context: ModuleContext, data: DataManager, pool: EnginePool) -> None:
+    settings, path = context.config.evaluation.monitor, context.run.metrics("held_out")
+    rows = [row for row in read_metrics(path) if "success" in row]
+    log = MetricsLog(path)
+    while True:
+        rollouts = sum(record.rollouts for record in (await asyncio.to_thread(_task_stats, data)).values())
+        if rows and rollouts < rows[-1]["rollouts"] + (settings.every_rollouts or 0):
+            await asyncio.sleep(POLL_S)
+            continue
+        newest = await asyncio.to_thread(published, data)
+        await _serve(pool, Weights(newest.path, newest.version))
+        row = _row(newest.version, rollouts, await _play(context, pool, Path(newest.path)))
+        if best_of([*rows, row]) is row:
+            keep_best(Path(newest.path), context.run.best)
+        rows.append(row)
+        log.write(**row)
+        if out_of_patience(rows, settings.patience):
+            _log.warning("no better version in %s evaluations: training ends", settings.patience)
+            await asyncio.to_thread(data.set_fact, STOP_TRAINING, True)
+
+
+def _task_stats(data: DataManager) -> dict[str, statistics.TaskStats]:
+    return data.read(statistics.saved_task_stats)
+
+
+async def _serve(pool: EnginePool, weights: Weights) -> None:
+    """Bring a version into the engine."""
+    sync = WeightSync(lambda: weights, pool)
+    while pool.replicas[0].version != weights.version or not pool.replicas[0].usable:
+        if weights in sync.skipped:
+            return  # it says why in the log; the version before it answers
+        async with asyncio.TaskGroup() as group:
+            await sync.begin(group)
+        await asyncio.sleep(0.05)
+
+
+async def _play(context: ModuleContext, pool: EnginePool, model_dir: Path) -> Sequence[Trajectory]:
+    config = context.config
+    rollout, settings = config.rollout, config.evaluation.monitor
+    sampling = rollout.sampling.model_copy(update={"temperature": config.evaluation.temperature})
+    factory = make_policy(model_dir, config.agent, sampling)
+    return await play_list(
+        context.client(),
+        lambda session: factory(EpisodeEngine(pool)),
+        [(task, FIRST_SEED + index) for task in config.train_tasks for index in range(settings.episodes)],
+        concurrency=settings.workers,
+        max_steps=rollout.max_steps,
+        task_steps=task_steps(config),
+        policy_seeds=policy_seeds(config),
+        pacing=rollout.pacing,
+    )
+
+
+def _row(version: int, rollouts: int, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """What is written of one evaluation: the mean over tasks, and every task's mean; lost episodes count nothing."""
+    tasks: dict[str, list[float]] = {}
+    for one in episodes:
+        if not one.lost_by:
+            tasks.setdefault(one.task_id, []).append(float(one.success))
+    means = {task: sum(scores) / len(scores) for task, scores in tasks.items()}
+    success = sum(means.values()) / len(means) if means else 0.0
+    return {"version": version, "rollouts": rollouts, "success": success, "tasks": means}
+
+
+def best_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The best evaluation, the earliest of equals. Pure."""
+    return max(rows, key=lambda row: row["success"])
+
+
+def out_of_patience(rows: Sequence[dict[str, Any]], patience: int | None) -> bool:
+    """Whether so many evaluations have brought nothing better than the best before them. Pure."""
+    return patience is not None and len(rows) - 1 - rows.index(best_of(rows)) >= patience
+
+
+def keep_best(version: Path, target: Path) -> None:
+    """Let `target` be a copy of a published version, whose files it shares: versions are never changed."""
+    made, old = target.with_name(f".{target.name}.new"), target.with_name(f".{target.name}.old")
+    for leftover in (made, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.copytree(version, made, copy_function=os.link)
+    if target.exists():
+        target.rename(old)
+    publish_directory(made, target)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,165 @@
+"""What the runs of an ablation came to: one table and one picture. What was not measured is None, never 0.
+
+Intervals are of the mean over seeds, by Student's t at 95 %; a difference from the base is paired by seed: runs of
+equal seeds share their model, their tasks' seeds and their evaluation. One seed has no interval.
+"""
+
+from __future__ import annotations
+
+import statistics as numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dart_train.core.metrics_log import read_metrics
+from dart_train.run.run_directory import RunDirectory, RunState, read_json, write_json, write_text
+
+COLLAPSE = 0.2
+"""A run has collapsed that ends so far below the best of its evaluations, or whose trainer said so."""
+STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""97.5 % quantiles of Student's t for 1 to 9 degrees of freedom."""
+Interval = tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run.
+
+    Attributes:
+        variant: what it is a run of.
+        seed: of the run.
+        success: on held-out seeds at the end, mean over tasks; None where it did not come so far.
+        curve: (rollouts, seconds of training, success) of the evaluations before, beside and after it.
+        ever: share of the tasks that succeeded at least once in training.
+        collapsed: whether it lost what it had.
+        crashed: why it did not end; "" where it did.
+    """
+
+    variant: str
+    seed: int
+    success: float | None
+    curve: tuple[tuple[float, float, float], ...]
+    ever: float | None
+    collapsed: bool
+    crashed: str
+
+    def area(self, *, by_time: bool) -> float | None:
+        """Mean height of the curve over rollouts, or over time; None for fewer than two points."""
+        points = [(point[1] if by_time else point[0], point[2]) for point in self.curve]
+        pairs = [
+            (right[0] - left[0], (left[1] + right[1]) / 2) for left, right in zip(points, points[1:], strict=False)
+        ]
+        width = sum(step for step, _ in pairs)
+        return sum(step * height for step, height in pairs) / width if width > 0 else None
+
+    def reached(self, success: float, *, by_time: bool) -> float | None:
+        """Rollouts, or seconds, after which an evaluation first showed this success; None for never."""
+        return next((point[1] if by_time else point[0] for point in self.curve if point[2] >= success), None)
+
+
+def outcome_of(variant: str, seed: int, run: RunDirectory, crashed: str = "") -> Outcome:
+    """Read a run directory, however far the run has come."""
+    rows = [row for row in read_metrics(run.metrics("held_out")) if "success" in row]
+    figures = read_json(run.figures, f"remove {run.root} and run again") if run.figures.exists() else {}
+    state = RunState(run.root / "state.json").values["phases"].get("rl", {}).get("spans")
+    start = state[0][0] if state else rows[0]["t"] if rows else 0.0
+    before, success = figures.get("success_before"), figures.get("success_after")
+    curve = [(float(row["rollouts"]), row["t"] - start, row["success"]) for row in rows]
+    if before is not None and (not curve or curve[0][0] > 0):
+        curve.insert(0, (0.0, 0.0, before))
+    rollouts, seconds = float(figures.get("rollouts") or 0), float(figures.get("rl_wall_s") or 0)
+    if success is not None and curve:
+        curve.append((max(rollouts, curve[-1][0]), max(seconds, curve[-1][1]), success))
+    named = any(row.get("collapse") == 1.0 for row in read_metrics(run.metrics("trainer")))
+    fell = success is not None and bool(curve) and max(point[2] for point in curve) - success >= COLLAPSE
+    return Outcome(variant, seed, success, tuple(curve), figures.get("tasks_ever_succeeded"), named or fell, crashed)
+
+
+def mean_of(values: Sequence[float | None]) -> tuple[float | None, Interval]:
+    """Mean of what is known, and its interval where two values are."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return (known[0] if known else None), None
+    middle, quantile = numbers.mean(known), STUDENT[min(len(known) - 1, len(STUDENT)) - 1]
+    half = quantile * numbers.stdev(known) / len(known) ** 0.5
+    return middle, (middle - half, middle + half)
+
+
+def summary(outcomes: Sequence[Outcome], *, base: str, by_time: bool) -> list[dict[str, Any]]:
+    """One row a variant, in the order of the first seed's."""
+    by_variant: dict[str, list[Outcome]] = {}
+    for one in outcomes:
+        by_variant.setdefault(one.variant, []).append(one)
+    reference = {one.seed: one for one in by_variant.get(base, [])}
+    rows = []
+    for variant, own in by_variant.items():
+        paired = [(one, reference[one.seed]) for one in own if one.seed in reference and variant != base]
+        gaps = [_gap(one.success, other.success) for one, other in paired]
+        areas = [_gap(one.area(by_time=by_time), other.area(by_time=by_time)) for one, other in paired]
+        row: dict[str, Any] = {"variant": variant, "seeds": sum(one.success is not None for one in own)}
+        measured: Mapping[str, Sequence[float | None]] = {
+            "success": [one.success for one in own],
+            "difference": gaps,
+            "area": [one.area(by_time=by_time) for one in own],
+            "area_difference": areas,
+            "ever": [one.ever for one in own],
+            "to_60": [one.reached(0.6, by_time=by_time) for one in own],
+            "to_80": [one.reached(0.8, by_time=by_time) for one in own],
+        }
+        for name, values in measured.items():
+            row[name], row[f"{name}_interval"] = mean_of(values)
+        row["collapsed"] = sum(one.collapsed for one in own)
+        row["crashed"] = {f"seed {one.seed}": one.crashed for one in own if one.crashed}
+        rows.append(row)
+    return rows
+
+
+def _gap(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else left - right
+
+
+def markdown(rows: Sequence[Mapping[str, Any]], *, by_time: bool) -> str:
+    """The table."""
+    unit = "s" if by_time else "rollouts"
+    shown = {"success": "success", "difference": "against base", "area": "area", "area_difference": "against base"}
+    head = ["variant", "seeds", *shown.values(), f"{unit} to 60 %", "tasks ever", "collapsed", "crashed"]
+    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    for row in rows:
+        reached = "–" if row["to_60"] is None else f"{row['to_60']:,.0f}"
+        cells = [row["variant"], str(row["seeds"]), *(_percent(row, name) for name in shown), reached]
+        cells += [_percent(row, "ever"), str(row["collapsed"]), str(len(row["crashed"]))]
+        lines.append(" | ".join(cells))
+    crashes = [f"- {row['variant']}, {run}: {why}" for row in rows for run, why in row["crashed"].items()]
+    return "\n".join([*(f"| {line} |" for line in lines), *(["", *crashes] if crashes else []), ""])
+
+
+def _percent(row: Mapping[str, Any], name: str) -> str:
+    value, interval = row[name], row[f"{name}_interval"]
+    if value is None:
+        return "–"
+    sign = "+" if "difference" in name else ""
+    bounds = "" if interval is None else f" ({100 * interval[0]:{sign}.0f} to {100 * interval[1]:{sign}.0f})"
+    return f"{100 * value:{sign}.0f} %{bounds}"
+
+
+def as_values(outcomes: Sequence[Outcome], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Everything as plain values, for a JSON file."""
+    return {"variants": list(rows), "runs": [asdict(one) for one in outcomes]}
+
+
+def write(root: Path, outcomes: Sequence[Outcome], *, base: str, by_time: bool) -> str:
+    """Write `ablation.md`, `ablation.json` and `ablation.svg`; returns the table."""
+    from dart_train.report.report_plots import ablation  # matplotlib takes a second
+
+    rows = summary(outcomes, base=base, by_time=by_time)
+    table = markdown(rows, by_time=by_time)
+    write_text(root / "ablation.md", table)
+    write_json(root / "ablation.json", as_values(outcomes, rows))
+    curves: dict[str, list[list[tuple[float, float]]]] = {row["variant"]: [] for row in rows}
+    for one in outcomes:
+        if one.curve:
+            curves[one.variant].append([(point[1] / 60 if by_time else point[0], point[2]) for point in one.curve])
+    unit = "minutes of training" if by_time else "rollouts"
+    write_text(root / "ablation.svg", ablation({row["variant"]: row for row in rows}, curves, unit))
+    return table

@@ -1,0 +1,151 @@
+"""Ablations: what a switch sets, what contradicts, what the table says; and a real one, with a variant that crashes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_train.config.run_config import ConfigError
+from dart_train.core.metrics_log import MetricsLog
+from dart_train.launch.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
+from dart_train.report import ablation_table
+from dart_train.report.ablation_table import Outcome, mean_of, outcome_of, summary
+from dart_train.run.run_directory import RunDirectory, write_json
+
+CONFIG = Path(__file__).parents[1] / "e2e.yaml"
+BUDGET = read_budget("96rollouts")
+
+
+def test_variants_differ_from_the_base_by_one_switch_each_or_are_all_combinations():
+    switches = ["pool=on,off", "staleness=1,8"]
+    assert [one.name for one in variants_of(switches)] == [BASE, "pool=on", "pool=off", "staleness=1", "staleness=8"]
+    grid = variants_of(switches, grid=True)
+    assert [one.name for one in grid] == [
+        BASE, "pool=on staleness=1", "pool=on staleness=8", "pool=off staleness=1", "pool=off staleness=8",
+    ]  # fmt: skip
+    assert grid[2].settings["data.curation.max_staleness"] == 8 and grid[2].settings["data.curation.experience_pool"]
+
+
+def test_every_named_switch_makes_a_configuration():
+    values = {"staleness": "3", "credit": "trajectory", "sampling": "success", "mini-batches": "2", "mode": "task-wise"}
+    for name, switch in SWITCHES.items():
+        value = values.get(name) or ",".join(switch)
+        runs = planned_runs(CONFIG, [], variants_of([f"{name}={value}"]), seeds=1, budget=BUDGET)
+        assert len(runs) >= 2, f"{name} changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("switches", "message"),
+    [
+        (["pol=on"], "unknown switch 'pol'; did you mean 'pool'"),
+        (["zzz=on"], "unknown switch 'zzz'; there are: pool, dynamic-number"),
+        (["pool=maybe"], "switch 'pool' has no value 'maybe': it is on or off"),
+        (["pool"], "not NAME=VALUE,VALUE"),
+        (["staleness=abc"], "switch 'staleness' has no value 'abc'"),
+        (["pool=on", "pool=off"], "switch 'pool' is given twice"),
+        (["staleness=1", "data.curation.max_staleness=2"], "both set data.curation.max_staleness"),
+    ],
+)
+def test_switches_that_make_no_sense_are_one_line(switches, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        variants_of(switches)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("switch", "message"),
+    [
+        ("trainer.betta=1", "variant trainer.betta=1: .*unknown key; did you mean 'beta'"),
+        ("trainer.mini_batches=2", "variant trainer.mini_batches=2: .*set old_logprobs='recompute'"),
+        ("credit=best", "variant credit=best: .*advantage"),
+    ],
+)
+def test_a_variant_that_contradicts_itself_is_named_before_anything_runs(switch, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        planned_runs(CONFIG, [], variants_of([switch]), seeds=2, budget=BUDGET)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "20", "3days", "0rollouts", "1.5rollouts", "-2minutes"])
+def test_a_budget_is_so_many_rollouts_or_minutes(text):
+    with pytest.raises(ConfigError, match="neither of the form 2000rollouts nor 20minutes"):
+        read_budget(text)
+    assert read_budget("1.5minutes") == {"rollout.budget_minutes": 1.5, "rollout.budget_rollouts": None}
+
+
+def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
+    runs = planned_runs(CONFIG, [], variants_of(["pool=off,on"]), seeds=2, budget=BUDGET)
+    assert [(run.variant, run.config.name) for run in runs] == [
+        (BASE, "base-s0"), ("pool=on", "pool-on-s0"), (BASE, "base-s1"), ("pool=on", "pool-on-s1"),
+    ]  # fmt: skip
+    for run in runs:
+        assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.constant_click
+        assert run.config.cluster.desktops == 4 and run.config.rollout.budget_rollouts == 96
+
+
+def outcome(variant, seed, success, points=((0, 0.2), (100, 0.6)), crashed="", collapsed=False):
+    curve = tuple((float(x), 2.0 * x, y) for x, y in points)
+    return Outcome(variant, seed, success, curve, 1.0, collapsed, crashed)
+
+
+def test_means_have_students_intervals_and_differences_are_paired_by_seed():
+    runs = [outcome(BASE, seed, 0.5 + seed / 10) for seed in range(3)]
+    runs += [outcome("pool=off", seed, 0.4 + seed / 10, ((0, 0.2), (50, 0.2), (100, 0.2))) for seed in range(3)]
+    base, off = summary(runs, base=BASE, by_time=False)
+    assert base["success"] == pytest.approx(0.6) and base["success_interval"][0] == pytest.approx(
+        0.6 - 4.30 * 0.1 / 3**0.5
+    )
+    assert off["difference"] == pytest.approx(-0.1) and off["difference_interval"] == pytest.approx((-0.1, -0.1))
+    assert (base["area"], off["area"]) == (pytest.approx(0.4), pytest.approx(0.2))
+    assert base["to_60"] == 100 and off["to_60"] is None and base["difference"] is None
+    assert summary(runs, base=BASE, by_time=True)[0]["to_60"] == 200
+    assert mean_of([0.3]) == (0.3, None) and mean_of([None]) == (None, None)
+
+
+def test_a_run_that_crashed_or_ended_before_its_first_evaluation_is_in_the_table(tmp_path):
+    empty = outcome_of("pool=off", 0, RunDirectory(tmp_path / "none"), "error: no space left")
+    assert (empty.success, empty.curve, empty.area(by_time=False)) == (None, (), None)
+    table = ablation_table.write(tmp_path, [outcome(BASE, 0, 0.7), empty], base=BASE, by_time=False)
+    assert "| pool=off | 0 | – | – | – | – | – | – | 0 | 1 |" in table
+    assert "- pool=off, seed 0: error: no space left" in table and "70 %" in table
+    assert json.loads((tmp_path / "ablation.json").read_text())["runs"][1]["crashed"] == "error: no space left"
+    assert "<svg" in (tmp_path / "ablation.svg").read_text()
+
+
+@pytest.mark.parametrize(("last", "collapsed"), [(0.75, False), (0.5, True)])
+def test_a_run_that_lost_what_it_had_has_collapsed(tmp_path, last, collapsed):
+    run = RunDirectory(tmp_path / "run")
+    run.create()
+    log = MetricsLog(run.metrics("held_out"))
+    for rollouts, success in ((0, 0.3), (100, 0.8)):
+        log.write(rollouts=rollouts, success=success, version=1, tasks={})
+    log.close()
+    write_json(
+        run.figures,
+        {"success_before": 0.3, "success_after": last, "rollouts": 150, "rl_wall_s": 60.0, "tasks_ever_succeeded": 1.0},
+    )
+    found = outcome_of(BASE, 0, run)
+    assert found.collapsed is collapsed and found.curve[-1][2] == last and len(found.curve) == 3
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_where_it_was(tmp_path):
+    command = [
+        sys.executable, "-m", "dart_train", "ablate", str(CONFIG), "--switch", "model.path=/no/model", "--seeds", "1",
+        "--budget", "24rollouts", "--runs-dir", str(tmp_path), "--set", "demonstrations.per_task=8",
+        "--set", "warmup.max_steps=8", "--name", "a",
+    ]  # fmt: skip
+    first = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert first.returncode == 1 and "no model '/no/model'" in first.stdout, first.stdout + first.stderr
+    values = json.loads((tmp_path / "a" / "ablation.json").read_text())
+    done, crashed = values["runs"]
+    assert done["success"] is not None and len(done["curve"]) >= 2 and not done["crashed"]
+    assert crashed["success"] is None and "no model" in crashed["crashed"]
+    assert (tmp_path / "a" / "base-s0" / "best" / "config.json").exists()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert "base-s0: done before" in again.stdout
