@@ -111,7 +111,7 @@ def demand(config: RunConfig, gpus: int) -> Demand:
     ranks = wanted.trainer_ranks
     shared = wanted.share_gpus
     if shared is None:
-        shared = gpus == 1 and each == 1 and not cpu
+        shared = gpus == 1 and each == 1 and (ranks or 1) == (replicas or 1) == 1
     shared = shared and each > 0 and not cpu
     if ranks is None:
         ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if gpus and not cpu else 1
@@ -150,7 +150,10 @@ def place(config: RunConfig, gpus: Sequence[GPU], cores: Sequence[int] = ()) -> 
     free = [gpu for gpu in gpus if not gpu.occupied]
     wanted = demand(config, len(free))
     if wanted.gpus > len(free):
-        raise PlacementError(_too_few(wanted, gpus))
+        occupied = [gpu for gpu in gpus if gpu.occupied]
+        used = ", ".join(f"GPU {g.index}: {g.used_mb / 1024:.1f} of {g.memory_mb / 1024:.1f} GiB" for g in occupied)
+        by_others = f", {len(occupied)} of them in use by others ({used}; `nvidia-smi` says by whom)" if used else ""
+        raise PlacementError(too_few(wanted, len(gpus), by_others))
     kinds = [list(same) for _, same in groupby(sorted(free, key=_kind), key=_kind)]
     trainer = _take(kinds, wanted.gpus if wanted.shared else wanted.trainer_gpus, "trainer_ranks", free)
     if wanted.shared:
@@ -184,19 +187,14 @@ def _take(kinds: list[list[GPU]], count: int, key: str, free: Sequence[GPU]) -> 
     )
 
 
-def _too_few(wanted: Demand, gpus: Sequence[GPU]) -> str:
-    """What is said of a machine with too few."""
+def too_few(wanted: Demand, gpus: int, by_others: str = "") -> str:
+    """What is said of a machine that has too few GPUs for a run."""
     for_engines = f"{wanted.replicas} x {wanted.engine_gpus} for engines" if wanted.engine_gpus else "none for engines"
     together = " on the same ones" if wanted.shared else f", {wanted.gpus} in all"
-    occupied = [gpu for gpu in gpus if gpu.occupied]
-    of_them = ""
-    if occupied:
-        used = ", ".join(f"GPU {g.index}: {g.used_mb / 1024:.1f} of {g.memory_mb / 1024:.1f} GiB" for g in occupied)
-        of_them = f", {len(occupied)} of them in use by others ({used}; `nvidia-smi` says by whom)"
     return (
         f"this run wants GPUs: {for_engines}, {wanted.trainer_gpus} for the trainer{together}; "
-        f"{_count(len(gpus))}{of_them}: lower rollout.engine.replicas, resources.engine_gpus or "
-        "resources.trainer_ranks, or take another configuration"
+        f"{_count(gpus)}{by_others}: lower rollout.engine.replicas, resources.engine_gpus or resources.trainer_ranks, "
+        "or take another configuration"
     )
 
 

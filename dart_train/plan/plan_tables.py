@@ -14,6 +14,7 @@ from dart_train.trainer.memory.step_memory import GIB
 def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
     """Tables of memory, engines, host, disk and time, and sentences of what follows."""
     room = "" if plan.room is None else f" of {plan.room / GIB:.1f}"
+    engines = f", the engines read its prompts in {plan.engines_s:.0f} s" if plan.engines_s else ""
     parts: list[RenderableType] = [
         _table(f"GiB of each of {plan.ranks} training ranks", plan.rank.causes, GIB),
         Text(f"peak {plan.rank.peak / GIB:.1f}{room} GiB\n"),
@@ -24,7 +25,7 @@ def shown(plan: RunPlan, machine: Machine, assumed: Assumed) -> RenderableType:
     if plan.seconds:
         parts.append(_table(f"seconds of a step, at {machine.mfu:.0%} of the peak", plan.seconds, 1))
     parts += [
-        Text(f"The desktops play a lease in {plan.rollout_s:.0f} s: {plan.waits}."),
+        Text(f"The desktops play a lease in {plan.rollout_s:.0f} s{engines}: {plan.waits}."),
         Text(
             f"Assumed: {assumed.steps} steps an episode of {assumed.step_s:g} s each, {assumed.response} tokens a "
             f"response, {assumed.image_tokens} a screenshot of {assumed.screenshot_bytes / 1e6:.1f} MB."
@@ -53,6 +54,7 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
         "disk_bytes_per_hour": dict(plan.disk),
         "seconds": dict(plan.seconds),
         "rollout_s": plan.rollout_s,
+        "engines_s": plan.engines_s,
         "waits": plan.waits,
         "refusals": list(plan.refusals),
         "changes": list(plan.changes),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dart_train.config.run_config import RunConfig
+from dart_train.placement.placement import Demand, demand, too_few
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
@@ -19,8 +20,6 @@ PROMPT_TOKENS = 600
 """Of instruction, action space and chat layout in UI-TARS's prompt, roughly."""
 PROCESS_BYTES = 700 << 20
 """What a process takes that has loaded torch and transformers and no model."""
-ENGINE_SHARE = 0.9
-"""Of a GPU's memory that vLLM takes by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,7 @@ class EnginePlan:
     token: int
     request: int
     gpus: int
+    replicas: int
 
     @property
     def requests(self) -> int | None:
@@ -84,6 +84,7 @@ class RunPlan:
 
     Attributes:
         room: bytes that each has; None where nobody knows.
+        engines_s: seconds in which the engines read the prompts of a lease; 0 where that is not known.
         host: bytes of the machine's memory, by cause.
         disk: bytes of an hour, by cause.
         seconds: of an optimizer step, by phase; empty where operations a second are not known.
@@ -97,6 +98,7 @@ class RunPlan:
     room: int | None
     setting: Setting
     engine: EnginePlan
+    engines_s: float
     host: Mapping[str, int]
     disk: Mapping[str, int]
     seconds: Mapping[str, float]
@@ -107,22 +109,19 @@ class RunPlan:
     @property
     def waits(self) -> str:
         """What waits for what."""
-        step = sum(self.seconds.values())
+        step, played = sum(self.seconds.values()), max(self.rollout_s, self.engines_s)
         if not step:
             return "how long a step takes is not known here, so neither is who waits"
-        if step < self.rollout_s:
-            return f"the trainer waits {1 - step / self.rollout_s:.0%} of the time for rollouts"
-        return (
-            f"rollouts wait {1 - self.rollout_s / step:.0%} of the time for the trainer, where they may not run ahead"
-        )
+        if step < played:
+            slowest = "engines" if self.engines_s > self.rollout_s else "desktops"
+            return f"the trainer waits {1 - step / played:.0%} of the time for rollouts, which wait for {slowest}"
+        return f"rollouts wait {1 - played / step:.0%} of the time for the trainer, where they may not run ahead"
 
 
 def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> RunPlan:
     """Work out a run."""
-    engine = _engine(config, size, machine, assumed)
-    for_engines = engine.gpus * len(config.rollout.engine.servers())
-    ranks = max(machine.gpus - for_engines, 1)
-    setting = rank_setting(config, ranks)
+    wanted = demand(config, machine.gpus)
+    engine, ranks, setting = _engine(config, size, machine, assumed), wanted.ranks, rank_setting(config, wanted.ranks)
     trajectories = config.trainer.groups_per_step * config.rollout.group_size
     row, rows = _rows(config, assumed)
     own = max(trajectories // ranks, 1)
@@ -134,8 +133,9 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
         recurring=config.agent.screenshots > 1 or config.trainer.top_entropy_quantile < 1,
     )
     memory = rank_memory(size, setting, work)
-    room = machine.gpu_bytes if machine.gpus else machine.host_bytes
+    room = _room(wanted, machine)
     seconds = _seconds(config, size, machine, assumed, ranks) if machine.flops else {}
+    speed = engine.replicas * engine.gpus * float(machine.flops or 0) * machine.mfu
     rollout_s = trajectories * assumed.steps * assumed.step_s / config.rollout.workers
     host = _host(config, size, memory, machine, ranks)
     return RunPlan(
@@ -144,6 +144,7 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
         room=room,
         setting=setting,
         engine=engine,
+        engines_s=sum(_forward_flops(config, size, assumed)) / speed if speed else 0.0,
         host=host,
         disk=_disk(config, size, assumed, max(sum(seconds.values()), rollout_s)),
         seconds=seconds,
@@ -164,6 +165,7 @@ def rank_setting(config: RunConfig, ranks: int) -> Setting:
         checkpointing=bool(given.get("gradient_checkpointing") or given.get("activation_checkpointing")),
         trains_tower=not (trainer.freeze_vision or trainer.use_peft),
         lora_rank=trainer.lora_r if trainer.use_peft else 0,
+        half_base=trainer.frozen_dtype != "float32",
         reference=trainer.beta > 0 and not trainer.use_peft,
         moments=moments_of(str(given.get("optim") or "adamw")),
         features_bytes=trainer.image_features_mb << 20,
@@ -173,24 +175,23 @@ def rank_setting(config: RunConfig, ranks: int) -> Setting:
 
 def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
     """Why a run cannot fit, by what is certain of it; empty where it may."""
-    engine = _engine(config, size, machine, Assumed())
-    for_engines = engine.gpus * len(config.rollout.engine.servers())
+    wanted = demand(config, machine.gpus)
+    if wanted.gpus > machine.gpus:
+        return [too_few(wanted, machine.gpus)]
+    engine, setting = _engine(config, size, machine, Assumed()), rank_setting(config, wanted.ranks)
     found: list[str] = []
-    if machine.gpus and for_engines >= machine.gpus:
-        return [f"engines take {for_engines} of {machine.gpus} GPUs, which leaves none for the trainer"]
-    ranks = max(machine.gpus - for_engines, 1)
-    setting = rank_setting(config, ranks)
     held = rank_memory(size, setting, Work(1, 1)).held
-    room = machine.gpu_bytes if machine.gpus else machine.host_bytes
+    room = _room(wanted, machine)
     if room is not None and sum(held.values()) > room:
         found.append(
-            f"each of {ranks} ranks holds {in_units(sum(held.values()))} before the first token, and there are "
+            f"each of {wanted.ranks} ranks holds {in_units(sum(held.values()))} before the first token, and there are "
             f"{in_units(room)}: {listed(held)}. {remedies(held, setting)}"
         )
     if engine.cache is not None and engine.cache <= 0:
         found.append(
             f"an engine's weights are {in_units(engine.weights)} on {engine.gpus} GPUs of "
-            f"{in_units(machine.gpu_bytes)}: name several for each replica in rollout.engine.options.gpus"
+            f"{in_units(machine.gpu_bytes)}: raise resources.engine_memory, or give each replica "
+            "more in resources.engine_gpus"
         )
     return found
 
@@ -201,14 +202,17 @@ def _engine(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assum
     request = PROMPT_TOKENS + config.agent.screenshots * assumed.image_tokens
     request += config.agent.texts * min(assumed.response, config.rollout.sampling.max_tokens)
     request += config.rollout.sampling.max_tokens
-    section = config.rollout.engine
-    if section.urls or section.kind != "vllm" or not machine.gpus:
+    section, wanted = config.rollout.engine, demand(config, machine.gpus)
+    if not wanted.engine_gpus:
         number = 4 if section.kind == "transformers" and not section.urls else 2
-        return EnginePlan(number * size.total, None, number * token_numbers, request, 0)
-    groups = section.options.get("gpus") or ()
-    gpus = len(str(groups[0]).split(",")) if groups else 1
-    weights = 2 * size.total
-    return EnginePlan(weights, int(ENGINE_SHARE * gpus * machine.gpu_bytes) - weights, 2 * token_numbers, request, gpus)
+        return EnginePlan(number * size.total, None, number * token_numbers, request, 0, wanted.replicas)
+    weights, taken = 2 * size.total, int(wanted.engine_memory * wanted.engine_gpus * machine.gpu_bytes)
+    return EnginePlan(weights, taken - weights, 2 * token_numbers, request, wanted.engine_gpus, wanted.replicas)
+
+
+def _room(wanted: Demand, machine: Machine) -> int | None:
+    """Bytes that each rank may take; None where nobody knows."""
+    return int(machine.gpu_bytes * wanted.trainer_memory) if wanted.trainer_gpus else machine.host_bytes
 
 
 def _rows(config: RunConfig, assumed: Assumed) -> tuple[int, int]:
@@ -221,16 +225,19 @@ def _rows(config: RunConfig, assumed: Assumed) -> tuple[int, int]:
     return row, 1 + math.ceil(max(assumed.steps - agent.screenshots, 0) / agent.block)
 
 
+def _forward_flops(config: RunConfig, size: ModelSize, assumed: Assumed) -> tuple[float, float]:
+    """Operations of one pass over a lease: of the language model, and of the vision tower."""
+    trajectories = config.trainer.groups_per_step * config.rollout.group_size
+    row, rows = _rows(config, assumed)
+    text = size.forward_flops(trajectories * rows * row, row / 2, trajectories * assumed.steps * assumed.response, 0, 0)
+    patches = assumed.image_tokens * size.merge**2
+    return text, size.forward_flops(0, 0, 0, trajectories * assumed.steps * patches, patches)
+
+
 def _seconds(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed, ranks: int) -> dict[str, float]:
     """Of an optimizer step, by phase."""
-    trainer = config.trainer
-    setting = rank_setting(config, ranks)
-    trajectories = trainer.groups_per_step * config.rollout.group_size
-    row, rows = _rows(config, assumed)
-    tokens = trajectories * rows * row
-    text = size.forward_flops(tokens, row / 2, trajectories * assumed.steps * assumed.response, 0, 0)
-    patches = assumed.image_tokens * size.merge**2
-    tower = size.forward_flops(0, 0, 0, trajectories * assumed.steps * patches, patches)
+    trainer, setting = config.trainer, rank_setting(config, ranks)
+    text, tower = _forward_flops(config, size, assumed)
     speed = ranks * float(machine.flops or 0) * machine.mfu
     scores = trainer.top_entropy_quantile < 1 or trainer.old_logprobs == "recompute"
     again = 1 if setting.checkpointing else 0
@@ -246,12 +253,12 @@ def _seconds(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assu
 def _host(config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machine, ranks: int) -> dict[str, int]:
     """Memory of the machine by cause, desktops left out."""
     engine = config.rollout.engine
-    local = 0 if engine.urls else len(engine.servers())
-    on_cpu = 0 if machine.gpus and engine.kind == "vllm" else 4 * size.total
+    wanted = demand(config, machine.gpus)
+    on_cpu = 0 if wanted.engine_gpus else (2 if engine.kind == "vllm" else 4) * size.total
     found = {
-        "trainer": 0 if machine.gpus else ranks * memory.peak,
+        "trainer": 0 if wanted.trainer_gpus else ranks * memory.peak,
         "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
-        "engines": local * (PROCESS_BYTES + on_cpu),
+        "engines": wanted.replicas * (PROCESS_BYTES + on_cpu),
         "a version on its way to the disk": size.stored * size.total,
         "rollout service": PROCESS_BYTES + (config.rollout.max_unrecorded_mb << 20),
     }
@@ -281,7 +288,7 @@ def _changes(
     if room is not None and memory.peak > room:
         found.append(remedies(memory.causes, setting))
     requests = engine.requests
-    slots = None if requests is None else requests * len(config.rollout.engine.servers())
+    slots = None if requests is None else requests * engine.replicas
     if slots is not None and slots < config.rollout.workers:
         found.append(
             f"engines hold {slots} requests at once and rollout.workers is {config.rollout.workers}: the others wait; "

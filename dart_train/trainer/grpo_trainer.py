@@ -185,7 +185,8 @@ class DartGRPOTrainer(Trainer):
         lora = _lora(args)
         prepare = partial(trainable, freeze_vision=args.freeze_vision, lora=lora)
         if not args.fsdp:
-            return prepare(load_model(model) if self._weights_dir else model)
+            dtype = getattr(torch, args.frozen_dtype)  # peft keeps the adapter in float32
+            return prepare(load_model(model, dtype=dtype) if self._weights_dir else model)
         if self._weights_dir is None:
             return sharding.shard(prepare(model), _cut(args, self.ranks))
         return sharding.load_sharded(self._weights_dir, _cut(args, self.ranks), prepare, lora=lora)
@@ -200,6 +201,7 @@ class DartGRPOTrainer(Trainer):
             checkpointing=bool(args.gradient_checkpointing or args.activation_checkpointing),
             trains_tower=self._policy.trains_tower,
             lora_rank=args.lora_r if is_adapted(self.model) else 0,
+            half_base=args.frozen_dtype != "float32",
             reference=self.ref_model is not None and self.ref_model is not self.model,
             moments=moments_of(str(args.optim)),
             features_bytes=args.image_features_mb << 20,

@@ -52,6 +52,7 @@ class Setting:
         half: whether passes compute in bfloat16 or float16.
         checkpointing: whether a layer's activations are computed again in the backward pass.
         trains_tower: whether the vision tower's weights are trained.
+        half_base: whether weights under an adapter are kept in half precision.
         reference: whether a second model is held for the KL term.
         moments: bytes that the optimizer keeps for a trained number.
         features_bytes: most for features of images.
@@ -65,6 +66,7 @@ class Setting:
     checkpointing: bool = False
     trains_tower: bool = True
     lora_rank: int = 0
+    half_base: bool = False
     reference: bool = False
     moments: int = 8
     features_bytes: int = 4096 << 20
@@ -119,16 +121,17 @@ def rank_memory(size: ModelSize, setting: Setting, work: Work) -> RankMemory:
     trained += size.tower if setting.trains_tower else 0
     whole = 4 * (adapter or size.language)
     once = whole <= WHOLE_GRADIENTS if setting.reduce_once is None else setting.reduce_once
-    number = 2 if setting.half else 4
+    number, base = 2 if setting.half else 4, 2 if setting.half_base else 4
+    cast = setting.half and not setting.sharded and not setting.half_base
     held = {
-        "weights": 4 * (size.language // parts + size.tower + adapter // parts),
+        "weights": base * (size.language // parts + size.tower) + 4 * (adapter // parts),
         "gradients": 4 * trained + (whole if setting.sharded and once else 0),
         "optimizer": setting.moments * trained,
         "reference": 4 * (size.language // parts + size.tower) if setting.reference else 0,
     }
     passes = {
         "gathered layers": _gathered(size, setting, number, trains_weights=not adapter),
-        "weights in half precision": 2 * (size.language + size.tower) if setting.half and not setting.sharded else 0,
+        "weights in half precision": 2 * (size.language + size.tower) if cast else 0,
         "features of images": _features(size, setting, work, number),
         "activations": _activations(size, setting, work.tokens),
         "logits": 4 * LOGIT_COPIES * min(work.responses * size.vocabulary, LOGITS_AT_ONCE),

@@ -126,5 +126,7 @@ def _check_sharding(config: DartGRPOConfig) -> None:
         raise ValueError(
             "sync_ref_model with fsdp is not supported: policy and reference are cut differently; leave one of them out"
         )
+    if config.frozen_dtype != "float32":
+        raise ValueError("frozen_dtype with fsdp is not supported: ranks cut weights of one number type; leave it out")
     if config.world_size == 1:
         raise ValueError("fsdp shards a model among ranks, and this is one process: torchrun --nproc-per-node N")

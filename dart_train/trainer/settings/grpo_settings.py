@@ -233,6 +233,11 @@ class GRPOSettings:
     lora_dropout: Annotated[float, Interval(ge=0, le=1)] = setting(
         0.0, "Dropout before the adapter. Above 0, pi is not the policy that is served."
     )
+    frozen_dtype: Literal["float32", "bfloat16"] = setting(
+        "float32",
+        "Number type of the weights under an adapter, which are not trained: bfloat16 takes half of the memory, and is "
+        "what engines serve; not with fsdp.",
+    )
     lora_target_modules: list[str] | None = setting(
         None, "Names of the layers that get an adapter, or one regular expression; null for all of the language model."
     )
@@ -314,6 +319,11 @@ class GRPOSettings:
             why = "beta=0" if self.beta == 0 else "use_peft, whose reference is the model without its adapter"
             raise ValueError(
                 f"sync_ref_model moves a reference model of its own, and there is none with {why}: leave it out"
+            )
+        if self.frozen_dtype != "float32" and not self.use_peft:
+            raise ValueError(
+                f"frozen_dtype={self.frozen_dtype!r} is for weights under an adapter, and without use_peft all are "
+                "trained: set use_peft, or leave it out"
             )
         if self.recorded_entropies and self.entropy_mask_level == "token":
             raise ValueError(

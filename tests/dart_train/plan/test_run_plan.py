@@ -18,7 +18,16 @@ from dart_train.plan.run_plan import Assumed, Machine, plan, refusals
 ROOT = Path(__file__).parents[3]
 PAPER = ROOT / "configs" / "dart_osworld_7b.yaml"
 GPUS = Machine(gpus=8, gpu_bytes=80 * 10**9, flops=989e12)
-ENGINES = ("rollout.engine.kind=vllm", "rollout.engine.options={}")
+ENGINES = ("resources.engine_gpus=1", "resources.trainer_ranks=null")
+ALL_TRAIN = ("rollout.engine.urls=[http://engines:8000]", "resources.trainer_ranks=8")
+MACHINES = {
+    "dart_osworld_7b": ("--model 7b --gpus 8 --gpu-memory 80 --gpu H100", 6),
+    "lora_7b_80gb": ("--model 7b --gpus 1 --gpu-memory 80 --gpu H100", 1),
+    "lora_3b_24gb": ("--model 3b --gpus 1 --gpu-memory 24 --screen 800x600 --steps 3", 1),
+    "quickstart": ("", 1),
+    "efficiency": ("", 1),
+}
+"""What each configuration is for, and how many ranks train there."""
 SEVEN = model_size("", "7b")
 
 
@@ -28,34 +37,59 @@ def planned(*overrides: str, machine: Machine = GPUS, assumed: Assumed = Assumed
 
 def test_bytes_of_a_rank_are_those_of_the_arithmetic():
     """8.29 billion numbers: 4 bytes as weights, 4 as gradients, 8 as moments, 4 as the reference."""
-    whole = planned("trainer.fsdp=false").rank.held
+    whole = planned("trainer.fsdp=false", *ALL_TRAIN).rank.held
     numbers = SEVEN.total
     assert numbers == pytest.approx(8.29e9, rel=1e-3)
     assert whole == {
         "weights": 4 * numbers, "gradients": 4 * numbers, "optimizer": 8 * numbers, "reference": 4 * numbers,
     }  # fmt: skip
-    shared = planned("trainer.fsdp=true").rank.held
+    shared = planned("trainer.fsdp=true", *ALL_TRAIN).rank.held
     assert shared["optimizer"] == 8 * (SEVEN.language // 8 + SEVEN.tower)
-    adapter = planned("trainer.fsdp=true", "trainer.use_peft=true").rank.held
+    adapter = planned("trainer.fsdp=true", "trainer.use_peft=true", *ALL_TRAIN).rank.held
     assert adapter["reference"] == 0 and adapter["optimizer"] == 8 * (SEVEN.adapter(16) // 8)
 
 
 def test_what_cannot_fit_is_refused_with_the_arithmetic_and_what_to_change():
-    (said,) = planned("trainer.fsdp=false").refusals
+    (said,) = planned("trainer.fsdp=false", *ALL_TRAIN).refusals
     for words in ("8 ranks holds 154.5 GiB", "there are 74.5 GiB", "optimizer 61.8 GiB", "set fsdp: true"):
         assert words in said
-    assert planned("trainer.fsdp=true").refusals == ()
-    engines = (*ENGINES, "rollout.engine.replicas=8")
-    (said,) = refusals(load_config(PAPER, ["trainer.fsdp=true", *engines]), SEVEN, GPUS)
-    assert said == "engines take 8 of 8 GPUs, which leaves none for the trainer"
+    assert planned("trainer.fsdp=true", *ALL_TRAIN).refusals == ()
+    (said,) = refusals(load_config(PAPER, ["rollout.engine.replicas=8"]), SEVEN, GPUS)
+    assert said.startswith(
+        "this run wants GPUs: 8 x 1 for engines, 6 for the trainer, 14 in all; this machine has 8 GPUs"
+    )
+    (said,) = planned(machine=Machine(host_bytes=64 << 30)).refusals
+    assert "this machine has no GPU" in said
+
+
+def test_weights_under_an_adapter_in_half_precision_take_half():
+    adapter = ("trainer.fsdp=false", "trainer.use_peft=true", *ALL_TRAIN)
+    whole, half = planned(*adapter), planned(*adapter, "trainer.frozen_dtype=bfloat16")
+    added = 4 * SEVEN.adapter(16)
+    assert half.rank.held["weights"] == (whole.rank.held["weights"] - added) // 2 + added
+    assert "weights in half precision" in whole.rank.causes and "weights in half precision" not in half.rank.causes
+
+
+def test_a_gpu_that_is_shared_has_room_for_a_part_of_each():
+    config = ROOT / "configs" / "lora_7b_80gb.yaml"
+    found = plan(load_config(config), SEVEN, replace(GPUS, gpus=1), Assumed())
+    assert found.room == int((1 - 0.4 - 0.05) * 80e9) and found.engine.cache == int(0.4 * 80e9) - 2 * SEVEN.total
+    (said,) = plan(
+        load_config(config, ["resources.engine_memory=0.2"]), SEVEN, replace(GPUS, gpus=1), Assumed()
+    ).refusals
+    assert "an engine's weights are 15.4 GiB" in said and "resources.engine_memory" in said
+
+
+def test_engines_that_read_slower_than_ranks_train_are_waited_for():
+    few = planned("rollout.engine.replicas=1", "resources.trainer_ranks=7")
+    assert few.engines_s > sum(few.seconds.values()) > few.rollout_s and "wait for engines" in few.waits
+    assert planned().engines_s == pytest.approx(few.engines_s / 2) and "rollouts wait" in planned().waits
 
 
 def test_engines_hold_as_many_requests_as_their_memory_has_room_for():
     engines = (
-        "rollout.engine.kind=vllm",
-        "rollout.engine.options={}",
+        *ENGINES,
         "rollout.engine.replicas=4",
-        "trainer.fsdp=true",
     )
     found = planned(*engines)
     assert found.ranks == 4 and found.engine.weights == 2 * SEVEN.total
@@ -74,23 +108,15 @@ def test_who_waits_follows_from_the_times():
     assert "scoring" not in seconds and seconds["forward and backward"] > seconds["reference"]
 
 
-@pytest.mark.parametrize("name", ["dart_osworld_7b", "quickstart", "efficiency"])
+@pytest.mark.parametrize("name", MACHINES)
 def test_the_command_plans_every_configuration_as_it_is(name, tmp_path):
     path = tmp_path / "plan.json"
-    here = ["--model", "7b", "--gpus", "8", "--gpu-memory", "80", "--gpu", "H100"] if "7b" in name else []
-    arguments = [
-        "plan",
-        str(ROOT / "configs" / f"{name}.yaml"),
-        *here,
-        "--set",
-        "trainer.fsdp=true",
-        "--json",
-        str(path),
-    ]
+    here, ranks = MACHINES[name]
+    arguments = ["plan", str(ROOT / "configs" / f"{name}.yaml"), *here.split(), "--json", str(path)]
     result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
     found = json.loads(path.read_text())
-    fits = not found["refusals"] and found["rank_peak_bytes"] <= found["room_bytes"]
-    assert result.exit_code == (0 if fits else 1), result.output
+    assert not found["refusals"] and found["rank_peak_bytes"] <= found["room_bytes"] and found["ranks"] == ranks
     assert found["rank_bytes"]["weights"] > 0 and found["disk_bytes_per_hour"] and "training ranks" in result.output
 
 

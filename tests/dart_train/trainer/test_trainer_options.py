@@ -84,6 +84,32 @@ def test_an_adapter_is_trained_published_merged_and_resumed(data, record_group, 
     assert data.counts()["trained"] == 24
 
 
+def test_weights_under_an_adapter_may_be_kept_in_half_precision(data, record_group, make_config, model_dir, tmp_path):
+    steps = {}
+    for dtype in ("float32", "bfloat16"):
+        for key in "abcd":
+            record_group(f"{key}-{dtype}", (1.0, 0.0, 0.5, 0.0))
+        options = LORA | {"frozen_dtype": dtype, "optim": "sgd", "learning_rate": 1.0, "max_steps": 1, "bf16": True}
+        trainer = DartGRPOTrainer(model_dir, make_config(output_dir=str(tmp_path / dtype / "trainer"), **options), data)
+        started = [item.detach().clone() for item in trainer.model.parameters() if item.requires_grad]
+        trainer.run()
+        after = [item.detach() for item in trainer.model.parameters() if item.requires_grad]
+        steps[dtype] = torch.cat([(new - old).flatten() for new, old in zip(after, started, strict=True)])
+        kept = {item.dtype for item in trainer.model.parameters() if not item.requires_grad}
+        assert kept == {getattr(torch, dtype)} and {item.dtype for item in after} == {torch.float32}
+    alike = torch.nn.functional.cosine_similarity(steps["float32"], steps["bfloat16"], dim=0)
+    assert steps["float32"].abs().max() > 0 and alike > 0.98
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"frozen_dtype": "bfloat16"}, "without use_peft all are trained"), ({"frozen_dtype": "half"}, "frozen_dtype")],
+)
+def test_half_precision_is_for_weights_that_are_not_trained(make_config, options, said):
+    with pytest.raises(ValueError, match=said):
+        make_config(**options)
+
+
 def test_an_adapter_needs_layers_of_the_model(model_dir, make_config, data):
     with pytest.raises(TrainingError, match="lora_target_modules"):
         DartGRPOTrainer(model_dir, make_config(use_peft=True, lora_target_modules=["nowhere"]), data)

@@ -1,0 +1,163 @@
+"""What each shipped configuration starts, as it is, on machines with 0, 1 and 8 GPUs: commands, environments, places.
+
+The GPUs are a program `nvidia-smi`; nothing of a configuration is overridden.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_train.config.run_config import load_config
+from dart_train.launch.pipeline import check, cluster_server, place_here, placed
+from dart_train.placement.placement import Placement, PlacementError
+from dart_train.rollout.fleet.engine_pool import EnginePool
+from dart_train.rollout.fleet.replica import Weights
+from dart_train.rollout.settings.rollout_config import EnginePlaces
+from dart_train.run.supervisor import ModuleSpec, python_module
+from tests.helpers.gpus import H100, RTX_4090, fake_gpus, gpu_rows
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+ON_THE_CPU = {"quickstart": 2, "efficiency": 2, "tiny_base": 1, "tiny_base_2": 1, "tiny_drawn": 1}
+"""Engines of the configurations that are the same run on every machine."""
+NONE = "{}; this machine has no GPU"
+PLACES = {
+    ("dart_osworld_7b", 0): NONE.format("2 x 1 for engines, 6 for the trainer, 8 in all"),
+    ("dart_osworld_7b", 1): "2 x 1 for engines, 6 for the trainer, 8 in all; this machine has 1 GPU",
+    ("dart_osworld_7b", 8): "2 engines on GPU 6 | 7; trainer on GPU 0-5 in 6 ranks",
+    ("lora_7b_80gb", 0): NONE.format("1 x 1 for engines, 1 for the trainer on the same ones"),
+    ("lora_7b_80gb", 1): "1 engine on GPU 0; trainer on GPU 0 (engines take 40% of its memory)",
+    ("lora_7b_80gb", 8): "1 engine on GPU 0; trainer on GPU 0 (engines take 40% of its memory)",
+    ("lora_3b_24gb", 0): NONE.format("1 x 1 for engines, 1 for the trainer on the same ones"),
+    ("lora_3b_24gb", 1): "1 engine on GPU 0; trainer on GPU 0 (engines take 46% of its memory)",
+    ("lora_3b_24gb", 8): "1 engine on GPU 0; trainer on GPU 0 (engines take 46% of its memory)",
+}
+
+
+def place_or_refusal(name: str) -> str:
+    try:
+        return place_here(load_config(CONFIGS / f"{name}.yaml")).sentence
+    except PlacementError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+@pytest.mark.parametrize("name", NAMES)
+def test_where_each_configuration_runs(name, gpus, monkeypatch, tmp_path):
+    kind = RTX_4090 if name == "lora_3b_24gb" else H100
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[kind] * gpus) if gpus else "No devices were found", 0 if gpus else 6)
+    found = place_or_refusal(name)
+    if name in ON_THE_CPU:
+        engines = ON_THE_CPU[name]
+        assert found == f"{engines} engine{'s' * (engines > 1)} on the CPU; trainer on the CPU"
+    else:
+        assert PLACES[name, gpus] in found and "\n" not in found
+
+
+def modules(config_path: Path, placement: Placement) -> dict[str, ModuleSpec]:
+    """The modules of the reinforcement learning as the launcher starts them."""
+    names = ("learn", "rollout", "evaluate", "data")
+    specs = {name: python_module(name, "dart_train", name, "c.yaml") for name in names}
+    specs["cluster"] = cluster_server("ws+unix:///run/cluster.sock", config_path)
+    return {name: placed(spec, name, placement) for name, spec in specs.items()}
+
+
+def test_the_commands_of_eight_gpus(monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * 8))
+    config = load_config(CONFIGS / "dart_osworld_7b.yaml")
+    placement = place_here(config)
+    started = modules(CONFIGS / "dart_osworld_7b.yaml", placement)
+    lines = {name: " ".join(spec.argv).removeprefix(f"{sys.executable} ") for name, spec in started.items()}
+    assert lines["learn"] == (
+        "-m dart_train.launch.rank_launcher --standalone --nproc-per-node=6 -m dart_train learn c.yaml"
+    )
+    for name in ("rollout", "evaluate"):
+        assert lines[name] == f"-m dart_train {name} c.yaml --engine-gpus 6 --engine-gpus 7 --gpu-memory 0.9"
+    assert lines["data"] == "-m dart_train data c.yaml" and " serve --config " in lines["cluster"]
+    shown = {name: spec.env["CUDA_VISIBLE_DEVICES"] for name, spec in started.items()}
+    assert shown == {"learn": "0,1,2,3,4,5", "rollout": "0", "evaluate": "0", "data": "", "cluster": ""}
+    assert {spec.env["CUDA_DEVICE_ORDER"] for spec in started.values()} == {"PCI_BUS_ID"}
+    places = EnginePlaces.parse(["6", "7"], 0.9)
+    assert places.gpus == placement.engines
+    pool = EnginePool(
+        config.rollout.engine, Weights("/v1", 1), directory=tmp_path, sync=config.rollout.sync, places=places
+    )
+    for gpu, replica in zip(("6", "7"), pool.replicas, strict=True):
+        command = replica.spec.command(Weights("/v1", 1))
+        line = " ".join(command.argv)
+        assert " serve /v1 --served-model-name policy --host 127.0.0.1 --port " in line
+        assert line.endswith("--max-model-len 32768 --tensor-parallel-size 1 --gpu-memory-utilization 0.9")
+        assert '{"image": 5, "video": 0}' in line and command.environment["CUDA_VISIBLE_DEVICES"] == gpu
+    assert config.rollout.engine.start_timeout_s == 900
+    assert len({replica.spec.command(Weights("/v1", 1)).url for replica in pool.replicas}) == 2, "a port each"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "engine", "trainer"),
+    [("lora_7b_80gb", H100, "0.4", "0.55"), ("lora_3b_24gb", RTX_4090, "0.46", "0.49")],
+)
+def test_the_commands_of_one_gpu_that_is_shared(name, kind, engine, trainer, monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(kind))
+    started = modules(CONFIGS / f"{name}.yaml", place_here(load_config(CONFIGS / f"{name}.yaml")))
+    assert started["learn"].argv[1:] == ("-m", "dart_train", "learn", "c.yaml", "--gpu-memory", trainer)
+    assert started["rollout"].argv[-4:] == ("--engine-gpus", "0", "--gpu-memory", engine)
+    assert {started[module].env["CUDA_VISIBLE_DEVICES"] for module in ("learn", "rollout", "evaluate")} == {"0"}
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_the_commands_of_the_quick_start_see_no_gpu(gpus, monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * gpus))
+    started = modules(CONFIGS / "quickstart.yaml", place_here(load_config(CONFIGS / "quickstart.yaml")))
+    assert {spec.env["CUDA_VISIBLE_DEVICES"] for spec in started.values()} == {""}
+    assert started["learn"].argv[1:] == ("-m", "dart_train", "learn", "c.yaml")
+    assert started["rollout"].argv[-4:] == ("--engine-gpus", "", "--engine-gpus", "")
+
+
+def test_desktops_are_kept_to_their_cores(monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, "")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    path = CONFIGS / "quickstart.yaml"
+    started = modules(path, place_here(load_config(path, ["resources.desktop_cores=2"])))
+    assert started["cluster"].argv[:3] == ("taskset", "--cpu-list", "2,3") and started["learn"].argv[0] != "taskset"
+    assert subprocess.run([*started["cluster"].argv[:2], "0", "true"], timeout=30).returncode == 0
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("name", NAMES)
+def test_the_settings_of_each_configuration_hold_for_its_ranks(name):
+    if name == "tiny_base_2":  # whose model a script fills in
+        return
+    check(load_config(CONFIGS / f"{name}.yaml"), 6 if name == "dart_osworld_7b" else 1)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("name", "gpus"), [("dart_osworld_7b", 8), ("lora_7b_80gb", 1), ("lora_3b_24gb", 1)])
+def test_a_dry_run_passes_where_the_gpus_are(name, gpus, monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path, gpu_rows(*[H100] * gpus))
+    command = [sys.executable, "-m", "dart_train", "run", str(CONFIGS / f"{name}.yaml"), "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert PLACES[name, gpus] in done.stderr and done.stdout.startswith("name: ")
+
+
+@pytest.mark.process
+def test_a_run_without_its_gpus_ends_with_one_message_and_leaves_nothing(monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path / "bin", gpu_rows(H100))
+    command = [sys.executable, "-m", "dart_train", "run", str(CONFIGS / "dart_osworld_7b.yaml")]
+    done = subprocess.run([*command, "--runs-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
+    assert done.stderr.startswith("error: this run wants GPUs: 2 x 1 for engines, 6 for the trainer, 8 in all; ")
+
+
+@pytest.mark.process
+def test_an_occupied_gpu_ends_a_run_before_anything_is_started(monkeypatch, tmp_path):
+    fake_gpus(monkeypatch, tmp_path / "bin", gpu_rows(H100, used=(40_000,)))
+    command = [sys.executable, "-m", "dart_train", "run", str(CONFIGS / "lora_7b_80gb.yaml")]
+    done = subprocess.run([*command, "--runs-dir", str(tmp_path / "runs")], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "1 of them in use by others (GPU 0: 39.1 of 79.6 GiB; `nvidia-smi` says by whom)" in done.stderr
+    assert not list((tmp_path / "runs").glob("*/logs/*.log"))
