@@ -1,16 +1,21 @@
-"""Names of tasks in a configuration: "suite/*" stands for all tasks of a suite, and unknown names are found early."""
+"""Names of tasks in a configuration: "suite/*" stands for all tasks of a suite, a list in a file for those in it.
 
+Unknown names are found early.
+"""
+
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 from dart_gym.tasks.catalog.registry import get_task, suites, task_ids
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.rollout.settings.rollout_config import RolloutConfig
 
-ALL = "/*"
+ALL, OSWORLD = "/*", "osworld"
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Replace "suite/*" by the suite's tasks; other names stay as they are.
+    """Replace "suite/*" by the suite's tasks, and a file such as OSWorld's test_all.json by those that it lists.
 
     Raises:
         UnknownTaskError: no such suite.
@@ -19,7 +24,7 @@ def expand(names: Iterable[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if not name.endswith(ALL):
-            found.append(name)
+            found += listed(name) or [name]
             continue
         ids = task_ids(name.removesuffix(ALL))
         if not ids:
@@ -31,9 +36,30 @@ def expand(names: Iterable[str]) -> list[str]:
     return found
 
 
+def listed(name: str) -> list[str]:
+    """The tasks of OSWorld's that a file lists by application, as its test_all.json does; none if it is no such file.
+
+    Raises:
+        ConfigError: it is one, and holds something else than names.
+    """
+    path = Path(name)
+    if path.suffix != ".json" or not path.is_file():
+        return []
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return []  # no task either: `get_task` says why
+    if not isinstance(values, dict) or not values or not all(isinstance(ids, list) for ids in values.values()):
+        return []
+    ids = [task for tasks in values.values() for task in tasks]
+    if not ids or not all(isinstance(task, str) for task in ids):
+        raise ConfigError(f"{path} is no list of tasks: by application it must have names in quotes, and one at least")
+    return [f"{OSWORLD}/{task}" for task in ids]
+
+
 def expand_rollout(config: RolloutConfig) -> RolloutConfig:
     """The same with every task named; those of a suite share weight and step limit. A task named itself goes first."""
-    named = {entry.id: entry for entry in config.tasks if not entry.id.endswith(ALL)}
+    named = {entry.id: entry for entry in config.tasks if not (entry.id.endswith(ALL) or listed(entry.id))}
     for entry in config.tasks:
         for task_id in expand([entry.id]):
             named.setdefault(task_id, entry.model_copy(update={"id": task_id}))
@@ -60,7 +86,10 @@ def check_tasks(config: RunConfig) -> None:
     """
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
     for name in names:
-        if not name.endswith(ALL):
+        if ids := listed(name):
+            for task_id in ids if task_ids(OSWORLD) else ():
+                get_task(task_id)
+        elif not name.endswith(ALL):
             get_task(name)
         elif name.removesuffix(ALL) not in suites():
             task_ids(name.removesuffix(ALL))  # raises, with near names

@@ -1,6 +1,5 @@
 """The machine and the model that a run is planned for: what this one has, as far as it can be asked without torch."""
 
-import subprocess
 import tempfile
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -10,6 +9,7 @@ import psutil
 from dart_agent.models.image_patches import VisionSpec
 from dart_train.config.run_config import ConfigError, RunConfig
 from dart_train.modules.prepare import SHIPPED_MODELS
+from dart_train.placement.gpu_discovery import gpus_here
 from dart_train.plan.run_plan import Machine, refusals
 from dart_train.trainer.memory.model_size import PUBLISHED, ModelSize
 
@@ -23,17 +23,12 @@ def peak_flops(device_name: str) -> float | None:
 
 
 def this_machine() -> Machine:
-    """What there is here: GPUs as `nvidia-smi` lists them, and the memory."""
-    command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    host = psutil.virtual_memory().total
-    try:
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return Machine(host_bytes=host)
-    found = [line.rsplit(",", 1) for line in listed if "," in line]
+    """What there is here: the GPUs that a run may use, and the memory."""
+    host, found = psutil.virtual_memory().total, gpus_here()
     if not found:
         return Machine(host_bytes=host)
-    return Machine(len(found), min(int(size) for _, size in found) << 20, peak_flops(found[0][0]), host_bytes=host)
+    smallest = min(gpu.memory_mb for gpu in found) << 20
+    return Machine(len(found), smallest, peak_flops(found[0].name), host_bytes=host)
 
 
 def model_size(path: str, model: str | None = None) -> ModelSize:

@@ -52,8 +52,8 @@ class TaskEntry(Section):
 
     id: str = Field(
         min_length=1,
-        description='Task id such as "miniwob/click-tab", all of a suite as "miniwob/*", or the path of an OSWorld '
-        "JSON.",
+        description='Task id such as "miniwob/click-tab", all of a suite as "miniwob/*", the path of an OSWorld '
+        "JSON, or that of a list of them such as OSWorld's test_all.json.",
     )
     weight: float = Field(1.0, gt=0, description="Share of the rollouts, relative to the other tasks.")
     max_steps: int | None = Field(

@@ -1,0 +1,52 @@
+"""torchrun as a run starts it: it ends as the rank that failed, says nothing of its own, and takes its ranks along."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dart_train.run.supervisor import last_error
+from tests.helpers.waiting import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.train]
+LAUNCHER = [sys.executable, "-m", "dart_train.launch.rank_launcher", "--standalone", "--nproc-per-node=2"]
+FAILS = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    print("error: the disk is full;", "free some", file=sys.stderr, flush=True)
+    sys.exit(78)
+time.sleep(60)
+"""
+WAITS = """
+import os, sys, time
+from dart_gym.utils.processes import follow_parent
+follow_parent()
+open(sys.argv[1] + os.environ["RANK"], "w").write(f"{os.getpid()} {os.environ['WORLD_SIZE']}")
+time.sleep(60)
+"""
+
+
+def test_it_ends_with_the_status_and_the_words_of_the_rank_that_failed(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(FAILS)
+    done = subprocess.run([*LAUNCHER, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 78
+    assert last_error(done.stderr) == "the disk is full; free some"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_ranks_end_with_their_launcher(signum, tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(WAITS)
+    with subprocess.Popen([*LAUNCHER, str(script), f"{tmp_path}/pid-"], start_new_session=True) as launcher:
+        files = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+        wait_until(lambda: all(file.exists() and " 2" in file.read_text() for file in files), 90)
+        os.kill(launcher.pid, signum)
+        launcher.wait(60)
+    pids = [int(file.read_text().split()[0]) for file in files]
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
