@@ -184,12 +184,7 @@ def tiny(
 
 
 def expand_tasks(names: list[str]) -> list[str]:
-    """Task ids of ids and suite names; paths of OSWorld JSONs stay as they are.
-
-    Raises:
-        UnknownTaskError: neither a suite nor a task.
-        TaskError: a malformed JSON.
-    """
+    """Task ids of ids and suite names; JSONs' paths stay. Raises `UnknownTaskError`; `TaskError`: malformed."""
     found: list[str] = []
     for name in names:
         if registry.is_suite(name):

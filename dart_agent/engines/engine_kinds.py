@@ -29,11 +29,7 @@ ENGINES: Registry[type[EngineKind]] = Registry(
 
 
 def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
-    """The kind of engine that an address belongs to, by its scheme.
-
-    Raises:
-        ConfigurationError: no engine has such an address.
-    """
+    """The kind of engine that an address belongs to, by its scheme. Raises `ConfigurationError`: no such engine."""
     scheme = url.partition("://")[0]
     if preferred is not None and scheme in preferred.schemes:
         return preferred
@@ -48,9 +44,5 @@ def kind_of_url(url: str, preferred: EngineKind | None = None) -> EngineKind:
 
 
 def connect_engine(url: str, model_dir: str | Path, *, version: int = 0) -> ModelEngine:
-    """The client of an engine that runs elsewhere; the first call connects.
-
-    Raises:
-        ConfigurationError: no engine has such an address.
-    """
+    """The client of an engine elsewhere; the first call connects. Raises `ConfigurationError`: no such engine."""
     return kind_of_url(url).connect(Connection(url, model_dir, version=version))

@@ -157,11 +157,7 @@ def episode_directory(root: Path, task_id: str, seed: int) -> Path:
 
 
 def read_episode(directory: Path) -> Trajectory:
-    """A recorded episode with its steps; of one that was cut off, its whole steps.
-
-    Raises:
-        RecordError: no episode lies there, or it is damaged.
-    """
+    """A recorded episode with its steps, or its whole ones if cut off. Raises `RecordError`: none, or damaged."""
     path = directory / TRAJECTORY_FILE
     if path.exists() and not path.is_file():
         raise RecordError(f"{path} is no file: what others give may hold anything, and this is not read")

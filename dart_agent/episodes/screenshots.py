@@ -22,11 +22,7 @@ def image_hash(image: NDArray[np.uint8]) -> str:
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
-    """Return a PNG or WebP as (H, W, 3) uint8.
-
-    Raises:
-        OSError, SyntaxError, ValueError: what Pillow raises for damaged files, and for one that is absurdly large.
-    """
+    """Return a PNG or WebP as (H, W, 3) uint8. Raises `OSError`, `SyntaxError`, `ValueError`: damaged, or too large."""
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "WEBP")) as picture:
             return np.array(picture.convert("RGB"))

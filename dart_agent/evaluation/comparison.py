@@ -58,11 +58,7 @@ class Comparison:
 
 
 def compare(a: Sequence[Trajectory], b: Sequence[Trajectory]) -> Comparison:
-    """Compare the episodes of two policies, pairing equal tasks and seeds.
-
-    Raises:
-        ConfigurationError: nothing is common, or a task has two definitions.
-    """
+    """Compare two policies' episodes of equal tasks and seeds. Raises `ConfigurationError`: none, or unlike tasks."""
     left, right = ({(e.task_id, e.seed): e for e in episodes} for episodes in (a, b))
     for key in left.keys() & right.keys():
         one, other = left[key].task_hash, right[key].task_hash

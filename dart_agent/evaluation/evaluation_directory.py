@@ -117,11 +117,7 @@ class EvaluationDirectory:
         return EpisodeWriter(self.root, *key, policy=self.plan.policy, app=app_of(key[0]), decode=self._decode)
 
     def finish(self, recorder: EpisodeWriter, trajectory: Trajectory) -> None:
-        """Complete an episode.
-
-        Raises:
-            ConfigurationError: the task is no longer what it was in the episodes before.
-        """
+        """Complete an episode. Raises `ConfigurationError`: the task is no longer what it was before."""
         self._check_hash(trajectory)
         recorder.finish(trajectory)
 
@@ -171,11 +167,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
 
 
 def read_outcomes(root: Path) -> list[Trajectory]:
-    """Every complete episode of an evaluation, without steps.
-
-    Raises:
-        RecordError: it is no evaluation, or an episode is damaged.
-    """
+    """Every complete episode of an evaluation, without steps. Raises `RecordError`: none, or damaged."""
     read_manifest(root)
     return [replace(read_episode(path), steps=()) for path in find_episodes(root)]
 

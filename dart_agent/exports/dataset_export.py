@@ -21,12 +21,7 @@ ROWS_PER_FILE = 500
 
 
 def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
-    """A `datasets.Dataset` of recorded episodes.
-
-    Raises:
-        MissingDependencyError: `datasets` is not installed.
-        RecordError: an episode is damaged, or there is none.
-    """
+    """A `datasets.Dataset` of recorded episodes. Raises `MissingDependencyError`; `RecordError`: none, or damaged."""
     datasets = _datasets()
     if not directories:
         raise RecordError("there are no recorded episodes to export: play some with dart-agent eval --out")
@@ -39,11 +34,7 @@ def build_dataset(directories: Sequence[Path], cache: Path) -> Any:
 
 
 def write_parquet(dataset: Any, out: Path) -> list[Path]:
-    """Write a data set as Parquet files that `datasets.load_dataset(out)` reads; return them.
-
-    Raises:
-        RecordError: it cannot be written.
-    """
+    """Write a data set as Parquet files for `datasets.load_dataset(out)`; return them. Raises `RecordError`."""
     count = max(1, -(-len(dataset) // ROWS_PER_FILE))
     written = []
     try:

@@ -45,11 +45,7 @@ def export_results(episodes: Iterable[Path], out: Path) -> str:
 
 
 def export_osworld(directories: Iterable[Path], out: Path) -> Exported:
-    """Write recorded episodes in OSWorld's layout.
-
-    Raises:
-        RecordError: it cannot be written, or an episode is damaged.
-    """
+    """Write recorded episodes in OSWorld's layout. Raises `RecordError`: it cannot be, or one is damaged."""
     first: dict[str, int] = {}
     written = lost = 0
     found = [(outcome.task_id, outcome.seed, path) for path in directories for outcome in [read_episode(path)]]

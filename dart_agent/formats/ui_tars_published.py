@@ -66,11 +66,7 @@ class _Program:
 
 
 def parse_as_published(text: str, space: CoordinateSpace, compat: Compat) -> ParsedResponse:
-    """Read a response as a published parser does.
-
-    Raises:
-        UnreadableError: never for what a model writes; that becomes `errors`.
-    """
+    """Read a response as a published parser does; what a model writes never raises, but becomes `errors`."""
     stripped = text.strip()
     shift = len(text) - len(text.lstrip())
     thought = _thought(stripped)

@@ -50,11 +50,7 @@ class VisionSpec:
 
     @classmethod
     def from_dir(cls, model_dir: str | Path) -> VisionSpec:
-        """Read the specification of a model directory.
-
-        Raises:
-            ConfigurationError: no image processor of this family in the directory.
-        """
+        """Read a model directory's specification. Raises `ConfigurationError`: no such image processor."""
         data = image_settings(Path(model_dir))
         if not data.get("do_rescale", True) or not data.get("do_normalize", True) or not data.get("do_resize", True):
             raise ConfigurationError(
@@ -133,11 +129,7 @@ class VisionSpec:
 
 
 def image_settings(model_dir: Path) -> dict[str, Any]:
-    """The image processor's settings as they are in either of the files that transformers writes.
-
-    Raises:
-        ConfigurationError: there is none.
-    """
+    """The image processor's settings in either of transformers' files. Raises `ConfigurationError`: there is none."""
     path = model_dir / "preprocessor_config.json"
     if path.is_file():
         return json.loads(path.read_text())

@@ -25,11 +25,7 @@ def model_digest(model: Path) -> str:
 
 
 def token_decoder(model: Path) -> Decoder:
-    """Token ids -> the text of each, special tokens spelled out.
-
-    Raises:
-        ConfigurationError: the directory has no readable `tokenizer.json`.
-    """
+    """Token ids -> the text of each, special ones spelled out. Raises `ConfigurationError`: no `tokenizer.json`."""
     from tokenizers import Tokenizer
 
     path = model / "tokenizer.json"

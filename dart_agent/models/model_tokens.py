@@ -54,11 +54,7 @@ class ModelTokens:
 
     @classmethod
     def load(cls, model_dir: str | Path) -> ModelTokens:
-        """Read `tokenizer.json` and `generation_config.json` of a model directory.
-
-        Raises:
-            ConfigurationError: a file or a token of the Qwen chat layout is missing.
-        """
+        """Read a model directory's tokenizer and generation files. Raises `ConfigurationError`: one is missing."""
         path = Path(model_dir) / "tokenizer.json"
         if not path.is_file():
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")

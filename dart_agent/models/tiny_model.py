@@ -131,11 +131,7 @@ class TinyModelConfig:
 
 
 def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:
-    """The configuration with some fields as given: plain values, or texts that stand for them.
-
-    Raises:
-        ConfigurationError: an unknown field, or a value that it cannot have.
-    """
+    """The configuration with some fields as given, or as texts. Raises `ConfigurationError`: a wrong field or value."""
     known = [field.name for field in dataclasses.fields(TinyModelConfig)]
     for name in values:
         if name not in known:
@@ -148,11 +144,7 @@ def config_from_values(values: Mapping[str, Any]) -> TinyModelConfig:
 
 
 def config_from_text(items: Sequence[str]) -> TinyModelConfig:
-    """The configuration of `field=value` items; words are separated by commas.
-
-    Raises:
-        ConfigurationError: an unknown field, or a value that it cannot have.
-    """
+    """The configuration of `field=value` items, words with commas. Raises `ConfigurationError`: a wrong one."""
     texts = {name: text for name, _, text in (item.partition("=") for item in items)}
     return config_from_values({name: text.split(",") if "words" in name else text for name, text in texts.items()})
 

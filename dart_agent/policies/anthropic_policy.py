@@ -35,12 +35,7 @@ class AnthropicPolicy:
         screenshots: int = 5,
         max_tokens: int = 2048,
     ) -> None:
-        """Put the parts together.
-
-        Raises:
-            ConfigurationError: the key is missing.
-            MissingDependencyError: the SDK is not installed.
-        """
+        """Put the parts together. Raises `ConfigurationError`: no key; `MissingDependencyError`: no SDK."""
         self._sdk = ANTHROPIC.sdk()
         self._client = client or connect(ANTHROPIC, base_url)
         self._model, self._screenshots, self._max_tokens = model, screenshots, max_tokens

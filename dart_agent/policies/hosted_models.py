@@ -129,12 +129,7 @@ def _block_lists(content: Any) -> list[list[Any]]:
 
 
 def connect(provider: Provider, base_url: str | None = None, *, retries: int = RETRIES) -> Any:
-    """The SDK's asynchronous client.
-
-    Raises:
-        ConfigurationError: the key is missing.
-        MissingDependencyError: the SDK is not installed.
-    """
+    """The SDK's asynchronous client. Raises `ConfigurationError`: no key; `MissingDependencyError`: no SDK."""
     sdk = provider.sdk()
     make = sdk.AsyncAnthropic if provider is ANTHROPIC else sdk.AsyncOpenAI
     return make(api_key=provider.key(), base_url=base_url, timeout=TIMEOUT_S, max_retries=retries)

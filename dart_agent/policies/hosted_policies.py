@@ -14,12 +14,7 @@ from dart_gym.core.errors import ConfigurationError
 async def open_hosted(
     spec: str, model: str | None, *, base_url: str | None = None, screenshots: int = 5, max_tokens: int = 2048
 ) -> AsyncIterator[PolicyFactory]:
-    """Policies of one hosted model that share a connection.
-
-    Raises:
-        ConfigurationError: no model is named, or the key is missing.
-        MissingDependencyError: the SDK is not installed.
-    """
+    """Policies of one hosted model that share a connection. Raises `ConfigurationError`, `MissingDependencyError`."""
     provider = ANTHROPIC if spec == "anthropic" else OPENAI
     if not model:
         raise ConfigurationError(f"--policy {spec} needs --model NAME, a model with computer use of {provider.name}")

@@ -88,11 +88,7 @@ class PolicyOptions(ConversationConfig):
 
 @contextlib.asynccontextmanager
 async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
-    """The factory of a policy, with what its policies share (an engine, a connection) around it.
-
-    Raises:
-        ConfigurationError: no such policy, or it lacks a setting.
-    """
+    """The factory of a policy, with what its policies share around it. Raises `ConfigurationError`."""
     POLICIES.get(options.policy)  # also of those that are opened below: an unknown name is refused first
     if options.policy in ("vlm", "chat"):
         async with _vlm_policies(options) as factory:

@@ -197,11 +197,7 @@ class Conversation:
         self._turns.append(_Turn(self._vision.resize(screenshot), note))
 
     def respond(self, response_ids: Sequence[int]) -> None:
-        """Add the response to the newest screenshot, by its sampled ids.
-
-        Raises:
-            BadResponse: it holds an id that may stand in prompts only, such as an image pad.
-        """
+        """Add the newest screenshot's response, by its sampled ids. Raises `BadResponse`: one is for prompts only."""
         if not self._turns or self._turns[-1].response is not None:
             raise RuntimeError("a response needs a screenshot that it answers: call observe() first")
         ids = list(response_ids)

@@ -35,11 +35,7 @@ _STEP = (
 
 
 def find_one(directory: Path) -> Path:
-    """The one episode that lies in a directory, or alone below it.
-
-    Raises:
-        RecordError: there is none, or there are several.
-    """
+    """The one episode in a directory, or alone below it. Raises `RecordError`: none, or several."""
     found = list(find_episodes(directory, partial=True))
     if not found:
         raise RecordError(f"{directory} holds no recorded episode: play one with dart-agent run --out, or eval --out")

@@ -44,10 +44,7 @@ _SHOWN_CALLS = 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: `ok`, or a `remedy` that says what to do.
-
-    `optional` is what the quick start does without.
-    """
+    """What one check found: `ok`, or a `remedy`; `optional` is what the quick start does without."""
 
     name: str
     ok: bool

@@ -100,11 +100,7 @@ async def serve_port(desktop: Desktop, reader: asyncio.StreamReader, writer: asy
 
 
 async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = LONGEST_ALONE_S) -> None:
-    """Start a desktop and serve it until nobody holds on to it, or a signal comes.
-
-    Raises:
-        DartGymError: the desktop did not start.
-    """
+    """Start a desktop and serve it until nobody holds on to it, or a signal comes. Raises `DartGymError`: no start."""
     desktop = make_desktop(spec)
     await desktop.start(timeout=BOOT_TIMEOUT_S)
     lifeline = Lifeline(longest_alone_s)

@@ -94,12 +94,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         raise DesktopError(f"{RESET_ATTEMPTS} desktops in a row failed to start the task: {detail}")
 
     def step(self, action: Action | dict[str, Any]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Carry out an action, or the dict of one.
-
-        Raises:
-            TypeError, ValueError: not an action.
-            EpisodeStateError: no episode is running.
-        """
+        """Carry out an action, or its dict. Raises `TypeError`, `ValueError`: none; `EpisodeStateError`: no episode."""
         typed = as_action(action)
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")

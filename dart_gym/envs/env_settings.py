@@ -197,12 +197,7 @@ class EnvSettings:
 
     @classmethod
     def make(cls, task: str | None, options: EnvOptions) -> EnvSettings:
-        """From the arguments of an environment.
-
-        Raises:
-            TypeError: an option that there is not; the message suggests a near name.
-            ValueError, ConfigurationError: a value that is not possible.
-        """
+        """From an environment's arguments. Raises `TypeError`: no such option; `ValueError`, `ConfigurationError`."""
         names = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, Any] = {**options}
         for name in values:

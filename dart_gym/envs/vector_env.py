@@ -220,11 +220,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
     def step(
         self, actions: Sequence[Action | dict[str, Any]]
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step all environments and wait for the slowest. See the module for what happens to those that have ended.
-
-        Raises:
-            EpisodeStateError: an environment has ended and autoreset is disabled.
-        """
+        """Step all, and wait for the slowest. Raises `EpisodeStateError`: one has ended and autoreset is disabled."""
         everyone = range(self.num_envs)
         ended = [i for i in everyone if self._dispatcher.latest[i] is not None and self._result(i).terminal is not None]
         actions = _per_env("actions", actions, everyone)

@@ -176,11 +176,7 @@ def vm_container(
 
 
 def published_url(container: Mapping[str, Any]) -> str:
-    """The URL of a virtual machine whose container is described as by the Engine's `/containers/ID/json`.
-
-    Raises:
-        KeyError: its ports are not published.
-    """
+    """The URL of a virtual machine by its container's `/containers/ID/json`. Raises `KeyError`: no published ports."""
     published = container["NetworkSettings"]["Ports"] or {}
     port = {name: int(published[f"{number}/tcp"][0]["HostPort"]) for name, number in OSWORLD_PORTS.items()}
     return f"http://{_LOOPBACK}:{port['server']}?9222={port['chromium']}&8080={port['vlc']}"

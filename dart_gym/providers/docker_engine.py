@@ -56,11 +56,7 @@ class Engine:
         self._background: set[asyncio.Task[None]] = set()
 
     async def open(self, image: str) -> list[str]:
-        """Connect, look for the image, and remove the containers of dead servers, whose names are returned.
-
-        Raises:
-            MissingDependencyError: no daemon answers, or the image is not there.
-        """
+        """Connect, look for the image, remove and name dead servers' containers. Raises `MissingDependencyError`."""
         self._client = self._connect(url=self.host)
         try:
             await self._docker.version()

@@ -76,12 +76,7 @@ class _Held:
 
 
 class DockerProvider:
-    """See `dart_gym.providers.provider.Provider`.
-
-    Raises:
-        ConfigurationError: the seccomp profile cannot be read, or the Engine is not of this machine.
-        MissingDependencyError: the Python package of Docker is missing.
-    """
+    """See `dart_gym.providers.provider.Provider`. Raises `ConfigurationError`, `MissingDependencyError`."""
 
     name = "docker"
     options_type = DockerOptions
@@ -203,12 +198,7 @@ def _read(seccomp: Path | None) -> str:
 
 
 def _opened(path: Path, stack: contextlib.ExitStack) -> Path:
-    """A path that leads to this very socket, whatever the container puts in its place.
-
-    Raises:
-        FileNotFoundError: there is none yet.
-        DesktopError: it is something else, such as a link to a socket of the host.
-    """
+    """A path to this very socket, whatever takes its place. Raises `FileNotFoundError`; `DesktopError`: no socket."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     stack.callback(os.close, fd)
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):

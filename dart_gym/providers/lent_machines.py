@@ -34,12 +34,7 @@ class Lender(Protocol):
     longest_start_s: float
 
     async def take(self, spec: DesktopSpec, timeout: float) -> Machine:
-        """A machine, running or about to. When it fails or is cancelled, nothing is left behind.
-
-        Raises:
-            DesktopTimeoutError: none could be had in time.
-            DesktopError: none can be had.
-        """
+        """A machine, running or about to; failures leave nothing. Raises `DesktopTimeoutError`, `DesktopError`."""
 
     async def give_back(self, machine: Machine) -> None:
         """Take a machine back. Does not raise: what goes wrong is logged, and mended by who comes next."""
@@ -71,11 +66,7 @@ class LentDesktop(OSWorldDesktop):
 
 
 def osworld_machine(spec: DesktopSpec, lender: Lender, provider: str) -> Desktop:
-    """A desktop, not started yet, of a provider that has nothing but OSWorld's machines.
-
-    Raises:
-        ConfigurationError: the task needs another desktop.
-    """
+    """A desktop, not started, of a provider of OSWorld's machines. Raises `ConfigurationError`: other desktops."""
     if (other := elsewhere(spec)) is not None:
         return other
     if spec.profile != "osworld":

@@ -49,12 +49,7 @@ class OSWorldVmOptions(Options):
 
 
 def check_machine(options: OSWorldVmOptions, kvm: Path = KVM) -> None:
-    """Look for what the host must have.
-
-    Raises:
-        ConfigurationError: there is no disk at its path.
-        MissingDependencyError: no KVM, or no right to use it.
-    """
+    """Look for what the host must have. Raises `ConfigurationError`: no disk; `MissingDependencyError`: no KVM."""
     if not options.disk.is_file():
         raise ConfigurationError(
             f"there is no file {options.disk}; next step: download OSWorld's Ubuntu.qcow2 and give its path with "
@@ -70,12 +65,7 @@ def check_machine(options: OSWorldVmOptions, kvm: Path = KVM) -> None:
 
 
 class OSWorldVmProvider:
-    """See `dart_gym.providers.provider.Provider`.
-
-    Raises:
-        ConfigurationError: the Engine is not of this machine.
-        MissingDependencyError: the Python package of Docker is missing.
-    """
+    """See `dart_gym.providers.provider.Provider`. Raises `ConfigurationError`, `MissingDependencyError`."""
 
     name = "osworld-vm"
     options_type = OSWorldVmOptions

@@ -117,11 +117,7 @@ class ResetRequest:
         return resolve_task(self.task, self.desktop)
 
     def with_content(self) -> ResetRequest:
-        """The same request with the content of a task's file instead of its path.
-
-        Raises:
-            UnknownTaskError, TaskError: the file cannot be read, or is no task.
-        """
+        """The same request with a task's file read. Raises `UnknownTaskError`, `TaskError`: unreadable, or no task."""
         if isinstance(self.task, str) and self.task.endswith(".json"):
             return dataclasses.replace(self, task=task_from_file(Path(self.task)).raw)
         return self

@@ -142,11 +142,7 @@ class Session:
         return _Episode(task, request, desktop, scenario, prepared, info)
 
     async def step(self, action: Action, *, deadline_s: float = DEFAULT_DEADLINE_S) -> StepResult:
-        """Carry out an action, wait until the screen has settled, and return what it shows.
-
-        Raises:
-            EpisodeStateError: no episode is running.
-        """
+        """Carry out an action, and return what the settled screen shows. Raises `EpisodeStateError`: no episode."""
         return await self._guarded("step", lambda run, timer: self._step(run, action, timer), deadline_s)
 
     async def _step(self, episode: _Episode, action: Action, timer: PhaseTimer) -> _Outcome:
@@ -240,12 +236,7 @@ class Session:
         return StepResult(observation, terminal, evaluation, steps, timer.finish(), info)
 
     async def oracle(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> Action:
-        """The next action of a perfect user.
-
-        Raises:
-            EpisodeStateError: no episode is running.
-            TaskError: the suite knows no oracle for this task.
-        """
+        """A perfect user's next action. Raises `EpisodeStateError`: no episode; `TaskError`: no oracle."""
         episode = self._running()
         async with asyncio.timeout(deadline_s):
             return await episode.scenario.oracle(episode.desktop)

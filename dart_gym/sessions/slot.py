@@ -108,11 +108,7 @@ class Slot:
         return getattr(self._desktop, "memory_bytes", None) if self.alive else None
 
     async def desktop(self, spec: DesktopSpec) -> Desktop:
-        """Return a started desktop for a new episode: the one there is if it fits, else a fresh one.
-
-        Raises:
-            DesktopError: it did not boot; the slot is empty then.
-        """
+        """A started desktop: the one there if it fits, else a fresh one. Raises `DesktopError`: the slot is empty."""
         if not self.fits(spec):
             await self.boot(spec)
         assert self._desktop is not None  # for the type checker: it fits, or was booted
@@ -124,11 +120,7 @@ class Slot:
         return self._desktop
 
     async def boot(self, spec: DesktopSpec) -> None:
-        """Replace the desktop by a fresh one, which waits for its first episode.
-
-        Raises:
-            DesktopError: it did not boot; the slot is empty then.
-        """
+        """Replace the desktop by a fresh one. Raises `DesktopError`: it did not boot; the slot is empty then."""
         self.discard()
         desktop = self._desktop_factory(spec)
         self._desktop = desktop

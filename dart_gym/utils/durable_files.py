@@ -39,21 +39,13 @@ def write_file(path: Path, data: bytes | str, *, mode: int | None = None) -> Non
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give something that is synced its final name; on the disk when this returns.
-
-    Raises:
-        OSError: as `os.rename`, such as a directory that is there already and not empty.
-    """
+    """Give something that is synced its final name, on the disk when this returns. Raises `OSError` as `os.rename`."""
     os.rename(source, target)
     sync_directories({source.parent, target.parent})
 
 
 def publish_directory(made: Path, target: Path) -> None:
-    """Give a directory that is complete its final name, with all that is in it on the disk.
-
-    Raises:
-        OSError: as `os.rename`, such as a directory that is there already and not empty.
-    """
+    """Give a complete directory its final name, with all in it on the disk. Raises `OSError` as `os.rename`."""
     sync_tree(made)
     rename(made, target)
 

@@ -346,11 +346,7 @@ def apply_override(values: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def load_config(path: str | Path, overrides: list[str] | None = None) -> RunConfig:
-    """Read a configuration file (YAML), with overrides `key.subkey=value`.
-
-    Raises:
-        ConfigError: no such file, not YAML, an unknown key, a value of the wrong type.
-    """
+    """Read a YAML configuration with overrides `key.subkey=value`. Raises `ConfigError`: no file, key or value."""
     path = Path(path)
     try:
         values = yaml.safe_load(path.read_text())

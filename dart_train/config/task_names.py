@@ -15,12 +15,7 @@ ALL, OSWORLD = "/*", "osworld"
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Replace "suite/*" by the suite's tasks, and a file such as OSWorld's test_all.json by those that it lists.
-
-    Raises:
-        UnknownTaskError: no such suite.
-        ConfigError: the suite has no tasks on this machine.
-    """
+    """Replace "suite/*", and a list's file, by their tasks. Raises `UnknownTaskError`; `ConfigError`: no tasks here."""
     found: list[str] = []
     for name in names:
         if not name.endswith(ALL):
@@ -79,11 +74,7 @@ def expand_tasks(config: RunConfig) -> RunConfig:
 
 
 def check_tasks(config: RunConfig) -> None:
-    """See that every task and suite is known; a suite may be empty here, where its tasks lie on another machine.
-
-    Raises:
-        UnknownTaskError: the message suggests near names.
-    """
+    """See that tasks and suites are known; a suite may be empty here. Raises `UnknownTaskError`."""
     names = [*config.train_tasks, *(config.demonstrations.tasks or ()), *config.evaluation.beside]
     for name in names:
         if ids := listed(name):

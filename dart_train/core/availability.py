@@ -115,11 +115,7 @@ class Availability:
 
 
 def insist(ask: Callable[[], T], unavailable_timeout_s: float) -> T:
-    """Ask the database until it answers.
-
-    Raises:
-        DataError: it was away for too long, or what is wrong is not that it is away.
-    """
+    """Ask the database until it answers. Raises `DataError`: away for too long, or something else is wrong."""
     availability = Availability("the database", unavailable_timeout_s)
     while True:
         try:

@@ -58,11 +58,7 @@ class Fingerprint:
 
 
 def read_fingerprint(directory: str | Path) -> Fingerprint | None:
-    """The fingerprint in a directory of weights; None where there is none.
-
-    Raises:
-        CheckpointError: the file cannot be read.
-    """
+    """The fingerprint in a directory of weights; None without one. Raises `CheckpointError`: unreadable."""
     try:
         fields = json.loads((Path(directory) / FILE).read_bytes())
         rows = {name: tuple(map(tuple, fields[name])) for name in ("prompts", "response_ids", "logprobs")}

@@ -26,11 +26,7 @@ def shuffled(config: RunConfig) -> RunConfig:
 
 
 def main(config: RunConfig, runs_dir: Path, *, plain: bool = False) -> RunDirectory:
-    """Run the control (or go on with it) and add its outcome to the report of the run.
-
-    Raises:
-        DartTrainError: the run itself is not finished.
-    """
+    """Run the control (or go on with it) for the run's report. Raises `DartTrainError`: the run is not finished."""
     run = RunDirectory(runs_dir / config.name)
     if not run.figures.exists():
         raise DartTrainError(f"{run.root} has no report yet; finish the run first: dart-train run CONFIG")

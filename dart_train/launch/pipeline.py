@@ -122,12 +122,7 @@ class Pipeline:
         return listed
 
     def execute(self, only: Collection[str] | None = None) -> None:
-        """Run every phase that is not finished yet.
-
-        Raises:
-            Interrupted: a signal asked to stop; the same command goes on later.
-            DartTrainError: a module crashed for good, or the directory cannot be used.
-        """
+        """Run every unfinished phase. Raises `Interrupted`: go on later; `DartTrainError`: a module crashed."""
         self.state.values["lives"] += 1
         self.state.save()
         phases = [phase for phase in self.phases() if only is None or phase[0] in only]
@@ -288,11 +283,7 @@ def reach_cluster(url: str, token: str | None = None) -> None:
 
 
 def open_run(config: RunConfig, runs_dir: Path) -> RunDirectory:
-    """Make or reopen the directory of a run.
-
-    Raises:
-        RunDirectoryError: it belongs to another configuration, cannot be written, or has lost its own.
-    """
+    """Make or reopen the directory of a run. Raises `RunDirectoryError`: another configuration's, or unwritable."""
     run = RunDirectory(runs_dir / config.name)
     run.create()
     afresh = f"remove {run.root} to start afresh, or choose another --name"
@@ -380,11 +371,7 @@ def place_here(config: RunConfig, *, occupied: bool = True) -> Placement:
 
 
 def check_plugins(config: RunConfig) -> None:
-    """Import what is not built in, which the configuration itself leaves to the processes that use it.
-
-    Raises:
-        PluginError: one cannot be used; only the end of the warm-up would show it otherwise.
-    """
+    """Import what is not built in, before the processes that use it do. Raises `PluginError`: one is unusable."""
     from dart_agent.formats import get_format
     from dart_train.trainer.losses import advantages, surrogates
     from dart_train.trainer.settings.trainer_section import TRAINERS

@@ -130,12 +130,7 @@ def _learn(context: ModuleContext) -> None:
 
 
 def _learn_with(context: ModuleContext) -> None:
-    """Train with another trainer.
-
-    Raises:
-        PluginError: there is none of this name, or it lacks a method.
-        ConfigError: it does not take its options.
-    """
+    """Train with another trainer. Raises `PluginError`: there is none of this name; `ConfigError`: wrong options."""
     from dart_train.trainer.trainer_loop import run_trainer
 
     settings = context.config.trainer

@@ -94,11 +94,7 @@ class ModuleContext:
 
 
 def published(data: DataManager, version: int | None = None) -> CheckpointRow:
-    """A version whose weights can be loaded, with its path on this node; the newest if none is named.
-
-    Raises:
-        CheckpointError: there is none, or its directory is not whole.
-    """
+    """A version that can be loaded, else the newest, with its path on this node. Raises `CheckpointError`: none."""
     rows = {row.version: row for row in data.checkpoints()}
     row = data.newest_checkpoint() if version is None else rows.get(version)
     if row is None:
@@ -111,11 +107,7 @@ def published(data: DataManager, version: int | None = None) -> CheckpointRow:
 
 
 def check_model(path: str | Path) -> None:
-    """See that a directory holds the model that was written there, before engines try for minutes to load it.
-
-    Raises:
-        CheckpointError: it does not.
-    """
+    """See that a directory holds the model that was written there. Raises `CheckpointError`: it does not."""
     if "://" in str(path):
         return
     config, weights = Path(path) / "config.json", [*Path(path).glob("*.safetensors"), *Path(path).glob("*.bin")]

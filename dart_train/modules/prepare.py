@@ -21,11 +21,7 @@ SHIPPED_MODELS = {"tiny-base": "tiny_base"}
 
 
 def main(context: ModuleContext) -> None:
-    """Publish version 0. Does nothing when that has happened before.
-
-    Raises:
-        ConfigurationError: our trainer does not know the model's family.
-    """
+    """Publish version 0, once. Raises `ConfigurationError`: our trainer does not know the model's family."""
     target = context.run.checkpoint(0)
     if not target.exists():
         model, agent = context.config.model, context.config.agent
@@ -41,12 +37,7 @@ def main(context: ModuleContext) -> None:
 def place_model(
     path: str, tiny: dict[str, object], target: Path, *, seed: int, pixels: dict[str, int | None] | None = None
 ) -> None:
-    """Put a model directory at `target`, whole or not at all.
-
-    Raises:
-        RunDirectoryError: no such model.
-        ConfigurationError: not a model of this family, or settings that it cannot have.
-    """
+    """Put a model directory at `target`, whole or not at all. Raises `RunDirectoryError`, `ConfigurationError`."""
     make_directories(target.parent)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -37,11 +37,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 
 def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
-    """Play rollouts until the budget is spent, and say so in the data base.
-
-    Raises:
-        SystemExit: told to stop before that.
-    """
+    """Play rollouts until the budget is spent, and say so in the database. Raises `SystemExit`: told to stop."""
     config = context.config.rollout
     listen = listen_address(config.metrics_listen, context.run)
     service_http.parse_listen(listen)

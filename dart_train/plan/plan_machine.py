@@ -32,11 +32,7 @@ def this_machine() -> Machine:
 
 
 def model_size(path: str, model: str | None = None) -> ModelSize:
-    """The size of a run's model, or of a published one named `model`, where the run's lies on another machine.
-
-    Raises:
-        ConfigError: there is no such model here.
-    """
+    """The size of a run's model, or of a published one named `model`. Raises `ConfigError`: no such model here."""
     if model is not None:
         if model not in PUBLISHED:
             raise ConfigError(f"--model {model!r} is unknown; published sizes are {', '.join(PUBLISHED)}")
@@ -67,11 +63,7 @@ def image_tokens(config: RunConfig, width: int, height: int) -> int:
 
 
 def refuse_what_cannot_fit(config: RunConfig) -> None:
-    """End a run before it begins if its certain parts take more than this machine has; unknown models are let pass.
-
-    Raises:
-        ConfigError: the arithmetic, and what to change.
-    """
+    """End a run whose certain parts cannot fit this machine. Raises `ConfigError`: the sum, and what to change."""
     if config.trainer.kind != "dart_grpo" or not (Path(config.model.path) / "config.json").is_file():
         return
     found = refusals(config, model_size(config.model.path), this_machine())

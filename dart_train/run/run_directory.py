@@ -129,11 +129,7 @@ class RunDirectory:
         return self.root / "report.json"
 
     def create(self) -> None:
-        """Make the directories, or see that what is there can be gone on with.
-
-        Raises:
-            RunDirectoryError: the disk is full or read-only, or another version of the package began the run.
-        """
+        """Make the directories, or look at what is there. Raises `RunDirectoryError`: unwritable, or too old."""
         written = self._written_by()
         if written is not None and not same_series(written):
             raise RunDirectoryError(
@@ -212,11 +208,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file atomically; after an error nothing is left beside it.
-
-    Raises:
-        RunDirectoryError: the disk is full or read-only.
-    """
+    """Replace a text file atomically, leaving nothing beside it. Raises `RunDirectoryError`: disk full or read-only."""
     try:
         make_directories(path.parent)
         write_file(path, text)
@@ -225,11 +217,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that the run has left behind; `remedy` is what to do when it is damaged.
-
-    Raises:
-        RunDirectoryError: it is missing or damaged.
-    """
+    """A JSON object that the run has left; `remedy`: what to do if damaged. Raises `RunDirectoryError`: it is."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

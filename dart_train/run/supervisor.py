@@ -207,11 +207,7 @@ class Supervisor:
             module.probe = Probe(spec.look, spec.look_period_s)
 
     def check(self) -> None:
-        """Reap what has ended and restart what has crashed.
-
-        Raises:
-            ModuleCrashed: a module crashed too often, or said that it would again.
-        """
+        """Reap what has ended, restart what has crashed. Raises `ModuleCrashed`: too often, or it would again."""
         now = time.monotonic()
         for module in self.modules.values():
             if module.running and module.probe is not None and module.probe.given_up.is_set():

@@ -275,11 +275,7 @@ class DartGRPOTrainer(Trainer):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """As `transformers.Trainer.train`; only whole states can be resumed from.
-
-        Raises:
-            TrainingError: the state is incomplete or damaged, or training met non-finite numbers again and again.
-        """
+        """As `transformers.Trainer.train`, from whole states. Raises `TrainingError`: a damaged one, or no numbers."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self.states.newest()
         if resume_from_checkpoint:

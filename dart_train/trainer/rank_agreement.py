@@ -20,11 +20,7 @@ _PACKAGES = ("torch", "transformers", "accelerate", "peft")
 
 
 def check_agreement(ranks: Ranks, settings: Mapping[str, Any], model_dir: str | Path) -> None:
-    """Refuse ranks whose settings or models differ. Called by all of them.
-
-    Raises:
-        TrainingError: on all ranks: what differs, and on which of them.
-    """
+    """Refuse ranks whose settings or models differ. Called by all. Raises `TrainingError`: on all, what differs."""
     if ranks.count == 1:
         return
     facts = {f"setting {name}": repr(value) for name, value in settings.items() if name not in OWN}

@@ -94,11 +94,7 @@ class States:
         return str(point.path)
 
     def take_up(self, directory: str) -> None:
-        """Go on from a state: what it says of itself, not its weights.
-
-        Raises:
-            TrainingError: it is incomplete or damaged, or was saved in another layout than is trained in.
-        """
+        """Go on from what a state says of itself. Raises `TrainingError`: damaged, or saved in another layout."""
         point = checkpoint.read_resume_point(directory)
         checkpoint.check_layout(point, sharded=self._sharded)
         self.resumed = point

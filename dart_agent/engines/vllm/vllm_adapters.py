@@ -56,11 +56,7 @@ class Adapters:
             self._users[served.model] -= 1
 
     async def load(self, control: VLLMControl, path: str, version: int, timeout_s: float) -> None:
-        """Have the server load an adapter; new requests use it from then on.
-
-        Raises:
-            EngineError: it did not; requests go on with what they had.
-        """
+        """Have the server load an adapter for new requests. Raises `EngineError`: they go on with what they had."""
         name = f"{self._base}-v{version}"
         try:
             await control.load_lora(name, path, timeout_s=timeout_s)

@@ -205,11 +205,7 @@ def probe(tokens: ModelTokens) -> tuple[Prompt, Sampling, dict[str, Any]]:
 
 
 def check_probe(answer: Answer) -> None:
-    """Look at the answer to `probe`.
-
-    Raises:
-        EngineMismatch: the log-probabilities are those before temperature and forbidden tokens.
-    """
+    """Look at the answer to `probe`. Raises `EngineMismatch`: log-probabilities before temperature and suppression."""
     if len(answer.logprobs) != 1 or not abs(answer.logprobs[0]) < 1e-3:
         raise EngineMismatch(
             f"the only token that the server may sample has the log-probability {answer.logprobs}, not 0: it returns "
@@ -218,11 +214,7 @@ def check_probe(answer: Answer) -> None:
 
 
 def version_number(label: str, first: int) -> int:
-    """The version that a label names: "7" and "v7" are 7; what a server starts with is `first`.
-
-    Raises:
-        EngineMismatch: the label names no version.
-    """
+    """The version of a label: "7" and "v7" are 7, a server's own is `first`. Raises `EngineMismatch`: it names none."""
     if label == FIRST_VERSION:
         return first
     match = re.fullmatch(r"v?(\d+)", label)

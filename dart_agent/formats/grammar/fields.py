@@ -160,11 +160,7 @@ class Found:
 
 
 def json_objects(text: str, start: int = 0, end: int | None = None) -> Iterator[Found]:
-    """The outermost JSON objects in a text, in order; other text between them is passed over.
-
-    Raises:
-        UnreadableError: JSON that is nested too deeply, or too much of it.
-    """
+    """The outermost JSON objects in a text, in order. Raises `UnreadableError`: nested too deeply, or too much."""
     end = len(text) if end is None else end
     text = text[:end]
     tries = count = 0

@@ -10,11 +10,7 @@ MAX_CHORD = 200
 
 
 def read_chord(text: str) -> tuple[str, ...]:
-    """Canonical keys of a chord written as one text; empty for an empty text.
-
-    Raises:
-        UnreadableError: an unknown key, or a text too long for a chord.
-    """
+    """Canonical keys of a chord in one text, maybe empty. Raises `UnreadableError`: an unknown key, or too long."""
     if len(text) > MAX_CHORD:
         raise UnreadableError(f"{text[:40]!r}... is no chord of keys such as 'ctrl c'")
     return _read_chord(text)

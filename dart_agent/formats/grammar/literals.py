@@ -106,11 +106,7 @@ def parse_source(code: str, offset: int = 0) -> ast.Module:
 
 
 def literal(node: ast.expr) -> Any:
-    """The value of a literal: text, number, bool, None, or a list, tuple or dict of those.
-
-    Raises:
-        UnreadableError: anything else.
-    """
+    """The value of a literal, of lists, tuples and dicts of them. Raises `UnreadableError`: anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, _CONSTANTS):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):

@@ -20,11 +20,7 @@ def family_of(config: Any) -> Family:
 
 
 def family_in(model_dir: str | Path) -> Family:
-    """The family of a model directory, by its `config.json` alone.
-
-    Raises:
-        ConfigurationError: no readable `config.json`, or a family that is not known.
-    """
+    """The family of a model directory, by its `config.json`. Raises `ConfigurationError`: none that is known."""
     return _family(model_config(model_dir).get("model_type"), str(model_dir))
 
 

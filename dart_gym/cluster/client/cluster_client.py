@@ -68,11 +68,7 @@ class ClientSession:
     # --- operations
 
     async def acquire(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> float:
-        """Get a slot for a desktop before the first reset would; returns the seconds waited.
-
-        Raises:
-            ClusterError: none was free within the deadline (code CAPACITY), or unreachable.
-        """
+        """Get a slot before the first reset would; the seconds waited. Raises `ClusterError`: none free in time."""
         if self._servers.several:
             return await self._stand_in_line(deadline_s)
         return float((await self._begin("acquire", {}, deadline_s)).result.get("queue", 0.0))
@@ -198,10 +194,7 @@ class ClientSession:
         return error.code in frames.SESSION_OVER
 
     async def _stand_in_line(self, deadline_s: float) -> float:
-        """Get a slot from whichever of several servers has one first; returns the seconds waited.
-
-        A place in the line of a server is kept until another server has a free desktop.
-        """
+        """Get a slot of whichever server has one first, keeping the place in each line; the seconds waited."""
         started, failed, goodbyes = time.monotonic(), False, self._goodbyes
         while self._goodbyes == goodbyes:
             remaining = max(0.0, started + deadline_s - time.monotonic())

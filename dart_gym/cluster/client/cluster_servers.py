@@ -113,10 +113,7 @@ class ServerRecord:
         return now < self.down_until
 
     def demand(self) -> float:
-        """Desktops wanted per desktop, with one more session: above 1, that session has to wait.
-
-        A server that never told its load counts as full.
-        """
+        """Desktops wanted per desktop with one more session: above 1 that has to wait, as where no load is known."""
         if self.load is None:
             return 1.0 + self.placed
         return (self.load.lent + self.load.waiting + self.placed + 1) / max(1, self.load.desktops)
@@ -134,11 +131,7 @@ def preference(servers: Sequence[ServerRecord], now: float) -> list[ServerRecord
 
 
 def server_urls(url: str) -> list[str]:
-    """The URLs of a list that is separated by commas, or of a file (`file:///path`) with one in each line.
-
-    Raises:
-        ConfigurationError: one of them is no cluster's URL, or is there twice, or the file cannot be read.
-    """
+    """The URLs of a list with commas, or of a file (`file:///path`, one a line). Raises `ConfigurationError`."""
     if url.startswith(FILE):
         try:
             urls = Path(url.removeprefix(FILE)).read_text(encoding="utf-8").split()
@@ -222,11 +215,7 @@ class ClusterServers:
         return found is not None
 
     async def ask(self, server: ServerRecord) -> dict[str, Any] | str:
-        """The status of one server, noted in its record; why there is none, if it does not answer.
-
-        Raises:
-            ClusterError: it refuses the token.
-        """
+        """A server's status, noted in its record, or why there is none. Raises `ClusterError`: a wrong token."""
         try:
             async with asyncio.timeout(STATUS_TIMEOUT_S):
                 connection, _ = await self.connect(server)

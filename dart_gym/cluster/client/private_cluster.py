@@ -73,11 +73,7 @@ class LocalCluster:
         return ClusterClient(self.url)
 
     async def start(self) -> None:
-        """Start the server and return when it listens.
-
-        Raises:
-            ClusterError: it did not come up; the message holds the end of its log.
-        """
+        """Start the server; returns when it listens. Raises `ClusterError` with the end of its log."""
         self._directory = own_directory("cluster-")
         await self._spawn()
         self._watch = asyncio.create_task(self._keep_up(), name="private-cluster")

@@ -155,11 +155,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def read_tokens(path: Path, environment: Mapping[str, str] = os.environ) -> TokenBook:
-    """Read a tokens file.
-
-    Raises:
-        ConfigurationError: it cannot be read, or the message says which line of it is wrong.
-    """
+    """Read a tokens file. Raises `ConfigurationError`: it cannot be read, or which line of it is wrong."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         entries = _File.model_validate(values).tokens
@@ -215,11 +211,7 @@ def new_token() -> str:
 
 
 def token_line(name: str, token: str, desktops: int | None = None, sessions: int | None = None) -> str:
-    """The entry of a token in a tokens file, which does not tell the token.
-
-    Raises:
-        ConfigurationError: a name or a quota that the file could not have.
-    """
+    """A token's entry in a tokens file, which does not tell it. Raises `ConfigurationError`: a wrong name or quota."""
     values = {"name": name, "sha256": _digest(token).hex(), "desktops": desktops, "sessions": sessions}
     try:
         _Entry.model_validate(values)

@@ -171,10 +171,7 @@ class ClusterServer:
         self._upkeep = asyncio.create_task(self._maintain(), name="upkeep")
 
     def reload(self) -> None:
-        """Read the tokens and the certificate again: who lost the token is sent away.
-
-        Files that are wrong are logged and change nothing.
-        """
+        """Read tokens and certificate again: who lost the token is sent away. Wrong files change nothing."""
         try:
             if self._tls and self.settings.tls_cert and self.settings.tls_key:
                 load_certificate(self._tls, self.settings.tls_cert, self.settings.tls_key)

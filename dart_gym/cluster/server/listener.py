@@ -36,11 +36,7 @@ async def listen(address: Address, handler: Handler, tls: ssl.SSLContext | None,
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A server's TLS with a certificate (chain) and its key, both PEM files.
-
-    Raises:
-        ConfigurationError: they cannot be read or do not belong together.
-    """
+    """A server's TLS with a certificate (chain) and its key, PEM files. Raises `ConfigurationError`: they are none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_certificate(context, certificate, key)
     return context

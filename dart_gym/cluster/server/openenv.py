@@ -107,11 +107,7 @@ class Translation:
         self._starting: dict[str, Any] = {}
 
     def request(self, text: str | bytes) -> bytes | str:
-        """The frame that a message becomes; or at once its answer, a text.
-
-        Raises:
-            MessageError: a message that is none of OpenEnv's.
-        """
+        """The frame that a message becomes, or its answer, a text. Raises `MessageError`: none of OpenEnv's."""
         kind, data = _parse(text)
         match kind:
             case "state":

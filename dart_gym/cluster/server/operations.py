@@ -88,12 +88,7 @@ class Operations:
         }
 
     async def execute(self, request: Request, served: ServedSession, gone: Gone) -> Reply:
-        """Execute a request of a session and return its reply.
-
-        Raises:
-            ProtocolError: the request's arguments do not follow the protocol.
-            ClientGoneError: see there.
-        """
+        """A request's reply. Raises `ProtocolError` for arguments against the protocol, and `ClientGoneError`."""
         started = time.perf_counter()
         reply = await self._execute(request, served, gone)
         self._metrics.record(request.op, time.perf_counter() - started, reply)

@@ -106,11 +106,7 @@ class ServerSettings(DesktopSettings):
 
     @property
     def single_token(self) -> str | None:
-        """The one token that clients must show; None where there is none, or several.
-
-        Raises:
-            ConfigurationError: the environment variable is not set.
-        """
+        """The one token that clients must show; None without one, or for several. Raises `ConfigurationError`."""
         return self.token or token_of(self.token_env)
 
     @model_validator(mode="after")

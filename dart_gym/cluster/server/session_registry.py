@@ -137,12 +137,7 @@ class Sessions:
     # --- begin
 
     def open(self, hello: Hello, principal: Principal) -> ServedSession:
-        """A new session.
-
-        Raises:
-            ProtocolError: there is no common codec.
-            ClusterError: the quota of sessions is used up (code CAPACITY).
-        """
+        """A new session. Raises `ProtocolError` without a common codec, `ClusterError` when the quota is used up."""
         codec = next((codec for codec in hello.codecs if codec in (SHARED, *frames.CODECS)), None)
         if codec is None:
             raise ProtocolError(f"no common image codec: the server has {', '.join(frames.CODECS)}")
@@ -158,11 +153,7 @@ class Sessions:
         return served
 
     async def resume(self, hello: Hello, principal: Principal) -> ServedSession:
-        """A session to go on with on a new connection.
-
-        Raises:
-            ClusterError: it is gone (code SESSION_LOST, or why it was ended), or another client uses it (BUSY).
-        """
+        """A session to go on with on a new connection. Raises `ClusterError`: it is gone, or another's (BUSY)."""
         served = self._sessions.get(hello.resume)
         if served is not None and served.connection is not None and not hello.take_over:
             if await _answers(served.connection):

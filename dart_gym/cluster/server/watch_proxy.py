@@ -149,11 +149,7 @@ def needs_proxy(address: Address, token: str | None) -> bool:
 async def serve_page(
     url: str, token: str | None, port: int, announce: Callable[[str], None], ending: asyncio.Event
 ) -> None:
-    """Say where the page is; where it needs the proxy, serve that until `ending` is set.
-
-    Raises:
-        ClusterError: nobody answers there, or the token is wrong.
-    """
+    """Say where the page is, by the proxy until `ending` where one is needed. Raises `ClusterError`: nobody answers."""
     async with WatchProxy(url, token, port) as proxy:
         if not needs_proxy(parse_address(url), token):
             announce(f"{http_url(parse_address(url))}/watch")

@@ -208,12 +208,7 @@ def encode_welcome(welcome: Welcome) -> bytes:
 
 
 def decode_welcome(frame: bytes | str) -> Welcome:
-    """A welcome from its bytes.
-
-    Raises:
-        ProtocolError: not a welcome.
-        DartGymError: the server refused; the class follows from the error's code.
-    """
+    """A welcome from its bytes. Raises `ProtocolError`: it is none; the `DartGymError` of the server's refusal."""
     header, _ = _unpack(frame)
     if "error" in header:
         reply = decode_reply(frame)

@@ -36,11 +36,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def browser_program() -> str:
-    """Path of a Chromium that is a program of its own: `DART_GYM_CHROMIUM`, or one of `BROWSERS`.
-
-    Raises:
-        MissingDependencyError: there is none.
-    """
+    """Path of a Chromium, by `DART_GYM_CHROMIUM` or one of `BROWSERS`. Raises `MissingDependencyError`."""
     named = os.environ.get(BROWSER_VARIABLE)
     if named:
         path = shutil.which(named)

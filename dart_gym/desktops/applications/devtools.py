@@ -47,11 +47,7 @@ class DevTools:
 
     @classmethod
     async def connect(cls, desktop: Desktop, port: int = 1337, *, timeout: float = 30.0) -> DevTools:
-        """Connect to the first page of the browser that listens on a port inside the desktop.
-
-        Raises:
-            DesktopError: no browser there.
-        """
+        """Connect to the first page of the browser on a port inside. Raises `DesktopError`: no browser there."""
         return await cls.attach(str(await desktop.open_port(port)), port, timeout=timeout)
 
     @classmethod

@@ -169,10 +169,7 @@ class Desktop(Protocol):
         """Run a program inside the desktop to its end. Raises `DesktopTimeoutError` (and kills it) when late."""
 
     async def launch(self, command: list[str], *, env: dict[str, str] | None = None) -> None:
-        """Start a program inside the desktop and leave it running.
-
-        Raises `MissingProgramError` (a `FileNotFoundError` too) when there is none of that name.
-        """
+        """Start a program inside the desktop and leave it running. Raises `MissingProgramError`."""
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file as the desktop's user sees it. Raises `FileNotFoundError`."""

@@ -22,11 +22,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class FrameMemory:
-    """Mapped memory for one frame of (height, width, 3) uint8; owns its descriptor `fd` from now on.
-
-    Raises:
-        DesktopError: it is not sealed, or of another size.
-    """
+    """Memory of a (height, width, 3) uint8 frame, which owns its descriptor `fd`. Raises `DesktopError`: not sealed."""
 
     def __init__(self, fd: int, height: int, width: int, *, writable: bool) -> None:
         self.fd = fd

@@ -162,11 +162,7 @@ def _mount_point(number: int, *, directory: bool) -> str:
 
 
 def launcher(user: UserId | None, groups: Iterable[Path], mounts: Mapping[str, str]) -> list[str]:
-    """The beginning of a command that runs the rest as an unprivileged user, within control groups.
-
-    Raises:
-        MissingDependencyError: a program for that is missing.
-    """
+    """The beginning of a command that runs the rest as a user, in control groups. Raises `MissingDependencyError`."""
     lines = [f"echo 0 > {shlex.quote(str(group / 'cgroup.procs'))}" for group in groups]
     lines += [f"mount --bind {shlex.quote(source)} {shlex.quote(place)}" for source, place in mounts.items()]
     lines += [f"echo {_OOM_SCORE} > /proc/self/oom_score_adj", 'exec "$@"']

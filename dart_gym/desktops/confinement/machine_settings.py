@@ -52,11 +52,7 @@ def kept_directory() -> Path:
 
 
 def settings_copy() -> Path:
-    """The copy, in a directory of this user's own; made again when somebody has removed it.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """The copy, in a directory of this user's own; made again when somebody has removed it. Raises `OSError`."""
     place = _made_copy()
     if not place.is_dir():
         _made_copy.cache_clear()

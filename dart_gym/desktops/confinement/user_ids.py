@@ -50,11 +50,7 @@ class UserId:
 
 
 def as_user(number: int) -> list[str]:
-    """The beginning of a command that runs the rest as this user, without groups, capabilities and new rights.
-
-    Raises:
-        MissingDependencyError: there is no setpriv.
-    """
+    """The start of a command that runs the rest as this user, without more rights. Raises `MissingDependencyError`."""
     program = shutil.which("setpriv")
     if program is None:
         raise MissingDependencyError(

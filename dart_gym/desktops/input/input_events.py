@@ -33,11 +33,7 @@ _UP, _DOWN, _LEFT, _RIGHT = 4, 5, 6, 7  # the wheel's buttons
 
 
 def input_events(action: Action, width: int, height: int) -> list[InputEvent]:
-    """The events of an action; [] for those that are none (Wait, Done, Fail, AskUser).
-
-    Raises:
-        ActionError: a point is off the screen, or no key types a character.
-    """
+    """The events of an action; [] for Wait, Done, Fail, AskUser. Raises `ActionError`: a point or character is off."""
     for point in _points(action):
         if not (0 <= point[0] < width and 0 <= point[1] < height):
             raise ActionError(f"the point {point} is off the screen, which is {width} x {height} pixels")

@@ -24,11 +24,7 @@ _FIRST_SPARE = 9  # programs take keycode 8 for "no key"
 
 
 def keysym_of(key: str) -> int:
-    """X keysym of a canonical key name or of a single character.
-
-    Raises:
-        ValueError: a control character or half of a surrogate pair, which no keyboard can type.
-    """
+    """X keysym of a canonical key name or a character. Raises `ValueError`: no keyboard can type it."""
     name = _CONTROL.get(key) or (keysym_name(key) if len(key) > 1 else None)
     if name is not None:
         return XK.string_to_keysym(name.replace("XF86", "XF86_"))

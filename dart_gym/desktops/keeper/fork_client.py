@@ -138,10 +138,7 @@ class ForkClient:
         return Keeper(reply["pid"], fds[0])
 
     def describe_end(self, keeper: Keeper) -> tuple[str, bool]:
-        """How a keeper that has ended by itself did so, in words; and whether a program of its desktop made it.
-
-        Such a program can only take away the framebuffer under it, which is SIGBUS.
-        """
+        """How a keeper has ended by itself, in words; and whether a desktop's program made it: that is SIGBUS."""
         try:
             reply, _ = self._ask({"op": "status", "pid": keeper.pid}, [])
         except DesktopError as error:

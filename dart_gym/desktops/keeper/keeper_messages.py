@@ -58,12 +58,7 @@ def encode_message(header: dict[str, Any], body_length: int = 0) -> bytes:
 async def read_message(
     reader: asyncio.StreamReader, body_limit: Callable[[dict[str, Any]], int]
 ) -> tuple[dict[str, Any], bytes]:
-    """The next message.
-
-    Raises:
-        MessageError: it is none.
-        asyncio.IncompleteReadError: the other side has closed the connection.
-    """
+    """The next message. Raises `MessageError`: it is none; `asyncio.IncompleteReadError`: the other side has closed."""
     head, length = _LENGTHS.unpack(await reader.readexactly(_LENGTHS.size))
     if head > MAX_HEADER:
         raise MessageError(f"a header of {head} bytes")

@@ -50,11 +50,7 @@ class APIPolicy:
     open_to_all: bool = False
 
     def new_socket(self) -> Path | None:
-        """A path for the socket of one more desktop, in a directory that exists; None for TCP.
-
-        Raises:
-            ConfigurationError: the directory cannot be used.
-        """
+        """A path for one more desktop's socket; None for TCP. Raises `ConfigurationError`: unusable directory."""
         if self.directory is None:
             return None
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

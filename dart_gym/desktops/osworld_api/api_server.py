@@ -112,11 +112,7 @@ class OSWorldAPI:
 
 
 async def open_api(desktop: Desktop, policy: APIPolicy) -> OSWorldAPI:
-    """The OSWorld API of a started desktop; the caller closes it.
-
-    Raises:
-        ConfigurationError: the directory of its socket cannot be used.
-    """
+    """The OSWorld API of a started desktop; the caller closes it. Raises `ConfigurationError`: unusable directory."""
     api = OSWorldAPI(desktop, path=policy.new_socket(), open_to_all=policy.open_to_all)
     await api.start()
     return api

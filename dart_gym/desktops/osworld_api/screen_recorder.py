@@ -19,12 +19,7 @@ class Recorder:
         self._desktop = desktop
 
     async def start(self) -> None:
-        """Start, and return when frames are being written.
-
-        Raises:
-            BadRequest: one is running already.
-            DesktopError: ffmpeg is missing or does not start.
-        """
+        """Start; returns when frames are written. Raises `BadRequest`: one runs already; `DesktopError`: no ffmpeg."""
         if await self._running():
             raise BadRequest("Recording is already in progress.")
         await self._shell(f"rm -f {_VIDEO}")
@@ -40,12 +35,7 @@ class Recorder:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> bytes:
-        """Stop, and return the video (MP4).
-
-        Raises:
-            BadRequest: nothing is being recorded.
-            DesktopError: ffmpeg does not end, or left no video.
-        """
+        """Stop; the video (MP4). Raises `BadRequest`: nothing is recorded; `DesktopError`: ffmpeg left no video."""
         if not await self._running():
             raise BadRequest("No recording in progress to stop.")
         await self._shell(f"kill -INT $(cat {_PID})")  # so that ffmpeg completes the file

@@ -130,11 +130,7 @@ class OSWorldDesktop:
     async def _request(
         self, method: str, path: str, *, timeout: float = REQUEST_TIMEOUT_S, fatal: bool = True, **content: Any
     ) -> httpx.Response:
-        """One request, never repeated. Its failure makes the desktop unusable, unless it is not `fatal`.
-
-        Raises:
-            DesktopError: no answer, or one that says that the request is refused.
-        """
+        """One request, never repeated; its failure ends the desktop, unless not `fatal`. Raises `DesktopError`."""
         client = self._client
         if client is None:
             raise DesktopError("the desktop is not started, was stopped, or broke")

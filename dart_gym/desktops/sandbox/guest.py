@@ -45,10 +45,7 @@ class Guest:
         self.ending = threading.Lock()
 
     def boot(self):
-        """Start display server and message bus, then the window manager; return the display number.
-
-        The bus starts programs too, so it must know the display: where the number is given, both start together.
-        """
+        """Start display and message bus, at once where the number is given, then the window manager; the number."""
         display_fd, self.display = self._start_announcing("xvfb", self.plan["display_server"])
         if "DISPLAY" in self.env:
             bus_fd, _ = self._start_announcing("dbus", self.plan["message_bus"])
@@ -297,10 +294,7 @@ def _pump(source, sink):
 
 
 def protect():
-    """Keep programs of the same user from reading this one's memory and descriptors, and `pkill python` from ending it.
-
-    Whoever held the socket of this program could answer in its place.
-    """
+    """Keep this user's programs from this one's memory and descriptors, to answer in its place, and from ending it."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_DUMPABLE, 0)
     libc.prctl(PR_SET_NAME, b"desktop-guest")

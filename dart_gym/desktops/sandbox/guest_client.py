@@ -61,12 +61,7 @@ class GuestClient:
     async def _request(
         self, header: dict[str, Any], body: bytes = b"", *, fd: int | None = None, timeout: float = 60.0, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """Send a request.
-
-        Raises:
-            DesktopError: the guest has gone, could not do it, or did not answer as one.
-            OSError: what the operation raised.
-        """
+        """Send a request. Raises `DesktopError`: the guest failed; `OSError`: what the operation raised."""
         try:
             async with asyncio.timeout(timeout):
                 exchange = self._exchange({**header, "body": len(body)}, body, fd, max(limit, _MAX_WORDS))

@@ -20,11 +20,7 @@ def open_directory(path: Path) -> int:
 
 
 def open_below(directory: int, *names: str) -> int:
-    """A descriptor of a regular file, from a descriptor of a directory by the names on the way.
-
-    Raises:
-        OSError: there is none, or something else in its place.
-    """
+    """A descriptor of a regular file, by the names on the way below a directory's. Raises `OSError`: there is none."""
     *folders, name = names
     opened = os.dup(directory)
     try:

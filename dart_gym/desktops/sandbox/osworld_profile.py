@@ -139,11 +139,7 @@ def desktop_python() -> Path:
 
 
 def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) -> Machine:
-    """Lay out the files of the profile.
-
-    Raises:
-        MissingDependencyError: a part without which no task of OSWorld works is missing.
-    """
+    """Lay out the files of the profile. Raises `MissingDependencyError`: what all tasks of OSWorld need is missing."""
     packages = desktop_python()
     if not (packages / "pyautogui").is_dir():
         raise MissingDependencyError(

@@ -285,11 +285,7 @@ class Sandbox:
         return Path(f"/proc/self/fd/{self._handed_over(which)}")
 
     def _handed_over(self, which: int) -> int:
-        """Descriptor of a directory inside that the first process handed over, before any program could replace it.
-
-        Raises:
-            DesktopError: it has not got so far.
-        """
+        """Descriptor of a directory inside that the first process handed over. Raises `DesktopError`: not yet."""
         self._handover.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             if not self._rest.directories:

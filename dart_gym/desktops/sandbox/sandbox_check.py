@@ -67,10 +67,7 @@ def _explain(message: str) -> str:
 
 
 def prepare() -> None:
-    """Find out ahead of time what all sandboxes of this process and its children need, and what is the same for all.
-
-    What is missing is not said here, but by the first sandbox.
-    """
+    """Find out ahead what all sandboxes of this process and its children need; what is missing the first one says."""
     with contextlib.suppress(MissingDependencyError, DesktopError, OSError):
         system_call_filter(notify=True)
         missing_parts()

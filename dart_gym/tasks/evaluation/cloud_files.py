@@ -15,11 +15,7 @@ Fetch = Callable[[str, Path], Awaitable[None]]
 
 
 def cloud_files(plan: Plan) -> Iterator[tuple[str, str]]:
-    """URL and file name of each file that the getters `cloud_file` of a plan give. Pure.
-
-    Raises:
-        EvaluationFailure: one lacks its `path` or `dest`.
-    """
+    """URL and file name of each file of a plan's getters `cloud_file`. Pure. Raises `EvaluationFailure`."""
     for check in plan.checks:
         for config in (check.result, check.expected):
             if config and config.get("type") == "cloud_file":
@@ -38,11 +34,7 @@ def _files(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 async def provide_cloud_files(plan: Plan, cache: Path, fetch: Fetch | None) -> None:
-    """Fetch the files of a plan into the evaluation's cache directory.
-
-    Raises:
-        EvaluationFailure: a file is needed and there is no way to get it.
-    """
+    """Fetch a plan's files into the evaluation's cache directory. Raises `EvaluationFailure`: no way to get one."""
     for url, name in cloud_files(plan):
         if fetch is None:
             raise EvaluationFailure(f"the expected file {url} is needed, and this evaluation has no download cache")

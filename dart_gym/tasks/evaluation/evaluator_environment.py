@@ -62,11 +62,7 @@ def location() -> Path:
 
 
 def find(root: Path | None = None) -> EvaluatorEnvironment:
-    """The finished environment.
-
-    Raises:
-        MissingDependencyError: there is none, or it was made from other requirements.
-    """
+    """The finished environment. Raises `MissingDependencyError`: none, or of other requirements."""
     root = root or location()
     if not _stamp(root).is_file():
         other = any(root.glob("dart-evaluator-*"))
@@ -82,11 +78,7 @@ def _stamp(root: Path) -> Path:
 
 
 def install(root: Path | None = None) -> EvaluatorEnvironment:
-    """Make the environment, or bring it up to date; returns at once when it is finished.
-
-    Raises:
-        MissingDependencyError: no suitable Python, too little space, or pip failed.
-    """
+    """Make the environment, or update it. Raises `MissingDependencyError`: no Python, no space, pip failed."""
     root = root or location()
     root.parent.mkdir(parents=True, exist_ok=True)
     with open(root.parent / f".{root.name}.lock", "w") as lock:

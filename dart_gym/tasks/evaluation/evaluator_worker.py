@@ -84,11 +84,7 @@ class EvaluatorWorker:
         await self.close()
 
     async def start(self, checks: Iterable[Check]) -> None:
-        """Start the worker and have it import what the checks need; returns before it has.
-
-        Raises:
-            MissingDependencyError: the machine cannot make sandboxes.
-        """
+        """Start the worker, which imports what the checks need in its time. Raises `MissingDependencyError`."""
         if self._isolated and (reason := missing_parts()) is not None:
             raise MissingDependencyError(reason)
         checks = list(checks)

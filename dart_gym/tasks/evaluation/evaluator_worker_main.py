@@ -77,11 +77,7 @@ def make_packages_lazy():
 
 
 def find_function(package, name):
-    """A metric or getter by its public name.
-
-    Raises:
-        Unavailable: there is none of that name, or it needs what is left out.
-    """
+    """A metric or getter by its public name. Raises `Unavailable`: there is none, or it needs what is left out."""
     if name in WITHOUT:
         raise Unavailable(f"{name} needs {WITHOUT[name]}, which the evaluator is installed without")
     full = f"desktop_env.evaluators.{package}"

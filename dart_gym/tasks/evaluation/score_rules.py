@@ -39,11 +39,7 @@ class Plan:
 
 
 def read_evaluator(evaluator: dict[str, Any]) -> Plan:
-    """Read OSWorld's `evaluator`: a single metric or lists of equal length with null or {} as filler.
-
-    Raises:
-        EvaluationFailure: it is malformed.
-    """
+    """Read OSWorld's `evaluator`: a metric, or lists of equal length with fillers. Raises `EvaluationFailure`."""
     func = evaluator.get("func")
     if func == INFEASIBLE:
         return Plan((), infeasible=True)

@@ -47,11 +47,7 @@ class Script:
         return len(self._entries)
 
     async def action(self, desktop: Desktop, taken: int) -> Action:
-        """The action after `taken` others, whatever they were; waits until its condition holds.
-
-        Raises:
-            TaskError: the task has no oracle, or what an entry needs is not there.
-        """
+        """The action after `taken` others; waits for its condition. Raises `TaskError`: no oracle, or it never held."""
         if not self._entries:
             raise TaskError(f"task {self._task_id} has no oracle: its JSON lacks dart.oracle")
         if taken >= len(self._entries):

@@ -98,11 +98,7 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
 
 
 def load_tasks() -> list[Task]:
-    """The tasks of OSWorld's repository, where `DART_GYM_OSWORLD` names its folder of examples; none without it.
-
-    Raises:
-        ConfigurationError: there is no such folder.
-    """
+    """Tasks in the folder that `DART_GYM_OSWORLD` names; none without it. Raises `ConfigurationError`: no folder."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return []

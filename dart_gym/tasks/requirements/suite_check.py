@@ -35,11 +35,7 @@ class Checked:
 
 
 def check_suite(directory: Path, cache: Container[str], has_program: Callable[[str], bool]) -> list[Checked]:
-    """Check all tasks below a directory.
-
-    Raises:
-        TaskError: a file is no task, or its JSON would not be written as it was read.
-    """
+    """Check all tasks below a directory. Raises `TaskError`: no task, or not written as it was read."""
     return [
         Checked(path, task, skip_reasons(_round_trip(path, task), cache, has_program))
         for path, task in read_suite(directory).items()
@@ -65,10 +61,7 @@ def unnamed_parts(checked: Iterable[Checked]) -> list[str]:
 
 
 def domain_table(checked: list[Checked]) -> Table:
-    """How many tasks of each domain run, and how many are skipped for which kind of reason.
-
-    A task with several kinds counts in each of their columns.
-    """
+    """How many tasks of each domain run, and are skipped for which kinds of reasons, each in its own column."""
     kinds = [kind for kind, _ in Counter(kind for item in checked for kind in _kinds(item)).most_common()]
     table = Table(title=f"{len(checked)} tasks", title_justify="left")
     for column in ("domain", "tasks", "runnable", "skipped", *kinds):

@@ -39,11 +39,7 @@ class Window:
 
 
 async def list_windows(desktop: Desktop) -> list[Window]:
-    """All windows with their titles, oldest first, by `wmctrl`, which OSWorld's machines have too.
-
-    Raises:
-        MissingDependencyError: there is no wmctrl.
-    """
+    """All windows with titles, oldest first, by `wmctrl`. Raises `MissingDependencyError`: there is none."""
     result = await desktop.execute(["wmctrl", "-lx"], timeout=_TIMEOUT_S)
     if result.returncode == 127:
         raise MissingDependencyError("the desktop has no wmctrl; next step: `make apps`, or apt-get install wmctrl")
@@ -110,11 +106,7 @@ def title_pattern(name: str, strict: bool) -> str:
 
 
 async def wait_for_window(desktop: Desktop, name: str, *, strict: bool = False, timeout: float = 15.0) -> int:
-    """Wait until a window with this title is mapped, and return its X id.
-
-    Raises:
-        DesktopTimeoutError: it did not appear in time.
-    """
+    """Wait until a window with this title is mapped; its X id. Raises `DesktopTimeoutError`: it did not appear."""
     deadline = time.monotonic() + timeout
     while not (windows := await find_windows(desktop, name, strict=strict)):
         if time.monotonic() > deadline:

@@ -97,11 +97,7 @@ class DownloadCache:
         return isinstance(url, str) and self.find(url) is not None
 
     async def fetch(self, url: str, *, timeout: float = DOWNLOAD_TIMEOUT_S) -> Path:
-        """Path of the content of a URL, which is downloaded if need be.
-
-        Raises:
-            DownloadError: it cannot be had; the message names URL and cause.
-        """
+        """Path of a URL's content, downloaded if need be. Raises `DownloadError` with URL and cause."""
         found = self.find(url)
         if found is not None:
             return found
@@ -151,11 +147,7 @@ class DownloadCache:
                 return await asyncio.to_thread(self._keep, url, file, digest.hexdigest(), size)
 
     def add(self, url: str, source: Path) -> Path:
-        """Store a copy of a file as the content of a URL.
-
-        Raises:
-            DownloadError: it cannot be read or stored, or is too large.
-        """
+        """Store a copy of a file as a URL's content. Raises `DownloadError`: unreadable, or too large."""
         try:
             with source.open("rb") as reader, self._writing() as (file, digest):
                 size, room = 0, self._room()

@@ -57,11 +57,7 @@ def screen_values(desktop: Desktop) -> dict[str, Value]:
 
 
 def command_line(parameters: dict[str, Any], desktop: Desktop) -> list[str]:
-    """The program and its arguments that a step's `command` and `shell` stand for, by the rules of OSWorld's server.
-
-    Raises:
-        StepError: `command` is neither text nor a list of texts, or is empty.
-    """
+    """Program and arguments of a step's `command` and `shell`, by OSWorld's rules. Raises `StepError`: no command."""
     command = fill(parameters["command"], screen_values(desktop))
     shell = is_shell(parameters)
     if isinstance(command, str):

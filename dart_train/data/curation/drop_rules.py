@@ -130,11 +130,7 @@ RULES: Registry[type[CurationRule]] = Registry("curation rule", "dart_gui.curati
 
 @functools.cache
 def named_rules(names: tuple[str, ...]) -> tuple[CurationRule, ...]:
-    """Return the rules that a configuration names, by their entry points or as "module:Class".
-
-    Raises:
-        PluginError: there is no such rule, it cannot be used, or two of them have the same name.
-    """
+    """Return the rules that a configuration names. Raises `PluginError`: unusable, or two of one name."""
     rules = tuple(RULES.get(name)() for name in names)
     for index, rule in enumerate(rules):
         if rule.name in {earlier.name for earlier in rules[:index]}:

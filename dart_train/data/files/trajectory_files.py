@@ -49,11 +49,7 @@ ENCODERS: dict[str, Callable[[NDArray[np.uint8]], bytes]] = {"png": png.encode_p
 
 
 def trajectory_key(trajectory_id: str) -> str:
-    """Return where a trajectory lies below the root.
-
-    Raises:
-        InvalidTrajectoryError: the id cannot be the name of a directory.
-    """
+    """Return where a trajectory lies below the root. Raises `InvalidTrajectoryError`: an id that names no directory."""
     if not _SAFE_ID.fullmatch(trajectory_id):
         raise InvalidTrajectoryError(
             f"trajectory id {trajectory_id!r} is no safe directory name: use 1 to 191 of letters, digits and ._=+-"
@@ -142,11 +138,7 @@ class TrajectoryFiles:
                 self._remember(image_id)
 
     def read_image(self, image_id: str) -> NDArray[np.uint8]:
-        """Return a stored image, (H, W, 3) uint8, read-only.
-
-        Raises:
-            CorruptDataError: missing, damaged, or not the image of that hash.
-        """
+        """Return a stored image, (H, W, 3) uint8, read-only. Raises `CorruptDataError`: missing or damaged."""
         key, data = self._image_bytes(image_id)
         try:
             image = decode_image(data)
@@ -158,11 +150,7 @@ class TrajectoryFiles:
         return image
 
     def image_size(self, image_id: str) -> tuple[int, int]:
-        """Return (height, width) of a stored image: of a PNG by its first bytes, whose pixels nobody looks at.
-
-        Raises:
-            CorruptDataError: missing, or damaged so that it does not even say its size.
-        """
+        """Return (height, width) of a stored image, of a PNG by its first bytes. Raises `CorruptDataError`."""
         key = image_key(image_id)
         try:
             size = png.png_size(self.storage.head(key, png.HEAD))
@@ -176,11 +164,7 @@ class TrajectoryFiles:
         return height, width
 
     def reencode_image(self, image_id: str) -> int:
-        """Store a PNG as lossless WebP where that is smaller; return the bytes saved.
-
-        Raises:
-            CorruptDataError: missing or damaged; the file stays as it is.
-        """
+        """Store a PNG as lossless WebP where smaller; the bytes saved. Raises `CorruptDataError`: it stays as it is."""
         source = self.storage.entry(image_key(image_id))
         if source is None:
             return 0

@@ -72,11 +72,7 @@ def list_checkpoints(
 
 
 def announce(connection: sa.Connection, run_id: str, version: int, path: str | Path, source: str = "training") -> None:
-    """Insert the PENDING row of a version that is about to be written at `path`; nothing changes if it is there.
-
-    Raises:
-        CheckpointError: the version has another path, or the path is too long.
-    """
+    """Insert the PENDING row of a version to be written at `path`, once. Raises `CheckpointError`: another path."""
     path = _absolute(path)
     if len(path) > PATH_LENGTH:
         raise CheckpointError(

@@ -122,10 +122,7 @@ def count_usable(connection: sa.Connection, run_id: str, latest: int) -> tuple[i
 
 
 def may_take(connection: sa.Connection, run_id: str, oldest: int | None, groups: int) -> bool:
-    """Whether so many groups could be leased, or a lease has run out: waiting trainers need not take a writer's lock.
-
-    It costs no more than to look at as many.
-    """
+    """Whether so many groups could be leased, or a lease has run out: waiting trainers need no writer's lock."""
     few = _in_order(run_id, oldest).with_only_columns(_group.id).limit(groups)
     if len(connection.execute(few).all()) >= groups:
         return True

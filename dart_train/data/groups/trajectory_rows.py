@@ -103,11 +103,7 @@ def digest(packed: bytes) -> str:
 
 
 def find_state(connection: sa.Connection, run_id: str, trajectory_id: str, digest: str) -> RolloutState | None:
-    """Return where a trajectory stands; None if it has no rows.
-
-    Raises:
-        DuplicateTrajectoryError: the one that is recorded under its id is another.
-    """
+    """Where a trajectory stands; None if it has no rows. Raises `DuplicateTrajectoryError`: another has its id."""
     row = connection.execute(_FIND, {"run": run_id, "trajectory": trajectory_id}).first()
     if row is None:
         return None

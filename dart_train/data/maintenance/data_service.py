@@ -153,11 +153,7 @@ class DataService:
 
 
 def run_data_service(service: DataService, sweep_interval_s: float = 0.5) -> None:
-    """Be the data manager's process until SIGTERM or SIGINT. To be called from a process's main thread.
-
-    Raises:
-        DataError: the database or disk failed; the message says what to do.
-    """
+    """Be the data manager's process until SIGTERM or SIGINT, in the main thread. Raises `DataError`."""
     stop = threading.Event()
     previous = {
         number: signal.signal(number, lambda signum, frame: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)

@@ -59,11 +59,7 @@ class ImportReport:
 
 
 def read_successes(root: str | Path, tasks: Sequence[str] = ()) -> Iterator[Found]:
-    """Yield the successes among the trajectories of a data directory, with their screenshots.
-
-    Raises:
-        DataError: there are no trajectories.
-    """
+    """Yield the successes of a data directory, with their screenshots. Raises `DataError`: no trajectories."""
     text = str(root)
     if "://" not in text and not (Path(text) / "trajectories").is_dir():
         if not (Path(text) / "data" / "trajectories").is_dir():
@@ -85,11 +81,7 @@ def import_successes(
     encode: Callable[[str], Sequence[int]] | None = None,
     hint_marker: str | None = None,
 ) -> ImportReport:
-    """Record successes and put them into the pool.
-
-    Raises:
-        DataError: the run's database or disk failed, or hinted trajectories come without a way to strip the hint.
-    """
+    """Record successes and put them into the pool. Raises `DataError`: database, disk, or no way to strip the hint."""
     if provenance is Provenance.HINTED and (encode is None or not hint_marker):
         raise DataError("trajectories made with a hint need its marker, so that it can be stripped: --hint-marker")
     report = ImportReport()
@@ -166,11 +158,7 @@ def replace_ids(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> t
 
 
 def as_pooled(trajectory: Trajectory, run_id: str, provenance: Provenance) -> Trajectory:
-    """Return a success of elsewhere as one of a run's pool: own id, no group, versions that no window looks at.
-
-    Raises:
-        InvalidTrajectoryError: it is no success.
-    """
+    """A success of elsewhere as one of the pool: own id, no group or version. Raises `InvalidTrajectoryError`."""
     if not experience_pool.belongs(trajectory):
         raise InvalidTrajectoryError(
             f"trajectory {trajectory.trajectory_id} is no success to learn from (ended in {trajectory.terminal}, "

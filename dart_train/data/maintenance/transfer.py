@@ -63,11 +63,7 @@ class Transferred:
 
 
 def export_run(data: RunData, path: str | Path) -> Transferred:
-    """Write a run into an archive. The run may go on meanwhile: the rows are of one moment.
-
-    Raises:
-        CorruptDataError: a file of the run is missing or damaged.
-    """
+    """Write a run, which may go on, into an archive: rows of one moment. Raises `CorruptDataError`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     with tarfile.open(partial, "w") as archive:
@@ -90,11 +86,7 @@ def export_run(data: RunData, path: str | Path) -> Transferred:
 
 
 def import_run(data: DataManager, path: str | Path) -> Transferred:
-    """Read an archive into a run that has no rows yet.
-
-    Raises:
-        DataError: the file is no such archive, of another version, or not whole; or the run has rows.
-    """
+    """Read an archive into a run without rows. Raises `DataError`: no whole archive of this version, or rows."""
     with _opened(path) as archive:
         manifest = _manifest(archive, path)
         tables = [metadata.tables[name] for name in _OF_RUN]

@@ -26,11 +26,7 @@ class DataManager(Recording, Leasing):
     """One run's data, to look at and to change; and what the data manager's own process does for it."""
 
     def sweep(self) -> Sweep:
-        """Give back dead holders' leases and expire groups that left the staleness window.
-
-        Raises:
-            DatabaseGoneError: the database file was deleted.
-        """
+        """Give back dead holders' leases, expire groups out of the window. Raises `DatabaseGoneError`."""
         self.store.check_alive()
         total = Sweep()
         while True:  # in small transactions, so that nobody waits long for a large one

@@ -99,19 +99,11 @@ class RunData:
         return self.store.write(lambda connection: function(connection, self.run_id, *args, **kwargs))
 
     def load_image(self, image_id: str) -> NDArray[np.uint8]:
-        """Return a screenshot by its hash: (height, width, 3) uint8, read-only and shared.
-
-        Raises:
-            CorruptDataError: it is missing or damaged.
-        """
+        """A screenshot by its hash: (height, width, 3) uint8, read-only, shared. Raises `CorruptDataError`."""
         return self._images.get(image_id, self.files.read_image)
 
     def image_size(self, image_id: str) -> tuple[int, int]:
-        """Return (height, width) of a screenshot by its hash, without reading its pixels where its file allows that.
-
-        Raises:
-            CorruptDataError: it is missing or damaged.
-        """
+        """(height, width) of a screenshot by its hash, without its pixels if possible. Raises `CorruptDataError`."""
         return self.files.image_size(image_id)
 
     def load_trajectory(self, trajectory_id: str) -> Trajectory:

@@ -47,11 +47,7 @@ class Prepared:
 
 
 def execute(connection: sa.Connection, text: str, parameters: tuple[Any, ...] | list[tuple[Any, ...]]) -> DBAPICursor:
-    """Execute a statement in the connection's transaction, once, or for each tuple of a list.
-
-    Raises:
-        DBAPIError: the driver's error is its `orig`.
-    """
+    """Execute a statement, once or for each tuple of a list. Raises `DBAPIError`: the driver's error is its `orig`."""
     cursor = connection.connection.cursor()
     try:
         if isinstance(parameters, tuple):

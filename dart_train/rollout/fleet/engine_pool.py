@@ -78,11 +78,7 @@ class EnginePool:
         await self.close()
 
     async def start(self) -> None:
-        """Start all replicas and return when the first one answers.
-
-        Raises:
-            EngineError: none did within `start_timeout_s`.
-        """
+        """Start all replicas; returns when the first answers. Raises `EngineError`: none in `start_timeout_s`."""
         limit = self.config.start_timeout_s
         deadline = time.monotonic() + limit
         self._running = [asyncio.create_task(life.keep(), name=name) for name, life in self.lives.items()]

@@ -173,13 +173,7 @@ class Replica:
         return self.process is not None and self.process.poll() is not None
 
     async def launch(self, weights: Weights) -> None:
-        """Start the process, or for a replica elsewhere just the client.
-
-        Raises:
-            OSError: its program cannot be started.
-            EngineError: its node could not start it.
-            DartGymError: its address is none, or `weights` has no tokenizer.
-        """
+        """Start the process, or just a client. Raises `OSError`: no start; `DartGymError`: a wrong address or model."""
         spec = self.spec
         if spec.owned:
             if spec.nodes is not None:
@@ -211,12 +205,7 @@ class Replica:
         return await cast(ServerProcess, process).fetch(weights.url)
 
     async def until_ready(self, timeout: float) -> EngineInfo:
-        """Wait until it answers.
-
-        Raises:
-            EngineMismatch: it is there, and not what was expected.
-            EngineError: its process ended, or the time is over.
-        """
+        """Wait until it answers. Raises `EngineMismatch`: not what was expected; `EngineError`: ended, or late."""
         deadline = time.monotonic() + timeout
         pauses = Pauses(deadline, FIRST_LOOK_S, SLOWEST_LOOK_S)
         while True:
@@ -231,12 +220,7 @@ class Replica:
                 await pauses.wait(EngineError(f"no answer within {timeout:.0f} s: {error}"))
 
     async def look(self, timeout: float) -> EngineInfo:
-        """Ask for its state, and learn version, load and busy share from the answer.
-
-        Raises:
-            EngineMismatch: it serves another version than the one it was given.
-            EngineError: no answer.
-        """
+        """Learn version, load and busy share from its state. Raises `EngineMismatch`: of version; `EngineError`."""
         if self.engine is None:
             raise EngineError("not started")
         expected = (self.verified, self.updating_to)

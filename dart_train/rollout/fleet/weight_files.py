@@ -37,11 +37,7 @@ class Weights:
 
     @property
     def model(self) -> str:
-        """Directory of the whole model: its own, or that which the adapter was trained on.
-
-        Raises:
-            ConfigurationError: the adapter does not name it.
-        """
+        """Directory of the whole model: its own, or the adapter's base. Raises `ConfigurationError`: not named."""
         if not self.is_adapter:
             return self.path
         try:
@@ -98,11 +94,7 @@ def different_shapes(new: Mapping[str, tuple[int, ...]], old: Mapping[str, tuple
 
 
 def tensor_shapes(directory: Path) -> dict[str, tuple[int, ...]] | None:
-    """Shapes by name over all *.safetensors of a directory; None where there is none.
-
-    Raises:
-        BrokenFileError: a file is cut off or no safetensors file.
-    """
+    """Shapes by name over all *.safetensors of a directory; None without any. Raises `BrokenFileError`."""
     files = sorted(directory.glob("*.safetensors"))
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:

@@ -70,11 +70,7 @@ class Batches:
         return self.number - self._born.pop(key)
 
     def close(self) -> None:
-        """The batch was trained on: those beyond the target count for the next one.
-
-        Raises:
-            ValueError: it is not complete.
-        """
+        """The batch was trained on: those beyond the target count for the next. Raises `ValueError`: incomplete."""
         if not self.complete:
             raise ValueError(f"batch {self.number} is not complete: {self._ended} of {self.target} groups have ended")
         self.number += 1

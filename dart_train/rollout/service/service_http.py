@@ -44,11 +44,7 @@ def parse_listen(listen: str) -> tuple[str, int] | Path | None:
 
 @contextlib.asynccontextmanager
 async def serving(listen: str, figures: Callable[[], dict[str, Any] | None]) -> AsyncIterator[str]:
-    """Answer at an address as `parse_listen` takes it while the context lasts; yields where it listens, "" for nowhere.
-
-    Raises:
-        AddressError: somebody else listens there, or it cannot be made.
-    """
+    """Answer at a `parse_listen` address meanwhile; yields where, "" for nowhere. Raises `AddressError`: taken."""
     address = parse_listen(listen)
     if address is None:
         yield ""

@@ -39,11 +39,7 @@ _FLASH = {
 
 
 def check_kernel(name: str, device: torch.device, *, half: bool) -> None:
-    """Refuse a kernel that cannot train here, before anything is loaded.
-
-    Raises:
-        TrainingError: it is unknown, not installed, or not for this device or precision.
-    """
+    """Refuse a kernel that cannot train here, before loading anything. Raises `TrainingError` with the reason."""
     if name not in KERNELS:
         raise TrainingError(f"attention={name!r} is unknown; choose one of {', '.join(KERNELS)}")
     if name == "sdpa":

@@ -37,11 +37,7 @@ class Demonstration:
 
     @classmethod
     def from_trajectory(cls, trajectory: Trajectory) -> Demonstration:
-        """The demonstration that a recorded trajectory shows; its steps need a screenshot and a text.
-
-        Raises:
-            TrainingError: a step without them.
-        """
+        """The demonstration that a recorded trajectory shows. Raises `TrainingError`: a step lacks screen or text."""
         for step in trajectory.steps:
             if not step.image_hashes or not step.text:
                 raise TrainingError(

@@ -76,12 +76,7 @@ class ModelSize:
 
     @classmethod
     def of_directory(cls, model_dir: str | Path) -> ModelSize:
-        """The model of a directory.
-
-        Raises:
-            ConfigurationError: no model of a known family.
-            DartTrainError: no weights in safetensors files.
-        """
+        """The model of a directory. Raises `ConfigurationError`: unknown family; `DartTrainError`: no safetensors."""
         family_in(model_dir)
         found = _header_in(Path(model_dir))
         widths = {item["dtype"]: math.prod(item["shape"]) for item in found.values()}

@@ -260,19 +260,11 @@ class GRPOSettings:
         )
 
     def make_loss(self) -> Loss:
-        """The loss that `loss_type` names.
-
-        Raises:
-            ValueError: there is none of this name, or it does not take these settings.
-        """
+        """The loss that `loss_type` names. Raises `ValueError`: there is none, or not with these settings."""
         return self._made(LOSSES, "loss_type", "loss_options")
 
     def make_advantage(self) -> Advantage:
-        """What turns the rewards of a group into advantages.
-
-        Raises:
-            ValueError: there is none of this name, or it does not take these settings.
-        """
+        """What turns a group's rewards into advantages. Raises `ValueError`: none, or not with these settings."""
         return self._made(ADVANTAGES, "advantage", "advantage_options")
 
     def _made(self, registry: Registry[Any], name: str, options: str) -> Any:
@@ -288,11 +280,7 @@ class GRPOSettings:
             raise ValueError(f"{options} do not fit {getattr(self, name)!r}: {error}") from None
 
     def check(self) -> None:
-        """Refuse values out of range, and settings that contradict one another or would be ignored.
-
-        Raises:
-            ValueError: names the field and what to do.
-        """
+        """Refuse values out of range, or that contradict or are ignored. Raises `ValueError`: field and remedy."""
         for name, hint in OWN_HINTS.items():
             _check_value(name, getattr(self, name), hint)
         if not _from_outside(LOSSES, self.loss_type):

@@ -45,11 +45,7 @@ class LoraSettings:
 
 
 def add_adapter(model: Any, lora: LoraSettings) -> Any:
-    """A model with a fresh LoRA adapter, the only thing that is trained.
-
-    Raises:
-        TrainingError: peft is not installed, or no layer has such a name.
-    """
+    """A model with a fresh LoRA adapter, all that is trained. Raises `TrainingError`: no peft, or no such layer."""
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:

@@ -241,11 +241,7 @@ def _step(path: Path) -> int:
 
 
 def read_resume_point(directory: str | Path, *, contents: bool = True) -> ResumePoint:
-    """The state in one `checkpoint-N` directory, by its files' digests, or without `contents` by their sizes alone.
-
-    Raises:
-        TrainingError: it is incomplete, or a file of it was cut off, is gone or has changed.
-    """
+    """A `checkpoint-N` directory's state, by digests, or sizes without `contents`. Raises `TrainingError`: damaged."""
     path = Path(directory)
     try:
         values = json.loads((path / STATE_FILE).read_text())
@@ -271,11 +267,7 @@ def _damage(path: Path, what: str) -> TrainingError:
 
 
 def check_layout(point: ResumePoint, *, sharded: bool) -> None:
-    """Refuse a state that was saved in another layout: `transformers` writes sharded training's parts elsewhere.
-
-    Raises:
-        TrainingError: it was saved with `fsdp` and goes on without, or the other way round.
-    """
+    """Refuse a state of another layout than `sharded`: `fsdp`'s parts lie elsewhere. Raises `TrainingError`."""
     saved = (point.path / _SHARDED_WEIGHTS).exists()
     if sharded == saved:
         return

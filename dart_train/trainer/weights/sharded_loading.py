@@ -38,11 +38,7 @@ def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) ->
 
 
 def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
-    """Where each weight of a model lies: its file, and its name there.
-
-    Raises:
-        TrainingError: weights are missing, or have another layout in the file than in memory.
-    """
+    """Where each weight of a model lies: file and name. Raises `TrainingError`: missing, or of another layout."""
     transforms = get_model_conversion_mapping(model)
     renamings = [item for item in transforms if isinstance(item, WeightRenaming)]
     others = [item for item in transforms if isinstance(item, WeightConverter)]
@@ -69,11 +65,7 @@ def sources(model: Any, model_dir: str | Path) -> dict[str, tuple[Path, str]]:
 
 
 def fill(model: Any, places: dict[str, tuple[Path, str]], device: torch.device, ranks: Ranks) -> None:
-    """Give memory on a device to a model that has none, and read this rank's part of its weights into it.
-
-    Raises:
-        TrainingError: a file holds another shape than the model.
-    """
+    """Give an empty model memory on a device, filled with this rank's part. Raises `TrainingError`: another shape."""
     model.to_empty(device=device)
     base = base_model(model)
     base.tie_weights()

@@ -98,11 +98,7 @@ def load_sharded(
     lora: LoraSettings | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Any:
-    """Read this rank's part of a model.
-
-    Raises:
-        TrainingError: the directory is not whole, or of another model than its config.json says.
-    """
+    """Read this rank's part of a model. Raises `TrainingError`: not whole, or not what config.json says."""
     from dart_train.trainer.weights.sharded_loading import empty_model, fill, sources
 
     model = empty_model(model_dir, dtype=dtype)
