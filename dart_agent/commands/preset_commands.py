@@ -1,5 +1,6 @@
 """Commands of `dart-agent presets`: which there are, and all that one of them says."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -37,15 +38,11 @@ def show(
     preset = get_preset(name)
     said = {"hash": preset.digest, "verified": preset.verified, **asdict(preset)}
     console.print(
-        yaml.safe_dump(_plain(said), sort_keys=False, width=120), markup=False, highlight=False, soft_wrap=True
+        yaml.safe_dump(json.loads(json.dumps(said)), sort_keys=False, width=120),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
     if model is not None:
         for line in check_preset(preset, model) or ["the model directory says the same"]:
             console.print(line, markup=False, highlight=False)
-
-
-def _plain(value: object) -> object:
-    """Tuples as lists, as YAML knows them."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,5 +1,5 @@
-"""Presets: a model's published behaviour under one name, one file a family. `get_preset(name)` finds one."""
+"""Presets: models' published behaviour by name, one YAML file each, their long prompts in `texts`."""
 
-from dart_agent.presets.preset_registry import get_preset, presets
+from dart_agent.presets.preset import get_preset, presets
 
 __all__ = ["get_preset", "presets"]

@@ -1,18 +1,26 @@
-"""What a preset is: a model's published behaviour as values, each with where it was read.
+"""What a preset is: a model's published behaviour as values, each with where it was read. One YAML file of them each.
 
 Invariants:
     - A preset is data. What it fixes beyond `Layout` are settings that a user can also write one by one, so whatever
       is given beside a preset counts, and a preset can be written out as a configuration.
     - What could not be read in the publisher's own material is said in the preset: `unverified` is not empty.
+    - A text that begins with "@" is that of `texts/NAME.txt`, to the letter.
 """
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-TEXTS = Path(__file__).parent / "texts"
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.suggestions import suggest
+
+HERE = Path(__file__).parent
 OSWORLD_PASSWORD = "osworld-public-evaluation"
 
 
@@ -37,6 +45,8 @@ class Layout:
         reply: how every response is opened, beyond its role.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
     first: str
     system: str = ""
     later: str = "{image}"
@@ -45,7 +55,7 @@ class Layout:
     line: str = "Step {step}: {action}"
     none: str = "None"
     remembered: str = ""
-    parts: tuple[tuple[str, str], ...] = ()
+    parts: dict[str, str] = field(default_factory=dict)
     reply: str = ""
 
 
@@ -54,7 +64,7 @@ class Preset:
     """A model's published behaviour.
 
     Attributes:
-        name: as `--preset` takes it.
+        name: as `--preset` takes it, that of its file.
         checkpoints: names of the models at their hub or vendor.
         source: where the facts were read: repository, file, commit.
         compared: what the prompt was compared with, token for token; "" where there was nothing public.
@@ -73,6 +83,8 @@ class Preset:
         deviations: where publications differ from one another, or we from them.
         unverified: what could not be verified, and why; "" where everything was.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     checkpoints: tuple[str, ...]
@@ -123,6 +135,47 @@ class Preset:
         }
 
 
-def text(name: str) -> str:
-    """A published prompt's text, to the letter, from `texts/NAME.txt`; the newline at the file's end is not its."""
-    return (TEXTS / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
+_PRESET = TypeAdapter(Preset)
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """All presets by name, in alphabetical order."""
+    return {path.stem: read_preset(path) for path in sorted(HERE.glob("*.yaml"))}
+
+
+def get_preset(name: str) -> Preset:
+    """The preset of a name in any case, or of a file of one's own.
+
+    Args:
+        name: see `presets`, or the path of a YAML file.
+
+    Raises:
+        ConfigurationError: there is none (the message suggests a near one), or the file is wrong.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return read_preset(Path(name))
+    known = presets()
+    if name.lower() not in known:
+        raise ConfigurationError(f"unknown preset {name[:200]!r}; {suggest(name.lower(), known)}")
+    return known[name.lower()]
+
+
+def read_preset(path: Path) -> Preset:
+    """The preset in a YAML file. Raises `ConfigurationError`: it cannot be read, or says what no preset has."""
+    try:
+        values = _with_texts(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return _PRESET.validate_python({"name": path.stem, **values})
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg'].lower()}" for item in error.errors())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        said = " ".join(str(error).split())
+    raise ConfigurationError(f"{path} is no preset: {said[:500]}")
+
+
+def _with_texts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_texts(item) for key, item in value.items()}
+    if isinstance(value, str) and value.startswith("@"):
+        return (HERE / "texts" / f"{Path(value[1:]).name}.txt").read_text(encoding="utf-8").removesuffix("\n")
+    return value

@@ -172,7 +172,9 @@ class Conversation:
         self._tokens, self._vision = tokens, vision
         self.config = config or ConversationConfig()
         self._layout = layout_of(self.config, action_format or get_format("ui_tars"))
-        self._parts = [(name, re.compile(found, re.DOTALL | re.MULTILINE)) for name, found in self._layout.parts]
+        self._parts = [
+            (name, re.compile(found, re.DOTALL | re.MULTILINE)) for name, found in self._layout.parts.items()
+        ]
         self._reply = [tokens.im_start_id, *tokens.encode(f"assistant\n{self._layout.reply}")]
         self._end = [tokens.im_end_id, *tokens.encode("\n")]
         self._texts: dict[str, str] = {}

@@ -11,14 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from dart_agent.commands import agent_cli
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.presets import get_preset, presets
+from dart_agent.presets.preset_check import check_preset, narrowed
 from dart_agent.prompting import conversation as conversations
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.core.actions import Click
 from dart_gym.core.errors import ConfigurationError
 
 RECORDED = Path(__file__).parents[2] / "data/presets"
@@ -142,6 +147,100 @@ def test_a_wrong_preset_is_one_line(values, says):
     with pytest.raises(ConfigurationError, match=says) as caught:
         ConversationConfig.parse(values)
     assert "\n" not in str(caught.value)
+
+
+def test_a_preset_of_one_s_own_is_a_file(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("checkpoints: [me/mine]\nsource: here\nformat: qwen:3\nlayout: {first: '{image}{instruction}'}\n")
+    assert get_preset(str(mine)).name == "mine"
+    assert ConversationConfig.parse({"preset": str(mine)}).style == "preset"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no preset"),
+        ("[1, 2]", "is no preset"),
+        ("checkpoints: [a]\nsource: b\n", "format: field required"),
+        ("checkpoints: [a]\nsource: b\nformat: qwen:3\nlayout: {first: a, lasst: b}", "layout.lasst: "),
+        ("checkpoints: [a]\nsource: b\nformat: qwen:3\nscreenshots: many", "screenshots: .*integer"),
+        ("layout: {first: '@no_such_text'}", "no_such_text.txt"),
+        ("layout: {first: '@../../../../etc/hostname'}", "hostname.txt"),
+        ("a: [", "is no preset"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, text, says):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        get_preset(str(path))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="No such file"):
+        get_preset(str(tmp_path / "none.yaml"))
+
+
+MODEL = {
+    "config.json": {"model_type": "qwen2_5_vl"},
+    "preprocessor_config.json": {"min_pixels": 3136, "max_pixels": 1_003_520},
+    "generation_config.json": {"temperature": 0.000001, "top_p": 0.9},
+    "tokenizer.json": {"added_tokens": [{"content": "<|im_end|>"}]},
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    for name, content in MODEL.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    return tmp_path
+
+
+def test_a_model_directory_is_compared_with_the_preset(model):
+    assert check_preset(get_preset("ui-tars-1.5-7b"), model) == [
+        "most pixels of an image: 1003520 in the model directory, 12845056 published",
+        "temperature: 1e-06 in the model directory, 1.0 published",
+    ]
+    (model / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"content": "<|end|>"}]}))
+    assert "no token <|im_end|>" in check_preset(get_preset("ui-tars-1.5-7b"), model)[-1]
+
+
+def test_a_preset_for_another_family_is_refused_before_anything_is_loaded(model, tmp_path):
+    with pytest.raises(ConfigurationError, match="qwen3-vl is for qwen3_vl, .* holds a qwen2_5_vl model"):
+        check_preset(get_preset("qwen3-vl"), model)
+    result = CliRunner().invoke(agent_cli.app, ["run", "fake/two-steps", "--preset", "qwen3-vl", "--model", str(model)])
+    assert isinstance(result.exception, ConfigurationError) and "its prompt and coordinates" in str(result.exception)
+
+
+def test_pixels_that_preset_and_processor_share():
+    spec = VisionSpec(min_pixels=3136, max_pixels=1_000_000)
+    assert narrowed(spec, None, None) == (3136, 1_000_000)
+    assert narrowed(spec, 78_400, 12_845_056) == (78_400, 1_000_000)
+    with pytest.raises(ConfigurationError, match="do not meet"):
+        narrowed(spec, 2_000_000, None)
+
+
+@pytest.mark.parametrize("screen", [(1920, 1080), (3840, 2160), (7680, 4320)])
+def test_a_screen_larger_than_the_preset_s_pixels_is_scaled_and_clicks_land(screen):
+    """The model sees a smaller image; what it points at is the same place of the screen."""
+    for name in ("qwen2.5-vl", "ui-tars-1.5-7b", "qwen3-vl"):
+        preset, (width, height) = get_preset(name), screen
+        spec = VisionSpec(min_pixels=preset.pixels[0], max_pixels=preset.pixels[1])
+        seen_height, seen_width = spec.resized(height, width)
+        assert seen_height * seen_width <= preset.pixels[1]
+        chosen, space = get_format(preset.format), spec.space(height, width)
+        for place in ((0, 0), (width // 3, height // 2), (width - 1, height - 1)):
+            (click,) = chosen.parse(chosen.format(Click(*place), space), space).actions
+            assert (click.x, click.y) == place
+
+
+def test_the_commands_list_and_show(model):
+    listed = CliRunner().invoke(agent_cli.app, ["presets", "list"], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0 and all(name in listed.output for name in presets())
+    shown = CliRunner().invoke(agent_cli.app, ["presets", "show", "evocua-s2", "--model", str(model)])
+    assert isinstance(shown.exception, ConfigurationError)
+    shown = CliRunner().invoke(agent_cli.app, ["presets", "show", "ui-tars-1.5-7b", "--model", str(model)])
+    assert get_preset("ui-tars-1.5-7b").digest in shown.output and "1003520 in the model directory" in shown.output
+    said = yaml.safe_load(shown.output[: shown.output.index("most pixels")])
+    assert said["layout"]["first"] == get_preset("ui-tars-1.5-7b").layout.first
 
 
 def test_an_instruction_fills_no_field_and_opens_no_message(tokens):
