@@ -20,7 +20,6 @@ import random
 import signal
 import sys
 from collections import OrderedDict
-from typing import Any
 
 from aiohttp import web
 
@@ -31,6 +30,7 @@ from dart_gym.utils.processes import follow_parent
 
 GENERATE = "/inference/v1/generate"
 KEPT_IMAGES = 20_000
+THOUGHT = 90  # tokens
 HEAD = 44  # characters of base64 that hold the size of a PNG
 COLUMNS, ROWS = (42, 126), (37, 112, 187)  # middles of the cells of a fake task, in pixels of its 168x224 screen
 LOADS = 'vllm:num_requests_running{engine="0"} %d\nvllm:num_requests_waiting{engine="0"} 0\n'
@@ -57,7 +57,8 @@ class EngineStub:
         corner = "Action: click(start_box='(2,2)')"
         cells = [f"Action: click(start_box='({x},{y})')" for x in COLUMNS for y in ROWS]
         self._corner, self._cells = tokens.response(corner), [tokens.response(cell) for cell in cells]
-        self._thought = tokens.encode("Thought: " + "I look for the button that the task names. " * 12 + "\n")
+        words = tokens.encode("I look for the button that the task names. " * THOUGHT)[:THOUGHT]
+        self._thought = [*tokens.encode("Thought: "), *words, *tokens.encode("\n")]
 
     def application(self) -> web.Application:
         """Its routes."""
@@ -98,20 +99,20 @@ class EngineStub:
                 return web.json_response({"error": {"message": message}}, status=400)
             counts.append(self._images[name])
         prompt = self._expanded(body["token_ids"], counts)
-        said = self._response(len(counts), body["sampling_params"])
+        only = body["sampling_params"].get("allowed_token_ids")
+        said = only or self._response(len(counts))
+        logprob = 0.0 if only else -0.5  # what is the only choice is certain
         if self._times is not None:
             await self._compute(read, read / max(1, len(counts)) * len(prompt), len(said))
         choice = {
             "token_ids": said,
-            "logprobs": {"content": [{"logprob": -0.5}] * len(said)},
+            "logprobs": {"content": [{"logprob": logprob}] * len(said)},
             "finish_reason": "stop",
             "weight_versions": [{"version": self._label}],
         }
         return web.json_response({"model": body["model"], "prompt_token_ids": prompt, "choices": [choice]})
 
-    def _response(self, images: int, sampling: dict[str, Any]) -> list[int]:
-        if only := sampling.get("allowed_token_ids"):
-            return list(only)
+    def _response(self, images: int) -> list[int]:
         act = self._corner if images < self._steps else self._rng.choice(self._cells)
         return [*self._thought, *act]
 
