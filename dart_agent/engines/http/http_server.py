@@ -87,6 +87,8 @@ class HTTPServer:
         if self._client is None:  # it belongs to a running loop
             connector = aiohttp.TCPConnector(**POOL)
             self._client = aiohttp.ClientSession(headers=self._headers, connector=connector, trust_env=False)
+        if self._client.closed:
+            raise aiohttp.ClientConnectionError("the client was closed")
         timeout = aiohttp.ClientTimeout(total=max(0.001, timeout_s))
         headers = JSON if content is not None else None
         async with self._client.request(

@@ -6,6 +6,7 @@ Invariants:
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -24,6 +25,15 @@ from dart_train.data.insight import serving, statistics
 from dart_train.data.insight.statistics import TaskStats
 from dart_train.data.manager.run_insight import Insight
 from dart_train.data.store.schema import NAME_LENGTH
+
+
+class Kept(NamedTuple):
+    """A trajectory whose files are stored; `known` where its rows are, too."""
+
+    trajectory: Trajectory
+    digest: str
+    expected: int
+    known: RolloutState | None
 
 
 class Recording(Insight):
@@ -54,26 +64,42 @@ class Recording(Insight):
             DuplicateTrajectoryError: another trajectory was recorded under its id; nothing was stored.
             DataError: disk or database failed; nothing was stored.
         """
-        self._check(trajectory, images or {})
+        kept = self.keep(trajectory, images or {}, expected)
+        return self.insert([kept])[0]
+
+    def keep(
+        self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8]], expected: int | None = None
+    ) -> Kept:
+        """Store a trajectory's files, the first half of `record`; several threads may do so at once."""
+        self._check(trajectory, images)
         digest = trajectory_rows.digest(pack_trajectory(trajectory))
-        name = trajectory.trajectory_id
-        self.files.write_images(images or {})
+        self.files.write_images(images)
+        known = None
         if not self.files.write_trajectory(trajectory):
-            known = self.read(trajectory_rows.find_state, name, digest)
-            if known is not None:
-                return known
-            self.files.write_trajectory(trajectory, replace=True)  # left by a process killed before its transaction
-        return self.store.write(
-            lambda connection: trajectory_rows.insert_trajectory(
-                connection,
-                self.run_id,
-                trajectory,
-                split_dir=f"trajectories/{name}",
-                digest=digest,
-                expected=expected or self.config.group_size,
-                config=self.config,
-            )
-        )
+            known = self.read(trajectory_rows.find_state, trajectory.trajectory_id, digest)
+            if known is None:  # left by a process killed before its transaction
+                self.files.write_trajectory(trajectory, replace=True)
+        return Kept(trajectory, digest, expected or self.config.group_size, known)
+
+    def insert(self, kept: Sequence[Kept]) -> list[RolloutState]:
+        """Insert the rows of trajectories whose files are kept, in one transaction; return where each stands."""
+
+        def work(connection: sa.Connection) -> list[RolloutState]:
+            return [
+                one.known
+                or trajectory_rows.insert_trajectory(
+                    connection,
+                    self.run_id,
+                    one.trajectory,
+                    split_dir=f"trajectories/{one.trajectory.trajectory_id}",
+                    digest=one.digest,
+                    expected=one.expected,
+                    config=self.config,
+                )
+                for one in kept
+            ]
+
+        return self.store.write(work)
 
     def serving(self, replica: str, version: int | None) -> None:
         """Say that an engine replica serves a version from now on; None: that it serves none."""

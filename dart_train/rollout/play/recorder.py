@@ -12,17 +12,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
 
 from dart_agent.episodes.screenshots import name_images, prompt_bytes
 from dart_agent.episodes.trajectory import Trajectory
 from dart_train.core.train_errors import CorruptDataError, DataError, DiskFullError, InvalidTrajectoryError, SchemaError
-from dart_train.data.manager.recording import Recording
+from dart_train.data.manager.recording import Kept, Recording
 from dart_train.rollout.play.dependencies import Dependencies
 
 _log = logging.getLogger(__name__)
 SOURCE = "recorder"
+BATCH, FILE_THREADS = 32, 8
+"""Episodes of one transaction, and how many of them write files at the same time: each waits for the disk ten times."""
 MAX_REFUSED = 8
 """Episodes in a row that may be refused as invalid."""
 
@@ -64,6 +67,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
         self._refused_in_a_row = 0
+        self._ending = False
         self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
         self._thread.start()
 
@@ -100,15 +104,43 @@ class Recorder:
 
     def _work(self) -> None:
         try:
-            while (waiting := self._queue.get()) is not None:
-                if not self._record(*waiting):
-                    return
-                self._count(waiting[0], -1)
+            with ThreadPoolExecutor(FILE_THREADS, "files") as threads:
+                while batch := self._next_batch():
+                    done = len(batch) > 1 and self._record_together(batch, threads)
+                    for waiting in batch:
+                        if not done and not self._record(*waiting):
+                            return
+                        self._count(waiting[0], -1)
         except Exception as error:
             self.failure = error
             _log.exception("recording has failed")
             if self._on_failure is not None:
                 self._on_failure()
+
+    def _next_batch(self) -> list[tuple[Trajectory, int]]:
+        """What waits, in order; empty at the end."""
+        batch = []
+        while not self._ending and len(batch) < BATCH and (not batch or not self._queue.empty()):
+            waiting = self._queue.get()
+            self._ending = waiting is None
+            batch += [waiting] if waiting is not None else []
+        return batch
+
+    def _record_together(self, batch: list[tuple[Trajectory, int]], threads: ThreadPoolExecutor) -> bool:
+        """Record episodes side by side, with one transaction; where that fails nothing is lost by trying each again."""
+        started = time.perf_counter()
+
+        def keep(waiting: tuple[Trajectory, int]) -> Kept:
+            named, images = name_images(replace(waiting[0], run_id=self._data.run_id))
+            return self._data.keep(named, images, waiting[1])
+
+        try:
+            self._data.insert(list(threads.map(keep, batch)))
+        except DataError as error:
+            _log.debug("%d episodes are recorded one by one: %s", len(batch), error)
+            return False
+        self._succeed(time.perf_counter() - started, len(batch))
+        return True
 
     def _record(self, trajectory: Trajectory, expected: int) -> bool:
         """Record one episode, however often that takes; False when told to stop meanwhile."""
@@ -130,10 +162,10 @@ class Recorder:
             if self._stop.wait(pause):
                 return False
 
-    def _succeed(self, seconds: float) -> None:
+    def _succeed(self, seconds: float, episodes: int = 1) -> None:
         self._dependencies.disk.succeeded(SOURCE)
         self._dependencies.database.succeeded(SOURCE)
-        self.recorded += 1
+        self.recorded += episodes
         self.busy_s += seconds
         self._refused_in_a_row = 0
 

@@ -313,6 +313,13 @@ async def test_no_server_and_a_late_one(stub, tokens, vision, sampling, processi
     await late.close()
 
 
+async def test_a_client_that_was_closed(stub, engine, tokens, vision, sampling):
+    await engine.generate(history(tokens, vision, 0), sampling)
+    await engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        await engine.generate(history(tokens, vision, 0), sampling)
+
+
 async def test_a_paused_server_is_waited_for(stub, engine, tokens, vision, sampling, processing_dir):
     prompt = history(tokens, vision, 1)
     await engine.control.pause("abort")

@@ -19,7 +19,7 @@ from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_train.core.train_errors import DatabaseGoneError, DataError, DiskFullError, InvalidTrajectoryError
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.rollout.play.dependencies import Dependencies
-from dart_train.rollout.play.recorder import MAX_REFUSED, Recorder
+from dart_train.rollout.play.recorder import BATCH, MAX_REFUSED, Recorder
 from dart_train.rollout.play.rollouts import Rollout
 from dart_train.rollout.schedule.scheduler import Assignment
 from tests.helpers.waiting import wait_until
@@ -41,10 +41,10 @@ class Troubled(DataManager):
 
     trouble: Callable[[], DataError] | None = None
 
-    def record(self, *args, **kwargs):
+    def keep(self, *args, **kwargs):
         if self.trouble is not None:
             raise self.trouble()
-        return super().record(*args, **kwargs)
+        return super().keep(*args, **kwargs)
 
 
 @pytest.fixture
@@ -114,3 +114,30 @@ def test_what_cannot_be_recorded_before_the_end_is_counted_and_said(troubled, ca
     recorder.close(timeout_s=0.1)
     assert recorder.pending == 3
     assert "3 episodes were not recorded: the database is away: gone fishing" in caplog.text
+
+
+def test_what_waits_is_recorded_together_and_one_bad_episode_costs_no_other(data: DataManager, monkeypatch, caplog):
+    begun, batches = threading.Event(), []
+
+    class Waiting(DataManager):
+        def insert(self, kept):
+            assert begun.wait(60)
+            batches.append([one.trajectory.trajectory_id for one in kept])
+            return super().insert(kept)
+
+    recorder = Recorder(Waiting(data.store, data.files, data.run_id, data.config))
+    first = episode(0)
+    recorder.put(first, 1)
+    wait_until(lambda: recorder._queue.empty())
+    many = [episode(n) for n in range(1, 2 * BATCH)]
+    bad = replace(episode(99), group_key="")
+    for one in (*many[:BATCH], bad, *many[BATCH:]):
+        recorder.put(one, 1)
+    begun.set()
+    recorder.close()
+    names = [one.trajectory_id for one in many]
+    assert batches[:2] == [[first.trajectory_id], names[:BATCH]], "the first alone, then as many as a transaction takes"
+    assert batches[2:] == [[name] for name in names[BATCH:]], "the batch with the bad one, one by one"
+    assert (recorder.recorded, recorder.refused, recorder.pending) == (2 * BATCH, 1, 0)
+    stored = [trajectory.trajectory_id for trajectory in data.trajectories()]
+    assert stored == [first.trajectory_id, *names], "in the order in which they ended"

@@ -144,11 +144,11 @@ class FlakyData(DataManager):
 
     away = 3
 
-    def record(self, *args, **kwargs):
+    def keep(self, *args, **kwargs):
         if self.away:
             self.away -= 1
             raise DatabaseGoneError("the database is away")
-        return super().record(*args, **kwargs)
+        return super().keep(*args, **kwargs)
 
 
 def flaky(data: DataManager, away: int) -> FlakyData:
