@@ -52,11 +52,7 @@ MAX_IMAGE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """An image of an episode.
-
-    Attributes:
-        is_png: whether the bytes are PNG, else lossless WebP.
-    """
+    """An image of an episode, whose bytes are PNG or else lossless WebP."""
 
     data: bytes
     pixels: NDArray[np.uint8]
@@ -189,11 +185,7 @@ def image_file(directory: Path, image_id: str) -> Path | None:
 
 
 def read_image(directory: Path, image_id: str) -> StoredImage | None:
-    """An image that an episode shows; None where it is missing.
-
-    Args:
-        directory: of the episode, `<root>/trajectories/<id>`.
-        image_id: its content hash; "" for none.
+    """An image, by content hash ("" for none), of `<root>/trajectories/<id>`; None where it is missing.
 
     Raises:
         RecordError: what lies there is not the image of that hash, but damaged, or a link to something else.

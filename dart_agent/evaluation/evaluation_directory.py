@@ -42,12 +42,7 @@ MANIFEST = "evaluation.json"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is evaluated.
-
-    Attributes:
-        max_steps: most actions of an episode; None for the tasks' own limits.
-        settings: whatever else changes what the policy does, such as model, prompt and sampling. Plain JSON.
-    """
+    """What is evaluated; `settings` are plain JSON: whatever else changes what the policy does. See `play`."""
 
     policy: str
     tasks: tuple[str, ...]
@@ -57,11 +52,7 @@ class Plan:
 
 
 class EvaluationDirectory:
-    """Episodes of one plan on disk. Use as a context manager to write; reading needs none.
-
-    Args:
-        decode: token ids to texts, so that the viewer can show tokens; None keeps ids alone.
-    """
+    """Episodes of one plan on disk, a context manager to write; `decode` gives the viewer the texts of token ids."""
 
     def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
         self.root, self.plan = root, plan
@@ -70,12 +61,7 @@ class EvaluationDirectory:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> EvaluationDirectory:
-        """Lock the directory, check that the plan is the one that it was begun with, remove what was cut off.
-
-        Raises:
-            ConfigurationError: another process writes there, or it holds the episodes of another plan.
-            RecordError: it cannot be written.
-        """
+        """Lock the directory, see that it is of this plan, tidy up. Raises `ConfigurationError`, `RecordError`."""
         try:
             make_directories(self.root)
             lock = self._stack.enter_context((self.root / ".lock").open("w"))

@@ -25,11 +25,8 @@ class TaskScore:
 
     Attributes:
         episodes: those with a score.
-        successes: those with a score of 1.
         lost: those that the environment lost in every attempt; not in `episodes`.
-        mean_score: mean of the scores; NaN without episodes.
         low: lower end of the 95 % interval of the success rate.
-        terminals: how episodes ended, the lost ones too.
         lost_by: how many were lost by "engine", "environment" and "evaluation".
     """
 

@@ -31,11 +31,7 @@ class Grounder(Protocol):
     """Finds elements."""
 
     async def locate(self, description: str, screenshot: NDArray[np.uint8]) -> Point | None:
-        """The (x, y) of an element on an (H, W, 3) screenshot; None where it is not to be seen.
-
-        Raises:
-            dart_agent.engines.base.engine.EngineError: the model behind it does not answer.
-        """
+        """An element's (x, y) on an (H, W, 3) screenshot; None if it is not seen. Raises `EngineError`."""
 
 
 class EngineGrounder:
@@ -44,7 +40,6 @@ class EngineGrounder:
     Args:
         relative: the size of the model's coordinates (1000 for 0 to 1000); None where they are pixels of the image
             that it sees.
-        sampling: greedy by default: a point is looked for, not varied.
     """
 
     def __init__(

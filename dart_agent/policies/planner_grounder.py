@@ -37,17 +37,7 @@ class Planner(Protocol):
     async def plan(
         self, instruction: str, actions: str, history: Sequence[PlannedStep], screenshot: NDArray[np.uint8]
     ) -> str:
-        """A response in the policy's action format.
-
-        Args:
-            instruction: the task.
-            actions: the action space in words (`ActionFormat.describe`).
-            history: earlier steps, oldest first.
-            screenshot: (H, W, 3) uint8.
-
-        Raises:
-            EngineError: the model does not answer.
-        """
+        """A response in the policy's action format. Raises `EngineError`: the model does not answer."""
 
 
 class PlannerGrounderPolicy:
@@ -96,12 +86,7 @@ class PlannerGrounderPolicy:
 
 
 class ChatPlanner:
-    """A `Planner` that is any model behind a chat-completions API: OpenAI's, or a server that speaks like it (vLLM).
-
-    Args:
-        client: an `openai.AsyncOpenAI`; made here, with the key in OPENAI_API_KEY, where None.
-        base_url: another address of the API, for a client that is made here.
-    """
+    """A `Planner` behind a chat-completions API, OpenAI's or like it; without a `client` one for `base_url` is made."""
 
     def __init__(
         self,

@@ -105,11 +105,7 @@ def style_for(action_format: ActionFormat) -> Style:
 
 
 def kept(turns: int, config: ConversationConfig) -> tuple[int, int]:
-    """Which turns a prompt shows when there are `turns` screenshots. Pure.
-
-    Returns:
-        (index of the oldest image, index of the oldest response), at least 0.
-    """
+    """(oldest image, oldest response) of a prompt with `turns` screenshots, as indices from 0. Pure."""
     blocks = -(-(turns - config.screenshots) // config.block)
     first_image = max(0, blocks * config.block)
     # Texts are dropped where images are, as many as the last prompt before the next drop requires.
@@ -164,11 +160,7 @@ class Conversation:
         config: ConversationConfig | None = None,
         action_format: ActionFormat | None = None,
     ) -> None:
-        """Prepare the fixed parts of the prompts of one model, for UI-TARS's format of version 1.5 by default.
-
-        Raises:
-            ConfigurationError: a prompt of UI-TARS for another format.
-        """
+        """Prepare a model's prompts, by default UI-TARS 1.5's. Raises `ConfigurationError`: its prompt for others."""
         self._tokens, self._vision = tokens, vision
         self.config = config or ConversationConfig()
         self._layout = layout_of(self.config, action_format or get_format("ui_tars"))

@@ -24,14 +24,7 @@ _PLAIN = (int, float, bool, Path, str)
 def takes(
     section: type[S], *, of_run: str, run_fields: Iterable[str], leave_out: Iterable[str] = ()
 ) -> Callable[..., Callable[..., None]]:
-    """Give a command, whose first parameter is a section, an option for each of its fields, and `--config FILE`.
-
-    Args:
-        section: what the command takes.
-        of_run: key of a run's configuration that the command can read its settings from.
-        run_fields: what it reads there; a file of its own may hold all fields, not below a key.
-        leave_out: fields that the command has options of its own for.
-    """
+    """Give a command, whose first parameter is a section, an option for each of its fields, and `--config FILE`."""
     own_options = set(leave_out)
     fields = {
         name: field for name, field in section.model_fields.items() if not field.exclude and name not in own_options

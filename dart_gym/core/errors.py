@@ -7,11 +7,7 @@ from typing import ClassVar
 
 
 class DartGymError(Exception):
-    """Base of all errors of this package.
-
-    Attributes:
-        hopeless: the same call fails again until a person has mended something, so that nobody need try.
-    """
+    """Base of all errors of this package; `hopeless`: the same call fails until a person has mended something."""
 
     hopeless: ClassVar[bool] = False
 
@@ -81,11 +77,7 @@ class ProtocolError(DartGymError):
 
 
 class ClusterError(DartGymError):
-    """The cluster answered with an error, or cannot be reached.
-
-    Attributes:
-        code: one of the closed set `dart_gym.cluster.wire.frames.ErrorCode`.
-    """
+    """The cluster answered with an error of this `code` (`wire.frames.ErrorCode`), or cannot be reached."""
 
     def __init__(self, message: str, code: str = "internal") -> None:
         super().__init__(message)

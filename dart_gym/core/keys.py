@@ -127,11 +127,7 @@ KEYS = frozenset(_NAMED)
 
 
 def canonical_key(name: str) -> str:
-    """The canonical name of a key, its alias in any case, or a single printable character (kept as it is).
-
-    Raises:
-        ValueError: no such key; the message suggests near names.
-    """
+    """The canonical name of a key, its alias, or a single character. Raises `ValueError`, suggesting near names."""
     if len(name) == 1 and name.isprintable() and name != " ":
         return name
     lowered = name.lower().strip() or name

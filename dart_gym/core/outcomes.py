@@ -121,20 +121,10 @@ class StepResult:
         info: dict[str, object] | None = None,
         killed: bool = False,
     ) -> StepResult:
-        """The result of an episode whose environment broke: a black screen, terminal ENV_ERROR, and no score.
+        """The result of an episode whose environment broke: a black screen (of height and width), ENV_ERROR, no score.
 
-        Where a program inside broke it, that is terminal DESKTOP_KILLED and a score of 0, or breaking things would be
-        a way to have bad episodes left out of training.
-
-        Args:
-            size: height and width of the screen in pixels.
-            detail: what broke, for people.
-            evaluator: who found out: "session" or "cluster".
-            instruction: the episode's task in words, if it is known.
-            step_index: number of actions carried out before.
-            timings: seconds by phase; {} by default.
-            info: see `StepResult`; {} by default.
-            killed: whether a program inside broke it.
+        Where a program inside broke it (`killed`), that is terminal DESKTOP_KILLED and a score of 0, or breaking things
+        would be a way to have bad episodes left out of training. `evaluator` is who found out: "session" or "cluster".
         """
         observation = Observation(np.zeros((*size, 3), np.uint8), instruction, detail)
         if killed:

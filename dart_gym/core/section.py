@@ -22,11 +22,7 @@ class Section(BaseModel):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """The section that holds these values; `where` is its key in what a person wrote, for the message.
-
-        Raises:
-            ConfigurationError: an unknown key (the message suggests a near one), or a wrong value.
-        """
+        """The section with these values, at the key `where` for messages. Raises `ConfigurationError`: a wrong one."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:

@@ -10,11 +10,7 @@ _LONGEST = 200
 def suggest(name: str, known: Iterable[str], *, count: int = 1, otherwise: str | None = None) -> str:
     """The end of a message about an unknown name: "did you mean 'xvfb'?", or "known: docker, url, xvfb".
 
-    Args:
-        name: what was asked for.
-        known: the names that there are, in the order in which a person is to read them.
-        count: at most so many near names.
-        otherwise: said instead of the known names where none is near, for names that are too many to list.
+    At most `count` near names; where none is near, `otherwise` instead of known names that are too many to list.
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=count) if len(name) <= _LONGEST else []

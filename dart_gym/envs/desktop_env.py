@@ -132,12 +132,7 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
 
 
 class OSWorldEnv(DesktopEnv):
-    """`DesktopEnv` with OSWorld's tasks: all of `DART_GYM_OSWORLD` where nothing else is named.
-
-    Args:
-        task: a task's id ("osworld/<id>") or file; by default each reset names one, or draws one.
-        options: the other settings by name, as for `DesktopEnv`.
-    """
+    """`DesktopEnv` with OSWorld's tasks: all of `DART_GYM_OSWORLD`, unless a task's id or file is named."""
 
     def __init__(self, task: str | None = None, **options: Unpack[EnvOptions]) -> None:
         super().__init__(task, **osworld_options(task, options))

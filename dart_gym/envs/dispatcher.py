@@ -34,9 +34,7 @@ class Transition:
     """What one environment answered.
 
     Attributes:
-        env_id: number of the environment.
         request_id: id of the request, as `send` or `async_reset` returned it.
-        is_reset: whether it answers a reset.
     """
 
     env_id: int
@@ -119,14 +117,7 @@ class Mailbox:
 
 
 class Dispatcher:
-    """One session per environment, opened with its first request.
-
-    Args:
-        size: height and width in pixels of the black frame that stands for a lost screen.
-
-    Attributes:
-        latest: the last result of each environment; None before its first reset and after `abandon`.
-    """
+    """One session per environment, opened with its first request; `latest` results, None before and if abandoned."""
 
     def __init__(self, link: ClusterLink, num_envs: int, size: tuple[int, int], accessibility: bool = False) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs

@@ -31,13 +31,7 @@ NO_TASKS = "let DART_GYM_OSWORLD name OSWorld's evaluation_examples, or give the
 
 @dataclass(frozen=True, slots=True)
 class TaskChoice:
-    """The tasks of an environment.
-
-    Attributes:
-        height: rows of every screen, in pixels.
-        width: columns of every screen, in pixels.
-        override: "width" and "height" given by the user, which replace those of the tasks.
-    """
+    """The tasks of an environment, in pixels of every screen; `override` has "width" and "height" given by the user."""
 
     task_ids: tuple[str, ...]
     height: int
@@ -91,12 +85,7 @@ class TaskChoice:
         return self.task_ids[int(rng.integers(len(self.task_ids)))] if len(self.task_ids) > 1 else self.task_ids[0]
 
     def choose(self, rng: np.random.Generator, options: dict[str, Any]) -> str | dict[str, Any]:
-        """The task that the options of a reset ask for, or one drawn.
-
-        Raises:
-            ValueError: more than one of them, or a task with a screen of another size.
-            UnknownTaskError, TaskError: no such task or suite, or a malformed task.
-        """
+        """The task that a reset's options name, or one drawn. Raises `ValueError`, `UnknownTaskError`, `TaskError`."""
         if len(options) > 1:
             raise ValueError(f"give one of the reset options task_id, task and suite, not {' and '.join(options)}")
         if "suite" in options:
@@ -108,12 +97,7 @@ class TaskChoice:
         return self.draw(rng) if asked is None else self.check(asked)
 
     def check(self, task: str | dict[str, Any]) -> str | dict[str, Any]:
-        """Return a task that was asked for by name or as a JSON, if it fits the environment.
-
-        Raises:
-            ValueError: its screen has another size.
-            UnknownTaskError, TaskError: no such task, or a malformed one.
-        """
+        """A task asked for, if it fits the screen. Raises `ValueError`: not; `UnknownTaskError`, `TaskError`."""
         resolved = resolve_task(task, self.override)
         spec = resolved.desktop
         if (spec.height, spec.width) != (self.height, self.width):
@@ -208,12 +192,7 @@ class EnvSettings:
         return cls(task=task, **values)
 
     def choices(self, num_envs: int = 1) -> list[TaskChoice]:
-        """The tasks of each environment, the same for all but for their machines; all of one screen size.
-
-        Raises:
-            ConfigurationError: as many machines (`osworld_url`) as environments are needed.
-            UnknownTaskError, ValueError: as `TaskChoice.make`.
-        """
+        """Each environment's tasks, of one screen size. Raises `ConfigurationError`: too few machines; as `make`."""
         arguments = self.task, self.tasks, self.suite, self.width, self.height
         if self.osworld_url is None:
             return [TaskChoice.make(*arguments)] * num_envs

@@ -56,12 +56,7 @@ class Prepared:
 
 
 class Prefetch:
-    """Sessions besides those of the environments. Its methods are called from one thread.
-
-    Args:
-        count: how many sessions to hold beside those of the environments.
-        deadline_s: longest wait for a slot, in seconds.
-    """
+    """`count` sessions besides those of the environments, with `deadline_s` for a slot. Called from one thread."""
 
     def __init__(
         self, link: ClusterLink, count: int, draw: Callable[[], Draw], start: Start, deadline_s: float

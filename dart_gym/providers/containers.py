@@ -35,8 +35,6 @@ class Owner:
     """The process that a container belongs to.
 
     Attributes:
-        boot: when that machine was booted, as the kernel names it.
-        pid_namespace: name of the pid namespace in which its pid counts.
         started: when it was started, in clock ticks since the boot.
     """
 
@@ -83,11 +81,7 @@ def is_orphan(labels: Mapping[str, str], here: Owner) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a container may use.
-
-    Attributes:
-        memory: bytes, without any swap.
-    """
+    """What a container may use: bytes of memory, without any swap, cores, and processes and threads."""
 
     memory: int
     cpus: float

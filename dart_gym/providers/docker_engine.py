@@ -28,10 +28,7 @@ _GONE = (404, 409)  # it is removed, or being removed
 
 
 class Engine:
-    """See the module. Open it in the event loop that uses it.
-
-    Args:
-        host: "unix:///path"; "" for DOCKER_HOST, or Docker's usual socket.
+    """See the module. Open it in the event loop that uses it; "" for DOCKER_HOST, or Docker's usual socket.
 
     Raises:
         ConfigurationError: an Engine of another machine, which could not see this one's files.

@@ -43,12 +43,7 @@ class Provider(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     async def open(self) -> list[str]:
-        """Get ready, and return what was left behind by a dead server and removed now.
-
-        Raises:
-            ConfigurationError: it cannot work with these options.
-            MissingDependencyError: the machine lacks something.
-        """
+        """Get ready; what of a dead server was removed. Raises `ConfigurationError`, `MissingDependencyError`."""
 
     def desktop(self, spec: DesktopSpec) -> Desktop:
         """A desktop, not started yet: the factory of a server."""

@@ -21,11 +21,9 @@ PROVIDERS: Registry[type[Provider]] = Registry(
 
 
 def make_provider(name: str, options: Mapping[str, Any] | None = None) -> Provider:
-    """A provider, not opened yet, with options as texts (from a command line) or values.
+    """A provider, not opened yet, with options as texts or values.
 
-    Raises:
-        ConfigurationError: unknown provider, unknown option, or a value that is none.
-        MissingDependencyError: it needs a Python package that is not installed.
+    Raises `ConfigurationError` (unknown provider or option, or a wrong value) and `MissingDependencyError` (a package).
     """
     kind = PROVIDERS.get(name)
     return kind(kind.options_type.parse(options or {}, "provider_options"))

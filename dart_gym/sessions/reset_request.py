@@ -30,7 +30,6 @@ class Pacing:
     """A way of waiting.
 
     Attributes:
-        name: name in options and infos.
         after_reset_s: a fixed pause after the set-up; None: until the screen stands still.
         after_action_s: a fixed pause after an action; None: until the screen stands still.
     """
@@ -147,10 +146,6 @@ class ResetRequest:
 
 def resolve_task(task: str | dict[str, Any] | Task, desktop: dict[str, Any] | None = None) -> Task:
     """The task that an id, a JSON or its file stands for, on a desktop with the asked values.
-
-    Args:
-        task: see `ResetRequest.task`.
-        desktop: see `ResetRequest.desktop`.
 
     Raises:
         UnknownTaskError: no such task.

@@ -73,11 +73,7 @@ class _Episode:
 
 
 class Session:
-    """Episodes on the desktop of one slot, one after the other. Operations must not run concurrently.
-
-    Args:
-        slot: where the desktop lives; the caller closes it. None: a slot of its own, closed by `close`.
-    """
+    """Episodes on a slot's desktop (None: an own slot), one after the other. Operations must not run concurrently."""
 
     def __init__(self, slot: Slot | None = None) -> None:
         self._slot = slot or Slot()

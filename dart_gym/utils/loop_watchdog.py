@@ -26,13 +26,7 @@ class EventLoopStalled(Exception):
 
 
 class LoopWatchdog:
-    """A thread that looks after a loop.
-
-    Args:
-        tick_s: seconds between two looks.
-        told_ticks: after so many looks without an answer it prints the stack of each thread.
-        last_ticks: after so many it ends the process.
-    """
+    """A thread that looks at a loop each `tick_s`, prints all stacks after `told_ticks`, ends it after `last_ticks`."""
 
     def __init__(
         self,

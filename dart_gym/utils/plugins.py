@@ -48,11 +48,7 @@ class Registry(Generic[T]):
     checks: tuple[Check, ...] = ()
 
     def get(self, name: str) -> T:
-        """What a name stands for.
-
-        Args:
-            name: of a built-in thing, of an entry point, or "module:Class", whose module may be a file of the
-                current directory.
+        """What a name stands for, of a built-in thing or an entry point, or "module:Class" (maybe of a file here).
 
         Raises:
             UnknownNameError: there is no such name; the message suggests a near one.
@@ -154,13 +150,10 @@ def called_with(*positional: str, keywords: tuple[str, ...] = ()) -> Check:
 
 
 def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for a Python process that must import what this one can.
+    """The environment for a Python process that must import what this one can, from this one's by default.
 
     `PYTHONPATH` names the directories of `sys.path` that are not the interpreter's own: scripts and console commands
     put other directories there than `python -m` does, and `module:Class` adds the current one.
-
-    Args:
-        environment: to start from; this process's if None.
     """
     values = dict(os.environ if environment is None else environment)
     own = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -33,11 +33,7 @@ class Absence:
 
 
 class Availability:
-    """One thing that may be away. Thread-safe.
-
-    Args:
-        words: how people say that it is away, and that it is back.
-    """
+    """One thing that may be away, with the words by which people say so, and that it is back. Thread-safe."""
 
     def __init__(
         self,

@@ -38,7 +38,6 @@ class Fingerprint:
 
     Attributes:
         response_ids: the likeliest continuation of each.
-        suppressed_ids: left out of the softmax.
         images: (height, width) of each image of each prompt; `drawn` makes them.
     """
 

@@ -5,11 +5,7 @@ from typing import ClassVar
 
 
 class DartTrainError(Exception):
-    """Base of all errors of this package.
-
-    Attributes:
-        hopeless: the same command fails again until a person has mended something, so that nobody need try.
-    """
+    """Base of all errors of this package; `hopeless`: the same command fails until a person has mended something."""
 
     hopeless: ClassVar[bool] = False
 

@@ -28,12 +28,7 @@ from dart_train.trainer.weights.model_loading import check_model
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The outcome.
-
-    Attributes:
-        gaps: of the model's own forward pass to each way of the trainer and to the engine, and of the engine to the
-            trainer's rows as they are trained.
-    """
+    """The outcome of a comparison: gaps between the model's own pass, the trainer's ways and the engine."""
 
     family: str
     gaps: list[Gap]

@@ -19,8 +19,6 @@ class Gap:
     """How far a way is from another.
 
     Attributes:
-        mean: of the absolute differences, in nats.
-        largest: of them.
         expected: most that rounding explains, in nats.
         parts: (step, token, one's, the other's) of the first token that is further off; None where there is none.
     """

@@ -43,12 +43,7 @@ MICRO_BATCH_TOKENS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way.
-
-    Attributes:
-        name: such as "merged", or "merged flex_attention bfloat16" where kernel and precision are not the first.
-        logprobs: of each token of each step.
-    """
+    """One way, such as "merged flex_attention bfloat16", with the log-probabilities of each token of each step."""
 
     name: str
     dtype: torch.dtype

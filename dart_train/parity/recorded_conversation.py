@@ -28,8 +28,6 @@ class Shape:
 
     Attributes:
         screen: (width, height) of the largest screenshot, in pixels.
-        tokens: most of each response.
-        screenshots: that a prompt keeps.
     """
 
     screen: tuple[int, int] = (1280, 720)

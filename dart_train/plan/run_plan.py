@@ -28,7 +28,6 @@ class Machine:
 
     Attributes:
         gpus: of trainer and engines together; 0 trains on the CPU.
-        gpu_bytes: memory of each.
         flops: operations a second of each at most, dense in bfloat16; None where nobody knows.
         mfu: share of them that training reaches.
         host_bytes: memory of the machine; None where nobody knows.
@@ -43,11 +42,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What a configuration does not say.
-
-    Attributes:
-        step_s: seconds of a step: the desktop's and the model's.
-    """
+    """What a configuration does not say; `step_s`: seconds of a step, the desktop's and the model's."""
 
     steps: int = 15
     response: int = 110
@@ -58,12 +53,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One replica.
-
-    Attributes:
-        cache: bytes for keys and values of requests; None where it is not bounded by a GPU.
-        token: bytes of keys and values of one token.
-    """
+    """One replica, with bytes of its cache of keys and values (None: not bounded by a GPU), in all and of a token."""
 
     weights: int
     cache: int | None
@@ -88,9 +78,6 @@ class RunPlan:
         host: bytes of the machine's memory, by cause.
         disk: bytes of an hour, by cause.
         seconds: of an optimizer step, by phase; empty where operations a second are not known.
-        rollout_s: seconds in which the desktops play a lease.
-        refusals: why it cannot run.
-        changes: what would make it fit, or faster.
     """
 
     ranks: int

@@ -93,11 +93,7 @@ class ReportData:
 
 
 def mean_rate(successes: Sequence[Sequence[float]], seed: int = 0) -> Rate:
-    """Mean over tasks of the success rate, with a 95 % bootstrap interval (episodes resampled within each task).
-
-    Raises:
-        ValueError: no task, or a task without episodes.
-    """
+    """Mean over tasks of the success rate, with a 95 % bootstrap interval within each. Raises `ValueError`: none."""
     if not successes or not all(successes):
         raise ValueError("need at least one episode of at least one task")
     rng = np.random.default_rng(seed)

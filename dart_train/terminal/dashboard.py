@@ -52,12 +52,9 @@ class View:
 
     Attributes:
         current: name of the present one; "rl" shows rollouts and training.
-        done: of `total`, in the phase's unit.
         total: 0 where it is not known.
-        rollout: the newest line of the rollout service.
         history: success by task and their "mean", and "speed" (actions per minute), oldest first.
         alerts: what a person should know beside what the lines say.
-        started: monotonic time.
     """
 
     name: str

@@ -17,14 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class BadSteps:
-    """Judges the steps of one trainer.
-
-    Args:
-        most: in a row that are borne.
-
-    Attributes:
-        skipped: steps left out so far, also in earlier lives.
-    """
+    """Judges the steps of one trainer, bears `most` bad ones in a row; `skipped` counts those of earlier lives too."""
 
     def __init__(self, most: int, output_dir: Path, ranks: Ranks) -> None:
         self._most = most

@@ -30,15 +30,7 @@ Tower = Callable[[MicroBatch, Sequence[str]], Sequence[Tensor]]
 
 
 class ImageFeatures:
-    """Features of images, whichever micro-batches they occur in.
-
-    Args:
-        trainable: whether the tower gets a gradient.
-        budget_bytes: most memory for features and their gradients; None for no bound.
-
-    Attributes:
-        peak_bytes: most that was ever kept.
-    """
+    """Features of images, whichever micro-batches they occur in, in at most `budget_bytes` with their gradients."""
 
     def __init__(
         self,

@@ -33,7 +33,6 @@ class Policy:
 
     Args:
         model: of a known family, on its device, also inside a peft model, also sharded.
-        autocast: makes the context of mixed precision that passes run in.
         features_mb: most memory for the features of an optimizer batch's images and their gradients, in MiB; 0 runs the
             tower in every micro-batch anew.
     """
@@ -97,11 +96,7 @@ class Policy:
 
 
 class Reference(Policy):
-    """The policy that the KL term pulls towards; it never has a gradient.
-
-    Args:
-        adapter_off: whether the model is the trained one, whose adapter is switched off for each pass.
-    """
+    """The policy that the KL term pulls towards, without gradient; the trained one `adapter_off`, or a copy."""
 
     trained = False
 

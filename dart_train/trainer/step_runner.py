@@ -48,11 +48,7 @@ class StepSettings:
         old_logprobs: what the ratio is taken against: the policy as it is, that before the first update on a lease,
             or what the engine recorded.
         recorded_entropies: whether steps are chosen by the entropies that the engine recorded, where it did.
-        supervised_coef: weight of the cross-entropy on demonstrations.
-        supervised_rows: demonstrated steps that every batch takes.
-        micro_batch_tokens: most tokens of a micro-batch, padding included.
         reduce_once: whether sharded ranks put their gradients together once a step, after its last micro-batch.
-        seed: of what is drawn: demonstrations, and the control that shuffles rewards.
     """
 
     objective: losses.ObjectiveConfig
@@ -93,12 +89,7 @@ class _Work:
 class StepRunner:
     """Runs the optimizer steps of one trainer, one at a time.
 
-    Args:
-        reference: of the KL term; None without one.
-        demonstrations: samples that each batch takes some of; () for none.
-
     Attributes:
-        batch: of the lease that is being trained on; None between leases.
         iteration: optimizer steps begun on it; each takes the next mini-batch, the first again after the last.
         memory_retries: how often a step had to be made again of smaller micro-batches.
     """

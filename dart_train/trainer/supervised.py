@@ -45,12 +45,7 @@ LOG_EVERY = 20  # steps between two lines of metrics
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far supervised training is.
-
-    Attributes:
-        loss: mean cross-entropy per token in nats, of the newest steps.
-        share: done of the nearest limit, in [0, 1].
-    """
+    """How far supervised training is: `loss` in nats per token of the newest steps, `share` of the nearest limit."""
 
     steps: int
     seconds: float

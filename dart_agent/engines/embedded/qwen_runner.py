@@ -122,12 +122,7 @@ class QwenRunner:
             hidden = self._decoder.step(state, chosen)
 
     def load_weights(self, path: str | Path) -> None:
-        """Copy the weights of a checkpoint into the live model: all of them, or none when anything is wrong.
-
-        Raises:
-            FileNotFoundError: no safetensors in the directory.
-            ValueError: names or shapes differ from the model's.
-        """
+        """Copy a checkpoint's weights into the model, or none. Raises `FileNotFoundError`; `ValueError`: others."""
         loaded = _read_safetensors(Path(path))
         own = self.model.state_dict()
         loaded = {_current_name(name): tensor for name, tensor in loaded.items()}

@@ -13,11 +13,7 @@ _MISS = re.compile(r"Cache miss for image at index (\d+)")
 
 
 class ServerImages:
-    """What one server is known to have.
-
-    Attributes:
-        most: images that it keeps, as far as it has shown.
-    """
+    """What one server is known to have: the `most` images that it keeps, as far as it has shown."""
 
     def __init__(self) -> None:
         self.most = MOST

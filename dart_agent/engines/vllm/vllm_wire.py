@@ -40,12 +40,7 @@ FIRST_VERSION = "default"  # what a server calls its weights before it is told a
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of a server.
-
-    Attributes:
-        versions: labels of the weights that sampled them; empty where the server does not say.
-        model: the name it answered for; "" where it does not say.
-    """
+    """One answer of a server; `versions` label the weights that sampled it, empty where it does not say."""
 
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
@@ -151,12 +146,7 @@ def _number(value: Any) -> float:
 
 
 def check_answer(answer: Answer, prompt: Prompt, sampling: Sampling, *, model: str) -> None:
-    """Look whether an answer is one to this request, and whole.
-
-    Raises:
-        EngineMismatch: it belongs to another prompt or model, or its log-probabilities are none.
-        BadResponse: it holds a token that was forbidden.
-    """
+    """Look whether an answer is whole and to this request. Raises `EngineMismatch`, `BadResponse`."""
     if answer.model and answer.model != model:
         raise EngineMismatch(
             f"the server answered as model {answer.model!r}, asked was {model!r}: is this the right address?"

@@ -108,12 +108,7 @@ class WeightSender:
                 raise
 
     async def ask(self, op: str, *, timeout_s: float, **values: Any) -> dict[str, Any]:
-        """Send one request and wait for its reply; see `dart_weight_stream`. Only within a turn.
-
-        Raises:
-            EngineTimeout: no reply within `timeout_s`.
-            EngineError: it failed, or the sender ended.
-        """
+        """Ask by `dart_weight_stream`, within a turn. Raises `EngineTimeout`; `EngineError`: it failed or ended."""
         try:
             async with asyncio.timeout(timeout_s):
                 process = await self._started()

@@ -53,12 +53,7 @@ class Group(Protocol):
 
 
 class TCPGroup:
-    """A group over TCP, on processors alone, whose connections use one address of this machine and no other.
-
-    Args:
-        rank: ours; 0 is the sender.
-        listener: rank 0's socket, bound to the address.
-    """
+    """A group over TCP, whose connections use one address of this machine; rank 0 is the sender, with a `listener`."""
 
     def __init__(
         self,

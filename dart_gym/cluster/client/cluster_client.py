@@ -311,12 +311,7 @@ class ClientSession:
         return frames.decode_reply(frame, self._receiver)
 
     async def _connect(self) -> ClientConnection:
-        """Connect, going on with the session if there is one, else on the best server; retries for `reconnect_s`.
-
-        Raises:
-            ClusterError: UNREACHABLE; SESSION_LOST, after which the next call opens a new session; or why every server
-                refused.
-        """
+        """Connect, going on with a session, else on the best server. Raises `ClusterError`, also SESSION_LOST."""
         deadline = time.monotonic() + self._servers.settings.reconnect_s
         pauses = Pauses(deadline, FIRST_RETRY_S, LAST_RETRY_S)
         while True:
@@ -376,13 +371,7 @@ class ClusterClient(ClusterServers):
         return ClientSession(self)
 
     async def status(self) -> dict[str, Any]:
-        """What every desktop does, and counters; of several servers all together, and "servers" by URL.
-
-        Needs no desktop.
-
-        Raises:
-            ClusterError: unreachable (of several servers all are), or the token is wrong.
-        """
+        """What every desktop does, and counters; of several servers together, and by URL. Raises `ClusterError`."""
         if not self.several:
             async with self.session() as session:
                 return await session.status()

@@ -83,13 +83,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class ServerRecord:
-    """What a client knows of one server.
-
-    Attributes:
-        asked_at: monotonic time of that.
-        failures: how many times in a row it did not answer.
-        down_until: monotonic time until which it is left alone.
-    """
+    """What a client knows of one server; `down_until` it is left alone after so many `failures` in a row."""
 
     address: Address
     load: Load | None = None

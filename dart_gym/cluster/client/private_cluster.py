@@ -37,11 +37,7 @@ SHARED_DESKTOPS = 64  # a limit, not a number: desktops boot when they are first
 
 
 class LocalCluster:
-    """A `dart-gym serve` of our own. Use as an async context manager, or `start` and `stop`.
-
-    Args:
-        sandbox: "bwrap" or "none", replacing what the tasks ask for; None leaves it to them.
-    """
+    """A `dart-gym serve` of our own, by `async with` or `start` and `stop`; `sandbox` replaces what tasks ask for."""
 
     def __init__(self, desktops: int = SHARED_DESKTOPS, *, sandbox: str | None = None) -> None:
         self._desktops, self._sandbox = desktops, sandbox

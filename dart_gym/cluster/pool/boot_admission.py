@@ -36,7 +36,6 @@ class Machine:
 
     Attributes:
         available: bytes of memory that programs can still take; None where that cannot be known.
-        total: bytes of memory in all.
         load: runnable threads per core, mean of the last minute; None where that cannot be known.
     """
 
@@ -159,11 +158,7 @@ class _Ticket:
 
 
 class Admission:
-    """Lets desktops boot, one after the other as the machine allows. Everything happens in one event loop.
-
-    Attributes:
-        reason: why the first in the queue waits; "" when none does.
-    """
+    """Lets desktops boot, one after the other, in one event loop; `reason`: why the first in the queue waits, or ""."""
 
     def __init__(self, limits: Limits | None = None, probe: Callable[[], Machine] = read_machine) -> None:
         self.limits = limits or Limits()

@@ -43,12 +43,7 @@ def unlimited(owner: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody waits for a slot.
-
-    Attributes:
-        owner: name of the account that the slot counts for.
-        number: order of arrival; later claims have larger numbers.
-    """
+    """Somebody waits for a slot that counts for the account `owner`; later claims have larger numbers."""
 
     owner: str
     number: int

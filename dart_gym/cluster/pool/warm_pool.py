@@ -105,11 +105,7 @@ class WarmPool:
         return min(fitting, key=lambda warm: not warm.booting.done(), default=None)
 
     def tend(self, forget_s: float = float("inf")) -> None:
-        """Throw away what is not wanted any more, and boot what is missing, a few at a time.
-
-        Args:
-            forget_s: what was not asked for in so many seconds is not wanted any more.
-        """
+        """Throw away what was not asked for in `forget_s` seconds, and boot what is missing, a few at a time."""
         now = time.monotonic()
         while self._asked and self._asked[0][0] < now - forget_s:
             self._asked.popleft()

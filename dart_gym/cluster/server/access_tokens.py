@@ -49,7 +49,6 @@ class Principal:
     Attributes:
         name: what quotas, fairness, the status and logs go by; "" where no tokens are used.
         max_desktops: how many desktops its sessions may hold together; None for no limit.
-        watches_all: whether it may watch the desktops of others too.
     """
 
     name: str = ""

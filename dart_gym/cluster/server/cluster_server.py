@@ -63,11 +63,7 @@ __all__ = ["ClusterServer", "ServerSettings"]
 
 
 class ClusterServer:
-    """Serves desktops. Use as an async context manager, or `start` and `stop`.
-
-    Args:
-        local: whether they take memory of this machine.
-    """
+    """Serves desktops, by `async with` or `start` and `stop`; `local`: they take memory of this machine."""
 
     def __init__(
         self,

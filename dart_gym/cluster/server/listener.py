@@ -17,11 +17,7 @@ Handler = Callable[[ServerConnection], Awaitable[None]]
 
 
 async def listen(address: Address, handler: Handler, tls: ssl.SSLContext | None, options: dict[str, Any]) -> Server:
-    """Listen, with `handler` for each connection and the options of `websockets.asyncio.server.serve`.
-
-    Raises:
-        AddressError: the address is in use or cannot be had.
-    """
+    """Listen, with the options of `websockets.asyncio.server.serve`. Raises `AddressError`: in use, or none."""
     try:
         if not address.is_unix:
             return await serve(handler, address.host, address.port, ssl=tls, **options)

@@ -34,10 +34,7 @@ class View:
     """What is to be seen of one desktop.
 
     Attributes:
-        frame: the last screenshot; None before the first.
         version: number of the frame, never the same twice in a server's life; 0 without one.
-        step: actions carried out in it.
-        score: the ended episode's, in [0, 1]; None without one.
         jpegs: encoded frames by size, with the version that they show.
     """
 

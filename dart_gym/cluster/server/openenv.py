@@ -55,8 +55,6 @@ class ResetData(BaseModel):
     """The data of a reset: OpenEnv's own two, and what an episode of ours takes.
 
     Attributes:
-        seed: drawn by the server, if there is none.
-        episode_id: what the state says; made up by default.
         max_steps, time_limit_s, pacing, accessibility: as in `dart_gym.sessions.reset_request.ResetRequest`.
         width, height: size of the screen in pixels, instead of the task's.
         deadline_s: seconds that this and each following operation may take.

@@ -167,13 +167,10 @@ class Operations:
         why: Callable[[], str],
         give_back: Callable[[T], None] = lambda _: None,
     ) -> T:
-        """Wait for something that others must free, while the client is there and the server is not closing.
+        """Wait for what others must free. Raises `ClusterError` after `timeout` seconds, or when the server closes.
 
         `why` tells why it takes so long; `give_back` takes back what came at the very moment of our being cancelled.
-
-        Raises:
-            ClusterError: it took longer than `timeout` seconds, or the server is about to stop.
-            ClientGoneError: the client has gone.
+        Raises `ClientGoneError` where the client has gone.
         """
         task = asyncio.ensure_future(waiting)
         leaving, closing = asyncio.ensure_future(gone()), asyncio.ensure_future(self.closing.wait())

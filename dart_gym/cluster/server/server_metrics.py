@@ -55,8 +55,6 @@ class Metrics:
     """What happened since the server started.
 
     Attributes:
-        errors: (operation, code) of error replies.
-        endings: (terminal state, status of the evaluation) of episodes.
         phases: seconds of resets and steps by phase.
         traffic: bytes of frames: "received", "sent", and "shared" by memory.
     """

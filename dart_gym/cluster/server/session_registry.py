@@ -36,16 +36,11 @@ class ServedSession:
     """A client's hold of one desktop, from its first reset on.
 
     Attributes:
-        token: a secret that resumes the session on a new connection.
-        codec: image codec of its screenshots.
         slot: the slot that it holds; None before its first reset, and once it has ended.
         sender: where its screens go that are shared.
         last_id: id of the last request that was executed; `last_reply` is its encoded reply.
-        lock: held while a request is executed.
         last_used: monotonic time of the last request, or of the loss of the connection.
-        ended: nothing can be asked of it any more.
         connection: the client's; None while it is lost.
-        reason: why the server ended it, if it did.
     """
 
     token: str

@@ -32,11 +32,7 @@ _PASSED = ("Content-Type", "Content-Security-Policy", "ETag", "Cache-Control", *
 
 
 class WatchProxy:
-    """The page of a cluster on a loopback port. Use as an async context manager.
-
-    Args:
-        port: TCP port on loopback; 0 lets the system choose.
-    """
+    """The page of a cluster on a loopback port, 0 for any. Use as an async context manager."""
 
     def __init__(self, url: str, token: str | None = None, port: int = 0) -> None:
         self._cluster, self._port = parse_address(url), port

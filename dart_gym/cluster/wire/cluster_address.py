@@ -12,12 +12,7 @@ MAX_SOCKET_PATH = 107  # bytes, sun_path of Linux without its final zero
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL. Either `path` is set (a Unix socket), or `host` and `port` are.
-
-    Attributes:
-        port: 0 lets the server choose.
-        path: absolute path of the Unix socket; "" for TCP.
-    """
+    """A parsed URL: `path` is set for a Unix socket, else `host` and `port` (0 lets the server choose)."""
 
     url: str
     host: str = ""

@@ -67,7 +67,6 @@ class Welcome:
     """Answer to `Hello`.
 
     Attributes:
-        session: the session's token, a secret: it resumes the session.
         resumed: whether it is the session that the client asked to go on with.
         grace_s: how long the session outlives a lost connection.
         limits: what the server allows, those of `LIMITS` that it sets.
@@ -93,11 +92,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Answer to a request: `result`, or `error` with a code.
-
-    Attributes:
-        result: plain values; of a step also the image.
-    """
+    """Answer to a request: `result`, plain values and of a step the image, or `error` with a code."""
 
     id: int
     result: dict[str, Any] = field(default_factory=dict)
@@ -250,11 +245,7 @@ def decode_request(frame: bytes | str) -> Request:
 
 
 def encode_reply(reply: Reply, codec: str = "raw", sender: FrameSender | None = None) -> bytes:
-    """Bytes of a reply, its image in the given codec, which may take long: see `images.is_slow`.
-
-    Raises:
-        ProtocolError: it cannot be sent, or is larger than `MAX_REPLY_BYTES`.
-    """
+    """Bytes of a reply; encoding its image may take long (`images.is_slow`). Raises `ProtocolError`: too large."""
     if reply.code is not None:
         return _pack({"id": reply.id, "error": {"code": str(reply.code), "message": reply.message}})
     header: dict[str, Any] = {"id": reply.id, "result": reply.result}

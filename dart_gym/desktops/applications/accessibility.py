@@ -25,11 +25,7 @@ class Executes(Protocol):
 
 
 async def read_tree(desktop: Executes, timeout: float) -> AccessibilityTree:
-    """Read the tree of everything that is shown, as far as it can be read within `timeout` seconds.
-
-    Raises:
-        DesktopError: the desktop lacks the programs for it, or broke.
-    """
+    """Read the tree of what is shown, for at most `timeout` seconds. Raises `DesktopError`: programs are missing."""
     try:
         reply = await _read(desktop, "tree", timeout)
     except DesktopTimeoutError:

@@ -21,8 +21,6 @@ class Application:
 
     Attributes:
         program: what must be on the PATH; "" for what is no program.
-        packages: Debian's packages of it.
-        needed_for: which tasks or functions need it.
         aliases: other programs of the same packages, and the names of OSWorld's `related_apps`.
     """
 

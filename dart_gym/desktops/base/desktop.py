@@ -78,9 +78,7 @@ class AccessibilityTree:
     """What the programs on the screen tell about their windows and widgets.
 
     Attributes:
-        xml: tags, namespaces and attributes as OSWorld's server gives them.
         complete: False when a program did not answer, or the time was over, so that parts are missing.
-        nodes: how many elements were read.
     """
 
     xml: str
@@ -90,11 +88,7 @@ class AccessibilityTree:
 
 @dataclass(frozen=True, slots=True)
 class SettleResult:
-    """How the wait for a stable screen went.
-
-    Attributes:
-        stable: whether the screen stood still for the asked time; False when the cap was hit.
-    """
+    """How the wait for a screen went; `stable`: it stood still for the asked time, False when the cap was hit."""
 
     stable: bool
     waited_s: float

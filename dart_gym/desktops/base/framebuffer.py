@@ -24,13 +24,7 @@ _COLOR_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The pointer as it is to be drawn.
-
-    Attributes:
-        x: column of the left edge of its image, may be negative.
-        y: row of the upper edge.
-        pixels: (h, w, 4) uint8 BGRA, colours multiplied by alpha.
-    """
+    """The pointer as drawn, from column x (maybe negative) and row y: (h, w, 4) uint8 BGRA, multiplied by alpha."""
 
     x: int
     y: int
@@ -38,11 +32,7 @@ class Cursor:
 
 
 class Framebuffer:
-    """A mapped screen. Who looks at it ends by SIGBUS when a program of the desktop has truncated the file.
-
-    Raises:
-        DesktopError: the file is not that of such a screen.
-    """
+    """A mapped screen; a program that truncates its file ends who looks by SIGBUS. Raises `DesktopError`: no screen."""
 
     def __init__(self, path: Path, spec: DesktopSpec) -> None:
         with open(path, "rb", opener=_open_regular) as file:

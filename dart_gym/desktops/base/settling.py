@@ -24,12 +24,7 @@ _MAX_LOAD = 0.2  # share of the time that may go into comparing frames
 
 @dataclass(slots=True)
 class Settling:
-    """Decides after each look at the screen whether to go on waiting. All times in ms since the start.
-
-    Attributes:
-        last_change_ms: when the screen was last seen to change.
-        period_ms: how long to wait until the next look; grows while nothing changes.
-    """
+    """Decides after each look at the screen whether to go on waiting. All times in ms since the start."""
 
     policy: SettlePolicy
     last_change_ms: float = 0.0

@@ -116,14 +116,7 @@ def everybody_passes(path: Path) -> bool:
 
 
 class Stage:
-    """Where a sandbox's user finds what root alone can reach: mounted elsewhere, for the started processes only.
-
-    Args:
-        user: whom the programs run as; None for who we are, who can reach what is named.
-
-    Attributes:
-        mounts: source -> place, for `launcher`.
-    """
+    """Where a sandbox's user finds what root alone can reach: `mounts` (source -> place) for the started processes."""
 
     def __init__(self, user: UserId | None) -> None:
         self._active = user is not None

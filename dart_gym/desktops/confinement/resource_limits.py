@@ -36,12 +36,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DesktopLimits:
-    """What the programs of one desktop may use.
-
-    Attributes:
-        memory: bytes, files in home, `/tmp` and `/dev/shm` included.
-        storage: bytes of files, each for home, `/tmp` and `/dev/shm`.
-    """
+    """What the programs of one desktop may use: bytes of memory with all files, and of files in each place for them."""
 
     memory: int = 4096 * MIB
     processes: int = 1024

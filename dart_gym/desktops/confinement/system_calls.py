@@ -79,11 +79,7 @@ _LAST_NUMBER = 1024
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as the kernel takes it.
-
-    Attributes:
-        refused: number -> name of the calls that are refused with EPERM.
-    """
+    """A filter as the kernel takes it, and number -> name of the calls that are refused with EPERM."""
 
     program: bytes
     refused: dict[int, str]
@@ -153,14 +149,10 @@ class _Rules:
 
 @functools.cache
 def system_call_filter(*, notify: bool) -> Filter:
-    """The filter of this machine.
+    """The filter of this machine. Raises `MissingDependencyError`: there is no libseccomp, or one of before 2020.
 
-    Args:
-        notify: whether refused calls go to whoever listens to the filter, which then answers EPERM and keeps a record;
-            else the kernel answers.
-
-    Raises:
-        MissingDependencyError: there is no libseccomp, or one of before 2020.
+    With `notify` refused calls go to whoever listens to the filter, answers EPERM and keeps a record; else to the
+    kernel.
     """
     rules = _Rules()
     refuse = _NOTIFY if notify else _ERRNO | errno.EPERM

@@ -69,12 +69,7 @@ def as_user(number: int) -> list[str]:
 
 
 def take_user_id() -> UserId | None:
-    """A user for one desktop; None for a server of an ordinary user, which has that one only.
-
-    Raises:
-        MissingDependencyError: this process is root and may not become others.
-        ConfigurationError: `DART_GYM_UIDS` is no range, or all of it is taken.
-    """
+    """A desktop's user; None for an ordinary user's server. Raises `MissingDependencyError`, `ConfigurationError`."""
     if os.geteuid() != 0:
         return None
     _check_capabilities()
@@ -115,11 +110,7 @@ def _belongs_to_somebody(number: int) -> bool:
 
 
 def uid_range(named: str | None, uid_map: str) -> range:
-    """Which numbers desktops get: "FIRST-LAST" where `named`, else a range that nobody else uses. Pure.
-
-    Raises:
-        ConfigurationError: it is no range, holds root, or is not in the user namespace (`uid_map`).
-    """
+    """Which numbers desktops get: "FIRST-LAST" where `named`, else nobody's. Pure. Raises `ConfigurationError`."""
     maps = [tuple(map(int, line.split())) for line in uid_map.splitlines()]
     mapped = [range(first, first + count) for first, _, count in maps]
     if named:

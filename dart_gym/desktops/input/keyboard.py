@@ -44,11 +44,7 @@ class Keystroke:
 
 @dataclass(slots=True)
 class Batch:
-    """Keystrokes that can be sent in one go after `remap` (keycode -> keysym) was carried out.
-
-    Attributes:
-        overwrites: whether one of them had another meaning, that programs may still need for earlier keystrokes.
-    """
+    """Keystrokes for one go after `remap` (keycode -> keysym); `overwrites`: a key had a meaning that may be needed."""
 
     remap: dict[int, int] = field(default_factory=dict)
     overwrites: bool = False
@@ -56,11 +52,7 @@ class Batch:
 
 
 class Keyboard:
-    """The map of one X server, as this process knows and changes it.
-
-    Args:
-        modifiers: keycodes that act as modifiers, whatever their keysyms are.
-    """
+    """The map of one X server, as this process knows and changes it; `modifiers` act so whatever their keysyms are."""
 
     def __init__(self, mapping: Sequence[Sequence[int]], first_keycode: int, modifiers: Collection[int] = ()) -> None:
         self._keystrokes: dict[int, Keystroke] = {}

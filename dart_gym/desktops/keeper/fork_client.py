@@ -122,11 +122,7 @@ class ForkClient:
         raise DesktopError(f"the process that starts desktops does not answer ({cause}); the next reset gets another")
 
     def start_keeper(self, spec: dict[str, Any], channel_fd: int, frame_fd: int) -> Keeper:
-        """Start a keeper; both descriptors (its end of the connection, memory for frames) are closed here in any case.
-
-        Raises:
-            DesktopError: it did not start.
-        """
+        """Start a keeper, closing both descriptors here (connection, frames). Raises `DesktopError`: no start."""
         self._used = True
         try:
             reply, fds = self._ask({"op": "keeper", "spec": spec}, [channel_fd, frame_fd])

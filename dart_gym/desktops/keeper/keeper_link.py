@@ -35,12 +35,7 @@ _CLEANING_S = 60.0
 
 
 class KeeperLink:
-    """Talks to one keeper. Make it with `open`.
-
-    Attributes:
-        desktop_ended: whether the desktop is known to have ended by itself.
-        killed: whether it was its own programs that ended it, or held it up until it was ended.
-    """
+    """Talks to one keeper, made with `open`; `killed`: its own programs ended the desktop, or held it up until then."""
 
     def __init__(
         self, clients: ForkClient, keeper: Keeper, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -80,13 +75,7 @@ class KeeperLink:
     async def ask(
         self, op: str, values: dict[str, Any] | None = None, body: bytes = b"", *, deadline_s: float, limit: int = 0
     ) -> tuple[dict[str, Any], bytes]:
-        """Ask for an operation and wait for its result.
-
-        Raises:
-            DesktopError: the keeper has ended, or said so.
-            DesktopTimeoutError: it was late.
-            Exception: what the operation raised: see `keeper_messages`.
-        """
+        """Ask for an operation. Raises `DesktopError`: it has ended; `DesktopTimeoutError`: late; what it raised."""
         if self._end:
             raise self._gone()
         number = next(self._numbers)

@@ -31,8 +31,6 @@ class MachineAddress:
 
     Attributes:
         host: name of the machine whose ports are used; "" where they are reached by `ports_socket`.
-        ports: where its ports lead, if not to themselves.
-        socket: Unix socket of OSWorld's routes, in the place of `base`'s host.
         ports_socket: Unix socket that leads to any port of the machine's loopback (see `PORT_LINE`).
     """
 
@@ -58,14 +56,7 @@ class MachineAddress:
 
 
 def parse_machine_url(url: str) -> MachineAddress:
-    """The address that a URL stands for.
-
-    Args:
-        url: `http://[user:token@]host:port`; it may lead ports elsewhere: `http://host:5000?9222=30022&8080=30080`.
-
-    Raises:
-        ConfigurationError: no such address is possible.
-    """
+    """The address of `http://[user:token@]host:5000[?9222=30022&8080=30080]`. Raises `ConfigurationError`."""
     check_url(url)
     parts = urlsplit(url)
     host = str(parts.hostname)

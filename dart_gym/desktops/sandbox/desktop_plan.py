@@ -10,8 +10,6 @@ class Places:
 
     Attributes:
         isolated: whether they are in a sandbox, with a display and paths of their own.
-        shared: directory of the screen and the logs.
-        settings: directory of what is given to them read-only.
     """
 
     isolated: bool

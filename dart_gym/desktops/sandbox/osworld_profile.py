@@ -120,11 +120,7 @@ _REFUSED_SERVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a profile adds to the bare sandbox.
-
-    Attributes:
-        terminal_key: whether ctrl+alt+t opens a terminal.
-    """
+    """What a profile adds to the bare sandbox; `terminal_key`: whether ctrl+alt+t opens a terminal."""
 
     mounts: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)

@@ -67,15 +67,12 @@ class Sandbox:
 
     Args:
         profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
-        limits: what its programs may use.
 
     Raises:
         MissingDependencyError: a program or a right is missing.
 
     Attributes:
-        directory: where the host keeps what belongs to this desktop.
         shared: the part of it that programs inside see (as `inside`): framebuffer and logs.
-        guest_socket: where `guest.py` answers.
     """
 
     def __init__(

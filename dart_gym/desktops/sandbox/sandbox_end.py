@@ -33,10 +33,8 @@ class Remains:
     """What is to go at the end of a sandbox.
 
     Attributes:
-        process: bubblewrap, or the guest where there is no sandbox.
         info_fd: descriptor on which bubblewrap names its first process inside.
         handover: connection to that.
-        directories: descriptors of directories inside that were handed over.
     """
 
     process: subprocess.Popen[bytes]

@@ -95,11 +95,7 @@ class _FakeInput(rq.Request):
 
 
 class XConnection:
-    """The host's connection to a desktop's X server.
-
-    Args:
-        cookie: its MIT-MAGIC-COOKIE-1; b"" where it wants none.
-    """
+    """The host's connection to a desktop's X server; b"" for the cookie where it wants none."""
 
     def __init__(self, path: Path, cookie: bytes = b"") -> None:
         name = _SocketName("unix:0")

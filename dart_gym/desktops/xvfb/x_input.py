@@ -31,11 +31,7 @@ _KINDS = {
 
 
 class XInput:
-    """Pointer and keyboard of one desktop.
-
-    Args:
-        settle: waits until its screen stands still for a moment.
-    """
+    """Pointer and keyboard of one desktop; `settle` waits until its screen stands still for a moment."""
 
     def __init__(self, connection: XConnection, height: int, settle: Callable[[], Awaitable[object]]) -> None:
         self._connection = connection

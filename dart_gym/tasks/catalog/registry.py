@@ -109,12 +109,7 @@ def task_from_file(path: Path, suite: str = "osworld") -> Task:
 
 
 def read_suite(directory: Path) -> dict[Path, Task]:
-    """All tasks below a directory, by file, sorted: OSWorld's `evaluation_examples`, or its `examples`, or any other.
-
-    Raises:
-        UnknownTaskError: there is no such directory, or no task in it.
-        TaskError: a file is no task; the message names it.
-    """
+    """All tasks below a directory, by file, sorted. Raises `UnknownTaskError`: none there; `TaskError`: no task."""
     examples = directory / "examples"
     found = sorted((examples if examples.is_dir() else directory).rglob("*.json"))
     if not found:

@@ -20,13 +20,7 @@ from dart_gym.tasks.catalog.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What `prepare` found out.
-
-    Attributes:
-        settle: how long to wait after each action of this episode.
-        frame_ready: whether the scenario itself made sure that the next screenshot shows the task.
-        settled: how its own wait for a still screen went, if it waited.
-    """
+    """What `prepare` found out; `frame_ready`: the next screenshot shows the task for sure; how a wait `settled`."""
 
     instruction: str
     settle: SettlePolicy

@@ -32,11 +32,7 @@ _SUITS = "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3,
 
 @dataclass(frozen=True, slots=True)
 class EvaluatorEnvironment:
-    """A finished environment.
-
-    Attributes:
-        base: installation of the Python that it was made with; outside of `/usr` perhaps.
-    """
+    """A finished environment, and the installation (`base`) of its Python, outside of `/usr` perhaps."""
 
     root: Path
     base: Path

@@ -60,12 +60,7 @@ _SERVER_ONLY = frozenset(
 
 
 class EvaluatorWorker:
-    """One worker, for one evaluation. An async context manager.
-
-    Args:
-        cache: directory of this evaluation's files, private to it.
-        timeout: seconds for everything from start to close.
-    """
+    """One worker, for one evaluation with a cache of its own, in `timeout` seconds. An async context manager."""
 
     def __init__(
         self, desktop: Desktop, environment: EvaluatorEnvironment, cache: Path, *, timeout: float = TIMEOUT_S
@@ -182,14 +177,7 @@ class EvaluatorWorker:
         return [*start, str(shutil.which("bwrap")), *arguments]
 
     async def check(self, check: Check, conj: Conj) -> tuple[float, str]:
-        """Score one check.
-
-        Returns:
-            the score, and a short text of the state that was looked at.
-
-        Raises:
-            EvaluationFailure: there is no score.
-        """
+        """A check's score, and a short text of the state that was looked at. Raises `EvaluationFailure`: no score."""
         if not self._loaded:
             self._loaded = True
             self._require_ok(await self._receive("its imports"), "")

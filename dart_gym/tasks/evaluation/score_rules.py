@@ -16,12 +16,7 @@ Conj: TypeAlias = Literal["and", "or"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One metric and where its arguments come from.
-
-    Attributes:
-        result: configuration of the getter of the actual state.
-        expected: that of the expected state; None where the metric takes none.
-    """
+    """One metric, with configurations of the getters of actual and (None where it takes none) expected state."""
 
     func: str
     result: dict[str, Any]
@@ -71,11 +66,7 @@ def _check(func: Any, result: Any, expected: Any, options: Any) -> Check:
 
 
 def early_score(plan: Plan, terminal: TerminalState) -> float | None:
-    """The score where the last action alone decides: declaring a task infeasible is right exactly when it is.
-
-    Returns:
-        None where the metrics decide.
-    """
+    """The score where the last action alone decides (infeasible, or not); None where the metrics do."""
     failed = terminal is TerminalState.FAIL
     if plan.infeasible:
         return 1.0 if failed else 0.0

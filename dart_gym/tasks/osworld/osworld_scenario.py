@@ -81,11 +81,7 @@ async def _fetch(url: str, path: Path) -> None:
 
 
 def instantiate(task: Task, seed: int) -> dict[str, Any]:
-    """The task for one seed, all placeholders filled. Pure.
-
-    Returns:
-        instruction, config, evaluator, ready, oracle.
-    """
+    """The task for one seed, placeholders filled: instruction, config, evaluator, ready, oracle. Pure."""
     extra = task.raw.get("dart") or {}
     values = draw(extra.get("parameters") or {}, task.id, seed)
     return {

@@ -44,12 +44,7 @@ _ASSIGNMENT = re.compile(r"\w+=")
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file of the web.
-
-    Attributes:
-        name: what it is called where it goes (path on the desktop, or file of the evaluator's cache).
-        stage: "config", "postconfig" or "evaluator".
-    """
+    """A file of the web: its name where it goes, and the stage "config", "postconfig" or "evaluator"."""
 
     url: str
     name: str

@@ -23,12 +23,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a step runs.
-
-    Attributes:
-        kept: directory of this side for output that steps ask to keep; None where none may.
-        uploads: directory of this side whose files `upload_file` may take; None where none may.
-    """
+    """Where a step runs, with directories of this side for what it keeps and uploads; None where it may not."""
 
     desktop: Desktop
     downloads: DownloadCache

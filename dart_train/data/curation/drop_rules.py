@@ -51,12 +51,7 @@ SENTENCES = {
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A trajectory of a complete group.
-
-    Attributes:
-        rollout_id: number of its row; a later one has a greater number.
-        oldest_version: the version that its staleness counts from; 0 for one of the experience pool.
-    """
+    """A trajectory of a complete group, later ones of greater numbers; the version that its staleness counts from."""
 
     rollout_id: int
     reward: float

@@ -39,12 +39,7 @@ PROVENANCES = {
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """A trajectory of the pool.
-
-    Attributes:
-        added_at: Unix time.
-        uses: groups that it joined so far.
-    """
+    """A trajectory of the pool, since Unix time `added_at`, and the groups that it joined so far."""
 
     rollout_id: int
     trajectory_id: str

@@ -31,11 +31,8 @@ class Settlement:
     """What becomes of a group.
 
     Attributes:
-        reason: name of the rule or reason for which it is rejected; None if it is not.
         rule: name of the rule that decided; "" if none had to.
-        injected: the success of the pool that joins.
         replaced: the failure that leaves for it.
-        members: those of its own that stay.
         left_out: those that the choice of members left out.
         rewards: the rewards of all that stay, the injected one last.
     """

@@ -287,7 +287,6 @@ class Plan:
     """How a task's next group is rolled out.
 
     Attributes:
-        max_steps: their step limit; None for the task's own.
         share: factor on the task's configured weight.
         admitted: whether it may be opened now, as far as that goes by the task (`task_groups_ahead`).
     """
@@ -331,8 +330,6 @@ class Census:
 
     Attributes:
         eligible: trajectories in complete, fresh groups that can be leased now.
-        unfinished: trajectories in groups that lack members.
-        pooled: demonstrations and trajectories of the experience pool.
         dropped: trajectories by the rule or reason that dropped them; those that dropped none are left out.
         oldest_allowed: the oldest version that may be trained on; None: any.
     """

@@ -35,12 +35,7 @@ _TEMPORARY = ".tmp-"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Something that is stored.
-
-    Attributes:
-        key: its name below the root, with forward slashes.
-        modified: Unix time of the last write or `touch`.
-    """
+    """Something stored: its name below the root, with slashes, and the Unix time of the last write or `touch`."""
 
     key: str
     size: int
@@ -68,11 +63,7 @@ def open_storage(root: str | Path, options: dict[str, Any] | None = None) -> Sto
 
 
 class Storage(ABC):
-    """What both kinds can do. Thread-safe; any number of processes may use the same root.
-
-    Attributes:
-        directory: the root where it is a local directory, else None.
-    """
+    """What both kinds can do. Thread-safe, for any number of processes; `directory` is the root where that is local."""
 
     where: str
     directory: Path | None

@@ -66,11 +66,7 @@ def image_key(image_id: str, image_format: str = "png") -> str:
 
 
 class TrajectoryFiles:
-    """Trajectories and screenshots of one run. Thread-safe; several processes may use the same root.
-
-    Args:
-        image_format: how new screenshots are encoded: "png" (fast), or "webp" (lossless, smaller, slow to make).
-    """
+    """Trajectories and screenshots of one run, as "png" (fast) or lossless "webp" (smaller, slow). Thread-safe."""
 
     def __init__(self, root: str | Path, *, image_format: str = "png", options: dict[str, Any] | None = None) -> None:
         if image_format not in ENCODERS:

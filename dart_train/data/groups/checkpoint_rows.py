@@ -24,8 +24,6 @@ class CheckpointRow:
     """A checkpoint.
 
     Attributes:
-        version: weight version, 0 for the one that the run began with.
-        created_at: Unix time of its announcement.
         completed_at: Unix time from which it could be read; None before.
         url: where other nodes find it, once `path` is of this node; "" where there is no such place.
     """

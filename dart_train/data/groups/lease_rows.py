@@ -45,12 +45,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class TakenGroup:
-    """A leased group.
-
-    Attributes:
-        trajectory_ids: its own members, in the order of their recording.
-        injected: those of the experience pool that joined it.
-    """
+    """A leased group: its own members, in the order of recording, and those of the experience pool that joined it."""
 
     group_id: int
     key: str

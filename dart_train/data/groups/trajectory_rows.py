@@ -141,12 +141,9 @@ def insert_trajectory(
     expected: int,
     config: CurationConfig,
 ) -> RolloutState:
-    """Insert the rows of a trajectory whose files are complete; where it stands now.
+    """Insert the rows of a trajectory whose files are complete; where it stands now. Raises `DuplicateTrajectoryError`.
 
     The first of a group decides by `expected` how many trainable members complete it.
-
-    Raises:
-        DuplicateTrajectoryError: another one is recorded under its id.
     """
     names = {"run": run_id, "trajectory": trajectory.trajectory_id, "key": trajectory.group_key}
     found = _Found(*cast(tuple[Any, ...], _LOOK.run(connection, names).fetchone()))

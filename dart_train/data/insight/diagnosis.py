@@ -14,10 +14,6 @@ class Evidence:
     Attributes:
         serving: versions that the engines serve; where none said so, the published ones that may be trained on.
         stale: trajectories by the oldest version of their group, of those that are too old.
-        making: unfinished groups by (members, expected).
-        no_signal: groups without variance by their common reward.
-        terminals: trajectories by terminal state, of those that must not be trained on.
-        asked: groups that the lease asks for; None if nobody asks.
     """
 
     serving: tuple[int, ...] = ()

@@ -16,12 +16,7 @@ _serving, _meta = serving.c, checkpoint_meta.c
 
 @dataclass(frozen=True, slots=True)
 class VersionLife:
-    """One version of the weights.
-
-    Attributes:
-        published_at: Unix time from which it could be read; None before.
-        retired_at: Unix time at which its files were given up; None while they are there.
-    """
+    """One version of the weights, published and retired (its files were given up) at Unix times; None before."""
 
     version: int
     published_at: float | None

@@ -21,9 +21,7 @@ class TaskStats:
     """A task's record.
 
     Attributes:
-        rollouts: scored rollouts ever.
         window_size: number of the latest rollouts over which the next two are taken.
-        success_rate: mean reward.
         longest_success: steps of the longest rollout ever with the full reward; None before the first one.
     """
 
@@ -40,7 +38,6 @@ class Throughput:
     """What the desktops did between two times.
 
     Attributes:
-        trajectories: episodes that ended in it, demonstrations not counted.
         env_seconds: desktop time they took (reset, step, evaluate, and the way there and back).
         utilisation: env_seconds / (workers * wall_s); None without workers.
     """

@@ -45,11 +45,8 @@ class Status:
     """How a run's data stands.
 
     Attributes:
-        diagnosis: why not more can be leased, in words.
-        making: unfinished groups by (members, expected).
         trained_staleness: trained trajectories by versions that they were behind.
         dropped_groups: groups by the rule that dropped them.
-        decisions: decisions of curation by "rule: verdict".
         versions: the newest versions of the weights and those that are served, newest first.
         figures: what a line of metrics has beyond the census.
     """

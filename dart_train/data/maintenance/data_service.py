@@ -36,8 +36,6 @@ class DataService:
     """Sweeps in turns and writes a line of metrics per interval.
 
     Args:
-        data: the data manager of the run; the service does not close it.
-        workers: number of rollout workers of the run, for the utilisation of their desktops.
         retention: what is cleared away, and how often; by default nothing.
         unavailable_timeout_s: seconds for which the database may be away, or its disk full.
     """

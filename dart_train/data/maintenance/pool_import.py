@@ -47,7 +47,6 @@ class ImportReport:
     """What an import did.
 
     Attributes:
-        known: those that were there already.
         without_logprobs: imported ones whose importance weight is 1.
     """
 
@@ -119,11 +118,10 @@ def fill_pool(data: DataManager) -> int:
 
 
 def strip_hint(trajectory: Trajectory, encode: Callable[[str], Sequence[int]], marker: str) -> Trajectory:
-    """Return a trajectory as if the policy had not been told how.
+    """Return a trajectory as if the policy had not been told how. Raises `InvalidTrajectoryError`.
 
-    Raises:
-        InvalidTrajectoryError: the instruction has no hint, a prompt does not hold the instruction token by token, or a
-            response repeats the hint, which would teach the policy to make one up.
+    That is where there is no hint, a prompt does not hold the instruction token by token, or a response repeats the
+    hint, which would teach the policy to make one up.
     """
     plain, found, _ = trajectory.instruction.partition(marker)
     plain = plain.rstrip()

@@ -40,12 +40,9 @@ class Collection:
     """What a collection did, or would do.
 
     Attributes:
-        leftovers: temporary files of killed processes, removed.
         adopted: complete trajectories without a row, recorded.
         unreadable: files without a row that are no whole trajectory, removed.
         half_removed: files of trajectories that an interrupted collection had given up, removed.
-        images: screenshots removed that no trajectory shows.
-        reencoded: screenshots stored as WebP.
     """
 
     leftovers: int = 0
@@ -68,12 +65,9 @@ def collect(
     orphan_grace_s: float = ORPHAN_GRACE_S,
     image_grace_s: float = IMAGE_GRACE_S,
 ) -> Collection:
-    """Clear away what may go; without a policy only garbage. With `dry_run` only count what would be done.
+    """Clear away what may go; without a policy only garbage. With `dry_run` only count. Raises `DataError`.
 
     Files without rows are recorded, or taken for those of a dead recorder from `orphan_grace_s` on.
-
-    Raises:
-        DataError: database or files cannot be used.
     """
     policy = policy or RetentionConfig()
     result = Collection()

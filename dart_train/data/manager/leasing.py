@@ -55,10 +55,8 @@ class Group:
     """Rollouts of one task and seed that are compared with one another.
 
     Attributes:
-        trajectories: its members in the order of their recording; those of the experience pool last.
         injected: ids of those that come from the pool. Where such a one has no behaviour log-probabilities, its
             importance weight is 1.
-        staleness_by: whose version the members' staleness counts from.
     """
 
     key: str

@@ -125,12 +125,7 @@ class RunData:
         return rows[0] if rows else None
 
     def local_copy(self, path: str) -> str:
-        """Directory on this node of a version, as its row names it; fetched where only other nodes have it.
-
-        Raises:
-            CheckpointError: it is not there any more.
-            DataError: the store cannot be reached, or the disk is full.
-        """
+        """This node's directory of a version, fetched if need be. Raises `CheckpointError`, `DataError`."""
         return str(shared_directories.fetch(path, self.copies[-1], self.copies[:-1]))
 
     def localized(self, row: CheckpointRow) -> CheckpointRow:

@@ -310,12 +310,7 @@ class ReplicaLife:
             replica.updating_to = None
 
     async def _check(self, weights: Weights) -> bool:
-        """Compare the replica's answers with those of the published weights; False where these have no fingerprint.
-
-        Raises:
-            EngineMismatch: it serves other weights.
-            EngineError: it did not answer, or the fingerprint cannot be read.
-        """
+        """Compare the replica's answers with the weights' fingerprint, False without one. Raises `EngineMismatch`."""
         engine, tolerance = self.replica.engine, self._config.fingerprint_tolerance
         if tolerance is None or not weights.path or engine is None:
             return False

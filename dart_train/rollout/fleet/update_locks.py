@@ -46,12 +46,7 @@ class UpdateLocks:
 
     @contextlib.asynccontextmanager
     async def held(self, replica: Replica, wait_s: float = 0.0) -> AsyncIterator[None]:
-        """Nobody else updates the replica during the block; who does now is waited for.
-
-        Raises:
-            EngineBusy: somebody else does, or the database is away; the block was not begun.
-            EngineError: the lock was lost within the block, which was cut off.
-        """
+        """Nobody else updates the replica in the block. Raises `EngineBusy`: not begun; `EngineError`: lock lost."""
         if self._locks is None or replica.spec.owned:
             yield
             return

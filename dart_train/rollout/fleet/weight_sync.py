@@ -67,9 +67,6 @@ class WeightSync:
         newest: returns the newest checkpoint that can be read, None before the first; may block and raise `DataError`.
 
     Attributes:
-        updates: updates of single replicas that succeeded.
-        failed: updates of single replicas that failed.
-        update_s: seconds that the successful updates took together.
         skipped: checkpoints that were given up, with the reason.
     """
 

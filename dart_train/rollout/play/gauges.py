@@ -94,9 +94,6 @@ class Totals:
 class Gauges:
     """All gauges of one service.
 
-    Args:
-        newest_version: returns the newest weights' version, to tell how old those of an episode are.
-
     Attributes:
         staleness: versions that the oldest weights of the newest trainable rollouts lay behind, when these ended.
     """

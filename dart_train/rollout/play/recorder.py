@@ -39,10 +39,6 @@ class Recorder:
         unavailable_timeout_s: how long database or disk may be unavailable, where `dependencies` is not given.
         most: episodes that may wait before it is full.
         most_bytes: of screenshots that may wait before it is full.
-        on_failure: called (in the recorder's thread) when recording is given up.
-
-    Attributes:
-        failure: why recording was given up; None while it goes on.
     """
 
     def __init__(

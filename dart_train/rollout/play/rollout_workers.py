@@ -46,9 +46,6 @@ TASKS_FAULTS = ("environment", "evaluation")
 class Workers:
     """All workers of the service, within one event loop.
 
-    Args:
-        dependencies: told when the cluster, or every task, is unavailable.
-
     Attributes:
         room: groups that may still be opened before the data manager is asked again; its decision.
     """
@@ -95,12 +92,7 @@ class Workers:
         self._work.set()
 
     async def run(self, worker: int) -> None:
-        """Be one worker: play until there is nothing more to play.
-
-        Raises:
-            DartGymError: a setting or a task's name is wrong, or the cluster stayed away for too long.
-            TasksFailedError: no task could be played for too long.
-        """
+        """Be one worker while there is something to play. Raises `DartGymError`, `TasksFailedError`."""
         assignment: Assignment | None = None
         while True:
             assignment = assignment or await self._next(worker)

@@ -26,13 +26,7 @@ PHASES = ("idle", "connect", "reset", "generate", "step")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Time that a rollout may take.
-
-    Attributes:
-        episode_s: seconds from its first screen on, looked at after each step; then it ends as TIME_LIMIT, and is
-            scored. None for no limit.
-        turn_s: seconds for one decision; then it ends as MODEL_ERROR, and is not scored. None for no limit.
-    """
+    """Time that a rollout may take."""
 
     episode_s: float | None = None
     turn_s: float | None = None
@@ -49,7 +43,6 @@ class Rollout:
     Attributes:
         source: of the trajectory, "rollout" or who demonstrates.
         over: asked after each step with the group's key; True breaks the rollout off.
-        trajectory: what is known of it so far; steps still have their pixels.
     """
 
     assignment: Assignment

@@ -25,13 +25,7 @@ class _Circuit:
 
 
 class CircuitBreakers:
-    """One circuit breaker for each task.
-
-    Args:
-        losses: rollouts that are lost in a row before a task is left out.
-        first_s: seconds for which it is left out the first time.
-        longest_s: most seconds for which it is left out.
-    """
+    """One circuit breaker for each task: after so many losses in a row it is left out, `first_s` to `longest_s`."""
 
     def __init__(
         self,

@@ -20,7 +20,6 @@ class Batches:
     """Counts groups into batches.
 
     Args:
-        target: number of groups in a batch.
         over_provision: groups that are opened for it, as a multiple of the target, from 1 (none more) to 2.
         window: batches that a group may come late, the data manager's `max_staleness`; None for any number.
 

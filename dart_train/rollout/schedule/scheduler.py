@@ -44,12 +44,9 @@ class Assignment:
     """One rollout to play.
 
     Attributes:
-        seed: seed of the environment, shared by the group.
         group_key: names the group; unique over the lives of a run.
-        n: number of the member in its group, from 0.
         attempt: how often this member was dealt before.
         sampling_seed: seed of the policy's sampling; differs between all members and attempts.
-        max_steps: step limit, None for the task's own.
     """
 
     task_id: str
@@ -96,14 +93,11 @@ class Scheduler:
     """Decides what each free worker plays next.
 
     Args:
-        group_size: rollouts per group, where `plan` does not say otherwise.
         budget: rollouts of the whole run, former lives included; None for no limit.
         life: names this life of the service, so that its groups are never taken for those of an earlier one.
         stay_groups: how many full groups' rollouts a task may be ahead before a worker leaves it.
-        max_attempts: how often one member is dealt at most.
         groups_at_once: no group is opened while so many have members to deal. 1 has groups complete soonest; None, for
             any number, lets each worker stay on a task of its own. Task-wise it is 1: a team is filled before the next.
-        batches: counts the groups of batch-wise rollouts, which need it; None for the other modes.
 
     Raises:
         ValueError: batch-wise without batches, or batches where nothing waits for them.

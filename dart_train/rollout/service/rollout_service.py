@@ -53,12 +53,8 @@ class RolloutSummary:
     """Final counts.
 
     Attributes:
-        rollouts: recorded ones of the run, earlier lives included.
         lost: rollouts that broke off and were dealt again.
         given_up: group members that were lost too often.
-        weight_updates: updates of single replicas.
-        reissued: engine requests that were sent again.
-        terminals: episodes by how they ended.
     """
 
     rollouts: int

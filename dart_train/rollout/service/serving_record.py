@@ -15,12 +15,7 @@ from dart_train.rollout.fleet.engine_pool import EnginePool
 
 
 class ServingRecord:
-    """What the data manager was told of a pool's replicas.
-
-    Args:
-        serving: takes the name of a replica and the version that it serves from now on, or None where it serves none;
-            `Recording.serving`. It may block, and raise `DataError`.
-    """
+    """What the data manager was told of a pool's replicas, by `Recording.serving`, which may block and raise."""
 
     def __init__(self, serving: Callable[[str, int | None], None], pool: EnginePool, interval_s: float = 0.2) -> None:
         self._serving, self._pool, self._interval = serving, pool, interval_s

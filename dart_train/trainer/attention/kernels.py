@@ -69,11 +69,7 @@ def at_hand(device: torch.device, dtype: torch.dtype) -> list[KernelName]:
 
 @dataclass(eq=False)
 class Layout:
-    """The segments of one micro-batch, and what kernels prepare of them once for all layers.
-
-    Attributes:
-        places: tokens of the micro-batch, padding included.
-    """
+    """The segments of a micro-batch of so many places, padding included, and what kernels prepare of them once."""
 
     segments: Sequence[Segment]
     places: int

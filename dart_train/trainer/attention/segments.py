@@ -25,7 +25,6 @@ class Segment:
     """Tokens that follow one another, each of which sees those before it in the segment.
 
     Attributes:
-        stop: place after the last.
         seen_start: place of the first token before the segment that all of it sees.
         seen_stop: place after the last of these; `seen_start` where there are none.
     """

@@ -207,12 +207,9 @@ class Collator:
         )
 
     def micro_batches(self, samples: Sequence[Sample], max_tokens: int, *, checked: bool = False) -> list[MicroBatch]:
-        """Cut samples into micro-batches of rows of similar length, the longest first.
+        """Cut samples into micro-batches of rows of similar length, the longest first; `max_tokens` counts padding.
 
-        `max_tokens` counts padding; `checked`: the caller has asked for each sample's `problem` and found none.
-
-        Raises:
-            ValueError: a sample with a `problem`.
+        It raises `ValueError` for a sample with a `problem`, unless the caller has `checked` that there is none.
         """
         for sample in () if checked else samples:
             if problem := self.problem(sample):

@@ -25,7 +25,6 @@ class Demonstration:
 
     Attributes:
         screenshots: content hash of what was on the screen before each response.
-        responses: what a model should have written, one per screenshot.
         errors: what the environment said about each response's action; "" where it was carried out.
     """
 

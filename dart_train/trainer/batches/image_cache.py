@@ -22,11 +22,7 @@ WORKERS = 2
 
 
 class ImageCache:
-    """Screenshots, (H, W, 3) uint8, the least recently used dropped above a limit.
-
-    Args:
-        size: (height, width) of a screenshot by its hash, such as `DataManager.image_size`; None reads the screenshot.
-    """
+    """Screenshots, (H, W, 3) uint8, the least recently used dropped; `size` gives (height, width) alone."""
 
     def __init__(
         self,

@@ -59,8 +59,6 @@ class LeaseSource(IterableDataset):
         holder: name of this trainer; what an earlier life under this name left is settled on entering.
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
-        steps: optimizer steps on each lease.
-        parts: calls of `training_step` per optimizer step.
 
     Attributes:
         contained: serial of the newest lease that the weights contain; None if unknown. Set it before entering.

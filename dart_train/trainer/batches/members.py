@@ -45,14 +45,10 @@ class BatchSettings:
 
     Attributes:
         balance_trajectories: weigh steps so that every trajectory counts the same, however long it is.
-        shuffle_rewards: control: permute rewards within each lease.
         max_completion_length: longest response allowed, in tokens: the constant of `losses.constant_mean`.
         pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
             "one" for all of them.
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
-        mask_step_limit: leave trajectories that ended at their step or time limit out of the loss.
-        mini_batches: optimizer steps that a lease is cut into.
-        max_samples: most steps of a lease that are trained on; None for all.
     """
 
     advantage: Advantage = StepAdvantage()

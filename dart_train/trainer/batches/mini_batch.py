@@ -34,7 +34,6 @@ class MiniBatch:
     """What one optimizer step trains on.
 
     Attributes:
-        normalizer: what their losses are divided by, of all ranks.
         old_logprobs: (T,) log pi_old of each sample's response, by its place; {} before it is known.
         kept: by place, () or (T,) boolean: the steps or tokens that a selection by entropy keeps; {} without one.
     """

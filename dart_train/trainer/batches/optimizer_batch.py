@@ -37,7 +37,6 @@ class OptimizerBatch:
     """Everything that the optimizer steps on one lease train on.
 
     Attributes:
-        parts: of the lease, one for each of its optimizer steps.
         entropies_recorded: whether the engine recorded the entropy of every step that is reinforced.
         scored: whether the pass before the first update is done, or none was needed.
     """
@@ -102,13 +101,10 @@ def build_batch(
     demonstrations: Sequence[Sample] = (),
     ranks: Ranks = ALONE,
 ) -> OptimizerBatch:
-    """Turn leased groups into a batch.
+    """Turn leased groups into a batch. Raises `TrainingError`: no step to train on.
 
     With several ranks each makes the whole batch of samples, and tensors of its share: advantages, selections and
     normalisers are those of one process.
-
-    Raises:
-        TrainingError: no step to train on.
     """
     problems: list[Problem] = []
     members = [

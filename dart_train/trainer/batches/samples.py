@@ -28,13 +28,9 @@ class Sample:
     """One step to train on.
 
     Attributes:
-        image_hashes: content hash of each image of the prompt, in order.
         response_ids: sampled ids, the stop token included; at least one.
         logprobs: behaviour log-probability of each; empty where there was no behaviour policy.
-        advantage: of the step, the same for all its tokens.
         trajectory: number of its trajectory in the optimizer batch; only steps of one trajectory become a chain.
-        version: of the weights that sampled it, the oldest of the step.
-        stale: whether these are older than the trainer's.
         supervised: whether it is a demonstration, whose loss is the cross-entropy, instead of a rollout's step.
         entropy: mean over the response of the entropy that each token was sampled with, in nats; None where the engine
             did not record it.

@@ -58,11 +58,8 @@ Advantage = Callable[[GroupRewards], Sequence[ArrayLike] | NDArray[np.float64]]
 class StepAdvantage:
     """Baseline over all *steps* of the group: a long trajectory moves it more than a short one (DART).
 
-    A_i = (R_i - mean R) / (std R + 1e-6), the unbiased deviation
-
-    Attributes:
-        scale_rewards: "group" divides by the group's deviation, "batch" by that of all groups of the lease (TRL),
-            "none" by nothing.
+    A_i = (R_i - mean R) / (std R + 1e-6), the unbiased deviation, of `scale_rewards`: "group", "batch" (TRL: that of
+    all groups of the lease), or "none".
     """
 
     scale_rewards: ScaleRewards = "group"
@@ -76,11 +73,7 @@ class StepAdvantage:
 class TrajectoryAdvantage:
     """Baseline over the trajectories of the group, whatever their lengths (TRL).
 
-    A_i = (R_i - mean R) / (std R + 1e-4), the unbiased deviation
-
-    Attributes:
-        scale_rewards: "group" divides by the group's deviation, "batch" by that of all groups of the lease (TRL),
-            "none" by nothing.
+    A_i = (R_i - mean R) / (std R + 1e-4), the unbiased deviation, of `scale_rewards` as in `StepAdvantage`.
     """
 
     scale_rewards: ScaleRewards = "group"
@@ -94,10 +87,8 @@ class TrajectoryAdvantage:
 class RLOOAdvantage:
     """The mean of the others as the baseline (arXiv 2402.14740, which does not scale: `scale_rewards="none"`).
 
-    A_i = R_i - mean_{j != i} R_j = n / (n - 1) * (R_i - mean R), over trajectories
-
-    Attributes:
-        scale_rewards: "group" divides by the group's deviation plus 1e-4, "batch" by the lease's, "none" by nothing.
+    A_i = R_i - mean_{j != i} R_j = n / (n - 1) * (R_i - mean R), over trajectories; else scaled as
+    `TrajectoryAdvantage`.
     """
 
     scale_rewards: ScaleRewards = "group"

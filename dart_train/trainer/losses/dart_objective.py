@@ -30,19 +30,14 @@ class ObjectiveConfig:
     """Which terms the objective has. Defaults are DART's.
 
     Attributes:
-        loss: the surrogate and how tokens are weighed.
         importance_sampling_level: of the ratio pi / pi_old, for losses that leave it open; "sequence" with GRPO's loss
             is GSPO.
-        tis_mode: what is done with pi_old / mu.
         tis_clip_max: C of the correction; None switches the whole correction off.
         tis_clip_min: lower bound of the correction; None for none.
         geometric_clip: (low, high) of the mask by geometric mean; None for none.
         off_policy_threshold: steps with a negative advantage do not count where the mean of log mu - log pi over their
             tokens is above; None for no such mask.
-        beta: weight of the KL term.
-        kl_estimator: how the KL is estimated.
         use_bias_correction_kl: multiply the KL term by the ratio (TRL's field).
-        entropy_coef: weight of the entropy bonus.
     """
 
     loss: Loss = GRPO()

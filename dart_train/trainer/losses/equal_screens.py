@@ -118,15 +118,7 @@ def anchor(
     pointer: int,
     masked: Sequence[tuple[int, int, int, int]],
 ) -> str:
-    """A name that equal screens share: the hash of the pixels, with pointer and boxes painted over.
-
-    Args:
-        image: (H, W, 3), of any size.
-        screen: (width, height) of the real screen; (0, 0) where it is the image's.
-        at: where the pointer is, in pixels of the real screen; None where nobody knows.
-        pointer: half the side of the square over it.
-        masked: boxes (x, y, width, height), in pixels of the real screen.
-    """
+    """A name that equal screens share: the hash of the pixels, with pointer and boxes painted over."""
     painted = image.copy()
     height, width = image.shape[:2]
     across, down = (width / screen[0], height / screen[1]) if all(screen) else (1.0, 1.0)

@@ -18,7 +18,6 @@ class EntropySelection:
     """What a selection by entropy keeps. The default keeps everything.
 
     Attributes:
-        keep: share that is kept, those of highest entropy; 1 keeps all.
         level: whole steps (DART) or single tokens (TRL).
         scope: the quantile of steps is that of each group (DART), or of the whole batch.
     """

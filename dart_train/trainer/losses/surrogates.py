@@ -43,11 +43,8 @@ class Normalizer:
     because data parallelism averages gradients.
 
     Attributes:
-        tokens: response tokens in the batch.
-        samples: steps in the batch.
         max_tokens: constant of `constant_mean`: the longest response allowed, in tokens.
         rank_tokens: response tokens of this rank, for `rank_token_mean`; None where there is one rank.
-        ranks: how many share the batch.
         kept_tokens: response tokens that a selection of tokens left, for the entropy bonus; None without a selection.
         supervised_tokens: response tokens of demonstrations in the batch; not among the others.
     """
@@ -134,11 +131,7 @@ class Terms:
 
 
 class Loss:
-    """Base of all losses: the plain policy gradient with a ratio, L = -A rho.
-
-    Attributes:
-        ratio_level: level of the ratio that it is defined with; None for what `importance_sampling_level` says.
-    """
+    """Base of all losses: the plain policy gradient with a ratio (None: of any level), L = -A rho."""
 
     ratio_level: ClassVar[RatioLevel | None] = None
 

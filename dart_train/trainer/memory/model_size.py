@@ -49,8 +49,6 @@ class ModelSize:
 
     Attributes:
         root: weights of embeddings, last norm and head.
-        heads_width: of all its query heads together.
-        keys_width: of all its key heads together.
         whole_blocks: blocks of the tower that attend to whole images.
         merge: patches a side that become one token.
         levels: of features that an image has.

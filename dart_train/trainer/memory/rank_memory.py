@@ -30,8 +30,6 @@ class Work:
     """What one rank trains on in a step.
 
     Attributes:
-        tokens: most of a micro-batch.
-        responses: most response tokens of a micro-batch.
         images: distinct ones of the rank's share of a lease; where they do not recur, of a micro-batch.
         recurring: whether images occur in several micro-batches or passes, so that features are kept.
     """
@@ -49,13 +47,8 @@ class Setting:
 
     Attributes:
         sharded: whether they hold parts of the language model (`fsdp`).
-        half: whether passes compute in bfloat16 or float16.
         checkpointing: whether a layer's activations are computed again in the backward pass.
-        trains_tower: whether the vision tower's weights are trained.
         half_base: whether weights under an adapter are kept in half precision.
-        reference: whether a second model is held for the KL term.
-        moments: bytes that the optimizer keeps for a trained number.
-        features_bytes: most for features of images.
         reshard: whether a layer is let go of between its forward and backward pass.
         reduce_once: whether sharded ranks hold their gradients whole until the end of a step; None as it fits.
     """

@@ -22,11 +22,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """What the steps of one trainer take on this rank.
-
-    Attributes:
-        limit: bytes that training may take; None for no look ahead: memory that runs out shows itself.
-    """
+    """What the steps of one trainer take on this rank; `limit` None: no look ahead, memory that runs out shows."""
 
     size: ModelSize
     setting: Setting

@@ -32,9 +32,7 @@ class LoraSettings:
 
     Attributes:
         alpha: the adapter's scale is alpha / r.
-        dropout: before the adapter, in [0, 1].
         target_modules: names of layers, or one regular expression; None for the language model's linear layers.
-        seed: of the random numbers that the adapter begins with.
     """
 
     r: int = 16

@@ -50,9 +50,7 @@ def version_dir(root: str | Path, version: int) -> Path:
 def write_model(
     model: Any, directory: str | Path, source_dir: str | Path, *, lease: int | None = None, step: int = 0
 ) -> Path:
-    """Write a model as a plain Hugging Face directory, atomically, in the number type of the directory it came from.
-
-    Adapters are merged into the weights.
+    """Write a model as a Hugging Face directory, atomically, in its source's number type, adapters merged.
 
     Raises:
         TrainingError: a weight is not finite.
@@ -94,17 +92,7 @@ def write_version(
     step: int = 0,
     fingerprint: Callable[[Path], Fingerprint] | None = None,
 ) -> Path:
-    """Write what `save` writes as a published version, atomically; see `write_model`.
-
-    Args:
-        save: writes weights and model configuration into a directory.
-        directory: final name; replaced if it is there.
-        source_dir: tokenizer and processor files that `save` did not write are copied from there.
-        lease: serial of the newest lease that the weights contain; None if they do not come from leases.
-        step: optimizer steps done.
-        fingerprint: what the weights answer, given the directory of their tokenizer; engines are compared with it.
-            Without it they are believed.
-    """
+    """Write what `save` writes as a published version, atomically; see `write_model`."""
 
     def fill(path: Path) -> None:
         save(path)
@@ -175,11 +163,8 @@ class ResumePoint:
     """A state that training can go on from.
 
     Attributes:
-        path: a `checkpoint-N` directory of `transformers.Trainer`.
         version: version of the weights in it; the newest that was published from them or before them.
-        unpublished: optimizer updates since that version.
         lease: serial of the newest lease that the weights contain; None if unknown (states of before 0.2).
-        skipped: steps that were not finite and were left out so far.
         best: published version of the best weights so far; None if that is not measured.
     """
 

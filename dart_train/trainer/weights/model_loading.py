@@ -15,12 +15,7 @@ from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, base_
 
 
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Load the model of a directory for training: our attention, no dropout changes, no cache.
-
-    Raises:
-        ConfigurationError: its family is not known, its tokenizer has more tokens than it has weights for, or its
-            attention slides; nothing was loaded.
-    """
+    """Load a directory's model for training: our attention, no cache. Raises `ConfigurationError`: none to train."""
     check_model(model_dir)
     model = AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
     take_over(model)

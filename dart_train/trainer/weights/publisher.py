@@ -38,14 +38,11 @@ class Publisher:
     """One run's published versions.
 
     Args:
-        model_dir: where tokenizer and processor files are copied from.
         keep_s: seconds for which a version is kept, however many came after it.
         save: writes what `take` took into a new directory, by default `checkpoint.write_model`.
         take: takes a model's weights as they are, by all ranks; None for a model that must be written at once.
 
     Attributes:
-        version: the newest version that the weights were published as.
-        unpublished: updates since then.
         served: newest version that rollouts have shown to be served.
         best: version of the best weights so far, which is kept; None if that is not measured.
     """

@@ -40,7 +40,6 @@ class Cut:
     """How a model is cut among ranks.
 
     Attributes:
-        computes_in: what layers are gathered and run in; None for what they are kept in.
         reshard_after_forward: whether a layer is let go of between its forward and its backward pass, and gathered
             twice; otherwise a rank holds all layers between them.
     """

@@ -26,13 +26,7 @@ from dart_train.trainer.weights.sharding import is_sharded, through
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the main rank writes.
-
-    Attributes:
-        weights: by the base model's names, adapters merged; empty on other ranks.
-        dtype: of those that are floating-point numbers.
-        fingerprint: what they answer; None on other ranks.
-    """
+    """What the main rank writes; without weights (adapters merged) and fingerprint on other ranks."""
 
     model: Any
     weights: dict[str, Tensor]
