@@ -4,8 +4,8 @@ BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := docker vllm openenv pythons security scale
-ELSEWHERE := not slow and not security and not scale and not docker and not openenv and not vllm
+PARTS := docker vllm openenv pythons security scale ray
+ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not vllm
 UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
@@ -75,6 +75,9 @@ test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with 
 
 test-scale: setup-test  ## ranks that share a model, and benchmarks whose aims tests hold: memory, parity, a step beside TRL's
 	@$(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
+
+test-ray: setup-test  ## a Ray cluster of nodes without a common directory, killed and joined (root)
+	@$(BIN)/python -m pytest -s -m ray
 
 test-security: setup-test  ## attacks of desktops, tasks, clients and pages; run it as root and as an ordinary user
 	@scripts/security.sh

@@ -30,6 +30,7 @@ from dart_train.commands.options import (
 )
 from dart_train.commands.parity_command import parity
 from dart_train.commands.plan_command import plan
+from dart_train.commands.watch_commands import app as watch_app
 from dart_train.config.run_config import dump_config
 from dart_train.core.train_errors import DartTrainError, Interrupted
 from dart_train.run.run_directory import explained_file_errors
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
+app.add_typer(watch_app)
 app.command()(parity)
 app.command()(plan)
 app.command()(ablate)

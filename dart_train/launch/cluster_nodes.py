@@ -144,6 +144,7 @@ class ClusterNodes:
         self._since = time.strftime("%H:%M:%S")
         self._group = placement_group([self._ranks], name=f"{config.name}/trainer")
         self.waiting: list[str] = []
+        self._window = ray_cluster.open_window(config.name, str(run.root))  # as long as this is there
         self._list = run.root / "desktops.txt"
         self.desktops_url = f"file://{self._list}"
 
@@ -178,6 +179,11 @@ class ClusterNodes:
         """Have servers of desktops from now on."""
         self._offering = True
         self.look(now=True)
+
+    @property
+    def supervisors(self) -> list[Supervisor]:
+        """Those of the nodes' servers."""
+        return list(self._servers.values())
 
     @property
     def servers(self) -> list[str]:

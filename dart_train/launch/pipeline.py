@@ -51,6 +51,7 @@ from dart_train.run.run_directory import (
     read_json,
     write_text,
 )
+from dart_train.run.run_status import write_modules
 from dart_train.run.supervisor import ModuleSpec, Supervisor, python_module
 from dart_train.terminal.panel import Panel
 
@@ -228,6 +229,9 @@ class Pipeline:
             if time.monotonic() - touched > 2.0:
                 known = self.state.values["phases"]
                 self.state.touch(phase if phase in known else next(reversed(known)))
+                waiting = self.nodes.waiting if self.nodes is not None else []
+                supervisors = [self.supervisor, *(self.nodes.supervisors if self.nodes is not None else ())]
+                write_modules(self.run, supervisors, waiting)
                 touched = time.monotonic()
         for name in names:
             del self.supervisor.modules[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 import sys
@@ -16,10 +17,12 @@ from dart_agent.engines.base.engine_kind import EngineKind, Launch
 from dart_train.core.train_errors import DartTrainError
 from dart_train.nodes.program_host import ProgramHost, RunOnNodes
 from dart_train.nodes.remote_program import RemoteProgram
+from dart_train.run.run_status import RunWindow
 
 log = logging.getLogger(__name__)
 NAMESPACE = "dart-train"
 CONNECT_S = 5.0
+ANSWER_S = 15.0
 SHARED = 0.5
 """An engine that takes less of its GPU's memory than this leaves the rest to the trainer."""
 
@@ -39,6 +42,7 @@ def connect(address: str) -> str:
     Raises:
         ClusterUnreachable: that is not so.
     """
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:
@@ -99,6 +103,39 @@ def new_host(run: RunOnNodes, name: str, asks: dict[str, Any]) -> Any:
     label = f"{run.name}/{name}-{secrets.token_hex(2)}"
     options = {"name": label, "namespace": NAMESPACE, "max_restarts": 0, **asks}
     return ray.remote(ProgramHost).options(**options).remote(run, name)
+
+
+def open_window(run: str, root: str) -> Any:
+    """An actor on this node through which others look into a run's directory; one of a life before makes way."""
+    import ray
+
+    name = f"{run}/window"
+    for before in ray.util.list_named_actors(all_namespaces=False):
+        if before == name:
+            ray.kill(ray.get_actor(name))
+    options = {"name": name, "namespace": NAMESPACE, "get_if_exists": False, **on_node(here())}
+    return ray.remote(RunWindow).options(**options).remote(root)
+
+
+def ask_window(address: str, run: str, what: str, arguments: dict[str, Any]) -> str:
+    """Ask a run on a cluster, from any of its nodes; see `RunWindow.ask`.
+
+    Raises:
+        ClusterUnreachable: no run of this name goes on there.
+        RunDirectoryError: as it says.
+    """
+    connect(address)
+    import ray
+
+    try:
+        return str(ray.get(ray.get_actor(f"{run}/window").ask.remote(what, arguments), timeout=ANSWER_S))
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except (ValueError, ray.exceptions.RayError) as error:
+        known = [name.removesuffix("/window") for name in ray.util.list_named_actors() if name.endswith("/window")]
+        raise ClusterUnreachable(
+            f"no run {run!r} goes on on this cluster" + (f"; there are: {', '.join(known)}" if known else "")
+        ) from error
 
 
 def told(asks: dict[str, Any]) -> str:

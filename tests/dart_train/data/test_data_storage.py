@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import fsspec
 import httpx
 import pytest
 from data_builders import RUN, SMALL, make_step, make_trajectory, picture
@@ -16,28 +15,13 @@ from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyEr
 from dart_train.data import DataManager, image_hash
 from dart_train.data.files.object_storage import Storage, open_storage
 from dart_train.data.files.trajectory_files import TrajectoryFiles, image_key
+from tests.helpers.object_store import s3_bucket
 
 
 @pytest.fixture(scope="module")
 def s3_url() -> Iterator[str]:
-    """A bucket on a server of its own; credentials and address come from the environment, as for a user."""
-    from moto.server import ThreadedMotoServer  # half a second: for this fixture alone
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    address = {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in address.items():
-            patch.setenv(name, value)
-        fsspec.filesystem("s3").mkdir("dart-bucket")
-        yield "s3://dart-bucket"
-    server.stop()
+    with s3_bucket() as url:
+        yield url
 
 
 @pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.thorough)])

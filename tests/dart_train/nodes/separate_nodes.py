@@ -33,6 +33,7 @@ class Network:
 
     def __enter__(self) -> Network:
         _ip("link", "add", self.bridge, "type", "bridge")
+        _ip("addr", "add", f"10.77.{self.number}.254/24", "dev", self.bridge)  # the test's own
         _ip("link", "set", self.bridge, "up")
         return self
 

@@ -1,0 +1,45 @@
+"""`dart-train status`, `stop` and `logs`: a run that goes on, on this machine or on any node of its cluster."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dart_train.commands.options import DEFAULT_RUNS_DIR, Ray, RunsDir
+from dart_train.run import run_status
+
+app = typer.Typer()
+RunName = Annotated[str, typer.Argument(metavar="NAME", help="name of the run")]
+
+
+@app.command()
+def status(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None) -> None:
+    """Say what goes on in a run: its phase, its modules and their nodes, and what waits for one."""
+    _say(name, runs_dir, ray, "status")
+
+
+@app.command()
+def stop(name: RunName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, ray: Ray = None) -> None:
+    """End a run in order; the command that began it goes on with it."""
+    _say(name, runs_dir, ray, "stop")
+
+
+@app.command()
+def logs(
+    name: RunName,
+    module: Annotated[str | None, typer.Argument(help="such as rollout or engine-0; without: which there are")] = None,
+    lines: Annotated[int, typer.Option(help="how many of its last lines")] = 40,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    ray: Ray = None,
+) -> None:
+    """Print the end of a module's log."""
+    _say(name, runs_dir, ray, "logs", module=module, lines=lines)
+
+
+def _say(name: str, runs_dir: Path, ray: str | None, what: str, **arguments: Any) -> None:
+    if ray is None:
+        typer.echo(run_status.RunWindow(str(runs_dir / name)).ask(what, arguments))
+        return
+    from dart_train.nodes.ray_cluster import ask_window
+
+    typer.echo(ask_window(ray, name, what, arguments))

@@ -1,0 +1,104 @@
+"""What goes on in a run, from its directory: `dart-train status`, `stop` and `logs`, here and for other nodes."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from dart_gym.utils.processes import has_ended
+from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState, write_json
+from dart_train.run.supervisor import Supervisor, log_tail
+
+FILE = "modules.json"
+
+
+def write_modules(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
+    """Write down what a launcher keeps going, and where. A process elsewhere says where it is in `started`."""
+    modules = {
+        name: {
+            "node": (getattr(module.process, "started", None) or {}).get("@HOST@", ""),
+            "runs": module.running,
+            "restarts": module.restarts,
+        }
+        for supervisor in supervisors
+        for name, module in supervisor.modules.items()
+    }
+    write_json(run.root / FILE, {"time": time.time(), "modules": modules, "waiting": waiting})
+
+
+def launcher(run: RunDirectory) -> int | None:
+    """Process id of the launcher that has the run; None where none has."""
+    try:
+        pid, _, started = (run.root / "run.lock").read_text().strip().partition(" ")
+    except OSError:
+        return None
+    return int(pid) if started.isdigit() and not has_ended(int(pid), int(started)) else None
+
+
+def status(run: RunDirectory) -> str:
+    """What goes on in a run, in lines for people.
+
+    Raises:
+        RunDirectoryError: there is no such run.
+    """
+    _check(run)
+    state, pid = RunState(run.root / "state.json"), launcher(run)
+    phases = state.values["phases"]
+    done = [name for name in phases if state.finished(name)]
+    now = next((name for name in reversed(phases) if name not in done), "")
+    present = f"running{f', in {now}' if now else ''}" if pid else "not running"
+    lines = [f"{run.root.name}: {present} (done: {', '.join(done) or 'nothing'})"]
+    facts: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        facts = json.loads((run.root / FILE).read_text())
+    for name, module in facts.get("modules", {}).items() if pid else ():
+        where = f" on {module['node']}" if module["node"] else ""
+        again = f", started again {module['restarts']} times" if module["restarts"] else ""
+        lines.append(f"  {name}{where}: {'runs' if module['runs'] else 'does not run'}{again}")
+    lines += [f"  {line}" for line in facts.get("waiting", ()) if pid]
+    if not pid:
+        lines.append("  the command that began it goes on with it")
+    return "\n".join(lines)
+
+
+def stop(run: RunDirectory) -> str:
+    """Tell the launcher of a run to end; returns what a person is told. Raises `RunDirectoryError`."""
+    _check(run)
+    pid = launcher(run)
+    if pid is None:
+        return f"{run.root.name} is not running"
+    os.kill(pid, signal.SIGTERM)
+    return f"{run.root.name} ends; the same command goes on where it was"
+
+
+def logs(run: RunDirectory, module: str | None = None, lines: int = 40) -> str:
+    """The end of a module's log; the names of all logs where none is named. Raises `RunDirectoryError`."""
+    _check(run)
+    names = sorted(path.stem for path in run.logs.glob("*.log"))
+    if module is None:
+        return "\n".join(names)
+    if module not in names:
+        raise RunDirectoryError(f"{run.root.name} has no log of {module!r}; there are: {', '.join(names)}")
+    return "\n".join(log_tail(run.logs / f"{module}.log").splitlines()[-lines:])
+
+
+def _check(run: RunDirectory) -> None:
+    if not run.config.exists():
+        near = ", ".join(sorted(path.parent.name for path in run.root.parent.glob("*/config.yaml")))
+        raise RunDirectoryError(
+            f"no run {run.root.name!r} in {run.root.parent}{f'; there are: {near}' if near else ''}"
+        )
+
+
+class RunWindow:
+    """A run's directory as other nodes look into it: an actor on the launcher's node."""
+
+    def __init__(self, root: str) -> None:
+        self._run = RunDirectory(Path(root))
+
+    def ask(self, what: str, arguments: dict[str, Any]) -> str:
+        """The answer of `status`, `stop` or `logs`."""
+        return {"status": status, "stop": stop, "logs": logs}[what](self._run, **arguments)

@@ -1,0 +1,162 @@
+"""A run on a Ray cluster of nodes that have no directory in common, while they and its processes are killed and join.
+
+One run, in stages: each test goes on where the one before has left it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from dart_train.data.store import schema
+from tests.dart_train.nodes.cluster_of_nodes import Cluster, killed
+from tests.dart_train.nodes.separate_nodes import HOME, RAY_PORT, ROOT, Node
+from tests.helpers.waiting import wait_until
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
+CONFIG = Path(__file__).with_name("cluster_run.yaml")
+NAME = "cluster"
+BEGIN_S, AGAIN_S = 400.0, 60.0
+
+
+class Life:
+    """The run as the stages have left it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.nodes: dict[str, Node] = {}
+        self.launcher = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        self.cluster.head.join(cpus=2)  # both ranks, and nothing else
+        for host, name, cpus in ((2, "engines", 1), (3, "desktops", 0)):
+            self.nodes[name] = self.cluster.network.node(host)
+            self.nodes[name].join(self.cluster.head, cpus=cpus, desktops=2)
+        return self.cluster.begin(CONFIG)
+
+    def recorded(self) -> int:
+        """Rollouts that the database has."""
+        with self.cluster.data(NAME, CONFIG) as data:
+            return sum(data.census().parts().values())
+
+    def version(self) -> int:
+        """The newest published version."""
+        with self.cluster.data(NAME, CONFIG) as data:
+            newest = data.newest_checkpoint()
+            return newest.version if newest else 0
+
+    def until(self, condition: object, seconds: float) -> float:
+        """Wait until something holds, while the launcher lives; returns the seconds that it took."""
+        started = time.monotonic()
+        wait_until(condition, seconds, trouble=self._ended, explain=lambda: self.cluster.said()[-2000:], look_s=0.5)
+        return time.monotonic() - started
+
+    def goes_on(self, seconds: float = AGAIN_S, more: int = 8) -> float:
+        """Wait until more rollouts are recorded; returns the seconds that it took."""
+        before = self.recorded()
+        return self.until(lambda: self.recorded() >= before + more, seconds)
+
+    def servers(self) -> list[str]:
+        """Addresses of the servers of desktops that are listed."""
+        path = self.cluster.root(NAME) / "desktops.txt"
+        return [line.split("//")[1].split(":")[0] for line in path.read_text().split()] if path.exists() else []
+
+    def ask(self, node: Node, *words: str) -> str:
+        """What `dart-train` answers on a node."""
+        return node.run(f"{ROOT}/.venv/bin/dart-train", *words, "--ray", f"{self.cluster.head.address}:{RAY_PORT}")
+
+    def _ended(self) -> str:
+        return self.cluster.said()[-2000:] if self.launcher.poll() is not None else ""
+
+
+@pytest.fixture(scope="module")
+def life(cluster: Cluster) -> Iterator[Life]:
+    """The run, from its beginning."""
+    yield Life(cluster)
+
+
+def say(record_property, **figures: float) -> None:
+    """Keep figures with the test's result, and print them."""
+    for name, value in figures.items():
+        record_property(name, round(value, 1))
+    print(json.dumps({name: round(value, 1) for name, value in figures.items()}))
+
+
+def test_a_run_trains_on_nodes_without_a_common_directory(life, record_property):
+    say(record_property, begins_s=life.until(lambda: life.version() >= 3, BEGIN_S))
+    assert sorted(life.servers()) == sorted(life.nodes[name].address for name in ("engines", "desktops"))
+    own = life.nodes["desktops"].path(f"{HOME}/.cache/dart-gui/runs/{NAME}")
+    assert not list(own.glob("**/*.safetensors"))  # nobody there asked for weights
+    with life.cluster.data(NAME, CONFIG) as data:
+        assert {row.path.partition(":")[0] for row in data.checkpoints()} == {"s3"}
+
+
+def test_any_node_sees_the_run(life):
+    asked = life.ask(life.nodes["desktops"], "status", NAME)
+    assert "running, in rl" in asked and f"learn on {life.cluster.head.address}" in asked
+    assert "engine ready" in life.ask(life.nodes["desktops"], "logs", NAME, "engine-0")
+
+
+def test_a_lost_node_of_desktops_costs_its_episodes_alone(life, record_property):
+    life.nodes.pop("desktops").kill()
+    say(record_property, node_of_desktops_s=life.goes_on())
+    life.until(lambda: life.servers() == [life.nodes["engines"].address], AGAIN_S)
+
+
+def test_a_node_that_joins_adds_desktops(life, record_property):
+    joined = life.nodes["joined"] = life.cluster.network.node(4)
+    joined.join(life.cluster.head, cpus=1, desktops=2)
+    say(record_property, joined_s=life.until(lambda: joined.address in life.servers(), AGAIN_S))
+    log = life.cluster.root(NAME) / "logs" / f"desktops-{joined.address}.log"
+    life.until(lambda: "session" in log.read_text(), AGAIN_S)  # somebody plays there
+
+
+def test_a_killed_rank_begins_again_from_the_last_state(life, record_property):
+    life.until(lambda: life.version() >= 6, BEGIN_S)
+    before = life.version()
+    killed(life.cluster.head, "dart_train learn")
+    say(record_property, rank_s=life.until(lambda: life.version() > before + 1, 120))
+
+
+def test_a_lost_node_of_engines_is_replaced(life, record_property):
+    life.nodes.pop("engines").kill()
+    say(record_property, node_of_engines_s=life.goes_on(120))
+
+
+def test_the_same_command_goes_on_after_the_head_has_ended(life, record_property):
+    before, version = life.recorded(), life.version()
+    killed(life.cluster.head, "dart-train run")
+    life.launcher.wait(30)
+    life.cluster.head.run(f"{ROOT}/.venv/bin/ray", "stop", "--force")
+    life.nodes.pop("joined").kill()
+    life.cluster.head.join(cpus=2)
+    again = life.nodes["again"] = life.cluster.network.node(5)
+    again.join(life.cluster.head, cpus=1, desktops=2)
+    life.launcher = life.cluster.begin(CONFIG)
+    say(record_property, again_s=life.until(lambda: life.version() > version + 1, BEGIN_S))
+    assert life.recorded() > before
+
+
+def test_nothing_is_lost_or_trained_twice(life):
+    stopped = life.ask(life.nodes["again"], "stop", NAME)
+    assert "the same command goes on" in stopped
+    assert life.launcher.wait(60) == 130
+    command = (f"{ROOT}/.venv/bin/dart-train", "data", "check", f"{HOME}/runs/{NAME}/config.yaml")
+    checked = life.cluster.head.run(*command, "--runs-dir", f"{HOME}/runs", **life.cluster.environment)
+    assert "damaged" not in checked, checked
+    item, lease = schema.lease_item.c, schema.lease.c
+    twice = (
+        sa.select(item.group_id)
+        .join(schema.lease, lease.id == item.lease_id)
+        .where(lease.run_id == NAME, lease.state == "COMMITTED")
+        .group_by(item.group_id)
+        .having(sa.func.count() > 1)
+    )
+    with life.cluster.data(NAME, CONFIG) as data:
+        assert data.store.read(lambda connection: connection.execute(twice).all()) == []
