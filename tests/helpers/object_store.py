@@ -24,6 +24,7 @@ def s3_bucket() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in address.items():
             patch.setenv(name, value)
-        fsspec.filesystem("s3").mkdir("dart-bucket")
+        fsspec.filesystem("s3").clear_instance_cache()  # of a server before
+        fsspec.filesystem("s3").makedirs("dart-bucket", exist_ok=True)
         yield "s3://dart-bucket"
     server.stop()
