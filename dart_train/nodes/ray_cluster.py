@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import socket
 import sys
@@ -42,7 +41,6 @@ def connect(address: str) -> str:
     Raises:
         ClusterUnreachable: that is not so.
     """
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:
@@ -139,10 +137,10 @@ def ask_window(address: str, run: str, what: str, arguments: dict[str, Any]) -> 
 
 
 def told(asks: dict[str, Any]) -> str:
-    """What an actor asks of its node, for people."""
+    """What an actor asks of its node, for people; "" for nothing that a node may be short of."""
     wanted = {"CPU": asks.get("num_cpus", 0), "GPU": asks.get("num_gpus", 0), **asks.get("resources", {})}
     listed = ", ".join(f"{name}: {count:g}" for name, count in wanted.items() if count)
-    return f"{{{listed}}} free" if listed else "an answer"
+    return f"{{{listed}}} free" if listed else ""
 
 
 def start(

@@ -31,7 +31,7 @@ class RemoteProgram:
         actor: the Ray actor of a `ProgramHost`.
         begun: what its start will return.
         name: of the program.
-        asks: what it waits for, for people, such as "{GPU: 2}".
+        asks: what it may have to wait for, for people, such as "{GPU: 2} free".
         log: file for what it prints; None for none.
         metrics: directory for what it measures; None for nowhere.
 
@@ -58,7 +58,8 @@ class RemoteProgram:
     @property
     def waiting(self) -> str:
         """What it waits for and since when; "" once a node has it."""
-        if self.started is not None or self.returncode is not None or time.time() - self.since < PATIENCE_S:
+        settled = self.started is not None or self.returncode is not None
+        if settled or not self.asks or time.time() - self.since < PATIENCE_S:
             return ""
         since = time.strftime("%H:%M:%S", time.localtime(self.since))
         return f"{self.name} waits for a node with {self.asks} since {since}"

@@ -22,7 +22,7 @@ from tests.helpers.waiting import wait_until
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 CONFIG = Path(__file__).with_name("cluster_run.yaml")
 NAME = "cluster"
-BEGIN_S, AGAIN_S = 400.0, 60.0
+BEGIN_S, AGAIN_S = 600.0, 60.0
 
 
 class Life:
