@@ -3,6 +3,7 @@
 Every check is a function that returns a `Finding`; none changes anything, and none raises.
 """
 
+import importlib
 import json
 import shutil
 import sys
@@ -147,6 +148,12 @@ def check_evaluator() -> Finding:
         return Finding(name, False, cause, evaluator_environment.COMMAND, needed_for, True)
 
 
+def check_vllm() -> Finding:
+    """Whether vLLM is installed in its own environment; the module that knows is of a package above this one."""
+    problem = importlib.import_module("dart_agent.engines.vllm.vllm_environment").problem()
+    return Finding("vLLM", not problem, problem or "installed", "dart-train engines install", "engines on GPUs", True)
+
+
 def waiting_tasks(directory: Path) -> dict[str, list[str]]:
     """Which tasks of a directory of OSWorld's JSON files wait for which Debian packages."""
     files = sorted(directory.glob("**/*.json"))
@@ -177,7 +184,7 @@ def examine() -> list[Finding]:
         if application.program and application != browser
     ]
     findings += [check_application(application) for application in wanted]
-    return [*findings, check_desktop_python(), check_evaluator()]
+    return [*findings, check_desktop_python(), check_evaluator(), check_vllm()]
 
 
 def main(console: Console | None = None, task_set: Path | None = None) -> int:
@@ -206,7 +213,7 @@ def main(console: Console | None = None, task_set: Path | None = None) -> int:
 
 def _print_applications(console: Console, findings: list[Finding], task_set: Path | None) -> None:
     lacking = [finding.name for finding in findings if finding.optional and not finding.ok]
-    missing = [name for name in lacking if name not in ("limits", "system calls")]  # which are no packages
+    missing = [name for name in lacking if name not in ("limits", "system calls", "vLLM")]  # which it has not
     if missing:
         console.print(f"\n[yellow]OSWorld's tasks lack[/] {', '.join(missing)}. `make apps` installs them all.")
     if task_set is None:

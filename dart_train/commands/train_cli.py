@@ -16,6 +16,7 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.utils.processes import exit_status
 from dart_train.commands.ablate_command import ablate
 from dart_train.commands.data_commands import app as data_app
+from dart_train.commands.engine_commands import app as engines_app
 from dart_train.commands.options import (
     DEFAULT_RUNS_DIR,
     ConfigPath,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(data_app, name="data")
 app.add_typer(watch_app)
+app.add_typer(engines_app, name="engines")
 app.command()(parity)
 app.command()(plan)
 app.command()(ablate)

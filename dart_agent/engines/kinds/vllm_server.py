@@ -16,6 +16,7 @@ from pydantic import Field
 from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
 from dart_agent.engines.vllm.vllm_adapters import KEPT
+from dart_agent.engines.vllm.vllm_environment import program
 from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
 
 
@@ -28,7 +29,9 @@ class VLLMServer(EngineKind):
     computes_on_gpus: ClassVar[bool] = True
 
     model: str = Field(default="policy", min_length=1, description="what the servers call the model")
-    program: tuple[str, ...] = Field(default=("vllm",), min_length=1, description="the command, without `serve`")
+    program: tuple[str, ...] = Field(
+        default=(), description="the command, without `serve`; empty for that of `dart-train engines install`"
+    )
     options: tuple[str, ...] = Field(default=(), description="more of its command line")
     environment: dict[str, str] = Field(default={}, description="more environment variables")
     max_length: int = Field(default=32768, ge=1, description="most tokens of a prompt and its response")
@@ -53,7 +56,7 @@ class VLLMServer(EngineKind):
         """A server on a free port of loopback; one that loses the port to somebody else ends and is started again."""
         public = launch.public
         host, port = (public.host, public.port) if public is not None else ("127.0.0.1", free_port())
-        argv = [*self.program, "serve", launch.model_dir, "--served-model-name", self.model]
+        argv = [*(self.program or (program(),)), "serve", launch.model_dir, "--served-model-name", self.model]
         argv += ["--host", host, "--port", str(port)]
         argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         limits = json.dumps({"image": launch.images, "video": 0})

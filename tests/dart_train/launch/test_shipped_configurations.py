@@ -22,8 +22,6 @@ from tests.helpers.gpus import H100, RTX_4090, fake_gpus, gpu_rows
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
-ON_THE_CPU = {"quickstart": 2, "efficiency": 2, "tiny_base": 1, "tiny_base_2": 1, "tiny_drawn": 1}
-"""Engines of the configurations that are the same run on every machine."""
 NONE = "{}; this machine has no GPU"
 PLACES = {
     ("dart_osworld_7b", 0): NONE.format("2 x 1 for engines, 6 for the trainer, 8 in all"),
@@ -36,6 +34,9 @@ PLACES = {
     ("lora_3b_24gb", 1): "1 engine on GPU 0; trainer on GPU 0 (engines take 46% of its memory)",
     ("lora_3b_24gb", 8): "1 engine on GPU 0; trainer on GPU 0 (engines take 46% of its memory)",
 }
+
+ON_THE_CPU = {name for name in NAMES if (name, 0) not in PLACES}
+"""Those that are the same run on every machine."""
 
 
 def place_or_refusal(name: str) -> str:
@@ -52,7 +53,7 @@ def test_where_each_configuration_runs(name, gpus, monkeypatch, tmp_path):
     fake_gpus(monkeypatch, tmp_path, gpu_rows(*[kind] * gpus) if gpus else "No devices were found", 0 if gpus else 6)
     found = place_or_refusal(name)
     if name in ON_THE_CPU:
-        engines = ON_THE_CPU[name]
+        engines = load_config(CONFIGS / f"{name}.yaml").rollout.engine.replicas or 1
         assert found == f"{engines} engine{'s' * (engines > 1)} on the CPU; trainer on the CPU"
     else:
         assert PLACES[name, gpus] in found and "\n" not in found
