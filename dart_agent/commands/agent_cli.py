@@ -19,6 +19,7 @@ from dart_agent.commands import preset_commands, record_commands
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.evaluation.conditions import SizedSessions, protocol_named, software
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
 from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
@@ -120,6 +121,9 @@ def evaluate_command(
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
     pacing: Pacing = None,
+    protocol: Annotated[
+        str | None, typer.Option(help='Pacing, step limit and screen of a benchmark\'s runner: "osworld-verified".')
+    ] = None,
 ) -> None:
     """Score a policy: pass@1 and pass@k by application, with 95 % intervals."""
     chosen = expand_tasks([*(tasks or []), *(suites or [])])
@@ -128,20 +132,23 @@ def evaluate_command(
     if k is not None and k > episodes:
         raise ConfigurationError(f"pass@{k} needs at least {k} episodes per task: raise --n from {episodes}")
     seeds = range(first_seed, first_seed + episodes)
+    played_as = protocol_named(protocol, pacing, max_steps) if protocol else None
+    if played_as:
+        pacing, max_steps = played_as.pacing, played_as.max_steps
+    told = {"pacing": pacing, "protocol": protocol, "software": software(options.engine_url)}
+    settings = {**options.settings(), **told}
 
     async def play_all() -> list[TaskScore]:
         async with contextlib.AsyncExitStack() as stack:
             make_policy = await stack.enter_async_context(open_policies(options))
             directory = None
             if out is not None:
-                plan = Plan(
-                    options.policy, tuple(chosen), tuple(seeds), max_steps, {**options.settings(), "pacing": pacing}
-                )
+                plan = Plan(options.policy, tuple(chosen), tuple(seeds), max_steps, settings)
                 directory = stack.enter_context(EvaluationDirectory(out, plan, options.decoder()))
             client = await stack.enter_async_context(_cluster(url, token_env, concurrency))
             done = len(directory.known()) if directory else 0
             return await evaluate(
-                client,
+                SizedSessions(client, played_as.screen) if played_as else client,
                 make_policy,
                 chosen,
                 seeds,
@@ -160,6 +167,7 @@ def evaluate_command(
         console.print(line, markup=False, highlight=False)
     result = {
         "policy": options.policy,
+        "settings": {**settings, "max_steps": max_steps},
         "scores": [score_row(score) for score in [*scores, total_score(scores)]],
         "apps": [group_row(group) for group in groups],
     }

@@ -130,9 +130,6 @@ def _local(options: PolicyOptions, sampling: Sampling) -> Made:
     """Policies and engine of a model whose tokenizer is here."""
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
-    if options.preset:
-        for difference in check_preset(get_preset(options.preset), Path(options.model)):
-            warnings.warn(f"preset {options.preset}: {difference}", stacklevel=2)
     make = model_policies(options.model, options, sampling, options.format)
     return make, _engine(options.model, options.engine_url)
 
@@ -197,6 +194,9 @@ def model_policies(
     from dart_agent.models.model_tokens import ModelTokens
     from dart_agent.policies.vlm_policy import VLMPolicy
 
+    if conversation.preset:
+        for difference in check_preset(get_preset(conversation.preset), Path(model_dir)):
+            warnings.warn(f"preset {conversation.preset}: {difference}", stacklevel=2)
     tokens, vision, chosen = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), get_format(action_format)
     least, most = narrowed(vision, conversation.min_pixels, conversation.max_pixels)
     vision = dataclasses.replace(vision, min_pixels=least, max_pixels=most)

@@ -60,6 +60,17 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A published score in percent, its step limit where that is said, and where it was read."""
+
+    benchmark: str
+    checkpoint: str
+    score: float
+    steps: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """A model's published behaviour.
 
@@ -81,6 +92,7 @@ class Preset:
         stop: tokens that end a response.
         password: what the prompt says the desktop's password is.
         deviations: where publications differ from one another, or we from them.
+        published: scores of the checkpoints.
         unverified: what could not be verified, and why; "" where everything was.
     """
 
@@ -103,6 +115,7 @@ class Preset:
     stop: tuple[str, ...] = ("<|im_end|>",)
     password: str = OSWORLD_PASSWORD
     deviations: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
     unverified: str = ""
 
     @property
@@ -113,7 +126,7 @@ class Preset:
     @property
     def digest(self) -> str:
         """16 hex digits that change with anything that changes what the model is asked, or how it is read."""
-        told = {"checkpoints", "source", "compared", "deviations", "unverified"}
+        told = {"published", "checkpoints", "source", "compared", "deviations", "unverified"}
         decides = {name: value for name, value in asdict(self).items() if name not in told}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
