@@ -12,6 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docker" / "osworld"
 DOCKERFILE = (PLACE / "Dockerfile").read_text()
+IMAGES = sorted(path.parent.name for path in (ROOT / "docker").glob("*/Dockerfile"))
 COMPOSE = yaml.safe_load((PLACE / "compose.yaml").read_text())
 SECRET = re.compile(r"TOKEN|PASSWORD")
 
@@ -48,22 +49,27 @@ def test_the_image_has_what_a_machine_is_set_up_with():
     assert not set(packages[1].split()) - words
 
 
-def test_the_image_copies_only_what_its_ignore_file_lets_through_and_ends_as_a_user():
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE)
-    ignored = (PLACE / "Dockerfile.dockerignore").read_text().splitlines()
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_copies_only_what_its_ignore_file_lets_through_and_ends_as_a_user(image):
+    place = ROOT / "docker" / image
+    text = (place / "Dockerfile").read_text()
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+    ignored = (place / "Dockerfile.dockerignore").read_text().splitlines()
     shown = [line[1:] for line in ignored if line.startswith("!")]
     for name in " ".join(copied).split():
         assert (ROOT / name).exists(), name
         assert any(name == prefix or name.startswith(f"{prefix}/") for prefix in shown), name
     assert "*" in ignored
-    assert re.findall(r"^USER (\w+)$", DOCKERFILE, re.MULTILINE) == ["user"]
-    assert "HEALTHCHECK" in DOCKERFILE
+    assert re.findall(r"^USER (\w+)$", text, re.MULTILINE)[-1] == "user"
+    assert "HEALTHCHECK" in text
 
 
-def test_the_build_knows_no_secret_but_by_mounts():
-    arguments = re.findall(r"^(?:ARG|ENV) (.+)$", DOCKERFILE, re.MULTILINE)
+@pytest.mark.parametrize("image", IMAGES)
+def test_the_build_knows_no_secret_but_by_mounts(image):
+    text = (ROOT / "docker" / image / "Dockerfile").read_text()
+    arguments = re.findall(r"^(?:ARG|ENV) (.+)$", text, re.MULTILINE)
     assert not any(SECRET.search(line.upper()) for line in arguments)
-    for line in re.findall(r"type=secret\S*", DOCKERFILE):
+    for line in re.findall(r"type=secret\S*", text):
         assert line.split(",")[1] in ("id=apt", "id=pip", "id=ca")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import aiohttp
@@ -110,3 +111,27 @@ def test_addresses(tmp_path):
     assert listen_address("", run) == "" and listen_address("127.0.0.1:1", run) == "127.0.0.1:1"
     assert listen_address(None, run) == f"unix:{tmp_path}/r/rollout.sock"
     assert listen_address(None, RunDirectory(tmp_path / ("long" * 30))) == ""
+
+
+async def test_grafanas_dashboard_shows_metrics_and_labels_that_are_there(figures, cluster_url):
+    figures["unavailable"] = {"database": {"what": "the database is away", "seconds": 3.5, "reason": "gone"}}
+    figures |= {"left_out": {TASKS[0]: "crashes"}, "engine_faults": {"died": 2}, "target_version": 1}
+    _, served = await get(Path(cluster_url.removeprefix("ws+unix://")), "/metrics")
+    labels: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families((prometheus_text(figures) + served).decode()):
+        labels.setdefault(family.name, set())
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    unseen = {"dart_gym_errors_total": {"op", "code"}, "dart_rollout_replica_kv_use": {"replica"}}  # none so far
+    board = json.loads((Path(__file__).parents[3] / "deploy" / "grafana" / "dart-gym.json").read_text())
+    charts = [panel for panel in board["panels"] if panel["type"] != "row"]
+    assert len(charts) > 15 and len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    for target in (target for panel in charts for target in panel["targets"]):
+        names = re.findall(r"\bdart_\w+", target["expr"])
+        used = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        grouped = re.search(r"by \(([\w, ]+)\)", target["expr"])
+        wanted = used | set(grouped[1].split(", ") if grouped else ())
+        assert names, target["expr"]
+        for name in names:
+            assert name in labels or name in unseen, f"nobody exports {name}"
+            assert wanted <= (labels.get(name) or unseen.get(name, set())), (name, wanted, labels.get(name))
