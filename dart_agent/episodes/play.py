@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -110,7 +111,7 @@ async def play(
     instruction, task_hash = result.observation.instruction, str(result.info.get("task_hash", ""))
     trajectory = recorder.begin(Trajectory(task_id, seed, instruction, task_hash))
     steps: list[Step] = []
-    error = ""
+    error, usage = "", Counter[str]()
     if result.terminal is None:
         policy.reset(Episode(task_id, instruction, seed if policy_seed is None else policy_seed))
     while result.terminal is None:
@@ -119,6 +120,7 @@ async def play(
         decision = await _decide(policy, observation, turn_limit_s)
         own = timings.add_decision(time.perf_counter() - started, decision)
         error = decision.error
+        usage.update(decision.usage)  # type: ignore[arg-type]  # dollars are no whole number
         on_phase("step")
         result = await _carry_out(session, decision, timings, own)
         kept = recorder.step(make_step(observation, decision, result, own))
@@ -126,7 +128,10 @@ async def play(
             steps.append(kept)
     if result.evaluation is None:  # StepResult guarantees it
         raise RuntimeError(f"{task_id} ended as {result.terminal} without an evaluation")
-    ended = replace(trajectory, error=error, num_actions=result.step_index, timings=timings.seconds, steps=tuple(steps))
+    ended = replace(
+        trajectory, error=error, num_actions=result.step_index, timings=timings.seconds, usage=dict(usage),
+        steps=tuple(steps),
+    )  # fmt: skip
     return _judged(ended, result.terminal, result.evaluation)
 
 

@@ -123,6 +123,7 @@ class Trajectory:
         num_actions: actions that were carried out.
         attempts: how often it was played until it counted.
         timings: seconds by phase, summed over the episode ("reset", "step", "evaluate", "generate", ...).
+        usage: what a hosted model took: tokens by kind ("input", "cached", "written", "output"), "requests", "usd".
         ended_at: Unix time.
         steps: the decisions; empty where only the outcome was asked for.
     """
@@ -147,6 +148,7 @@ class Trajectory:
     num_actions: int = 0
     attempts: int = 1
     timings: dict[str, float] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
     ended_at: float = 0.0
     steps: tuple[Step, ...] = ()
 

@@ -11,13 +11,24 @@ from dart_agent.evaluation.scores import GroupScore, TaskScore, total_score
 
 
 def score_table(scores: Sequence[TaskScore]) -> Table:
-    """One row per task."""
-    table = Table(Column("task", no_wrap=True), "episodes", "success", "95 % interval", "mean score", "steps", "lost")
+    """One row per task; with what an episode cost, where hosted models played."""
+    names = ["episodes", "success", "95 % interval", "mean score", "steps", "lost"]
+    cost = next((name for name in ("usd", "tokens") if any(spent(score.usage)[name] for score in scores)), None)
+    table = Table(Column("task", no_wrap=True), *names, *([f"{cost}, all episodes"] if cost else []))
     for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
         interval = _interval((score.low, score.high))
         mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
-        table.add_row(score.task_id, str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost))
+        row = [str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost)]
+        table.add_row(score.task_id, *row, *([f"{spent(score.usage)[cost]:,.4g}"] if cost else []))
     return table
+
+
+def spent(usage: Mapping[str, float]) -> dict[str, float]:
+    """What hosted models took: "usd", and "tokens" of all kinds."""
+    return {
+        "usd": usage.get("usd", 0.0),
+        "tokens": sum(usage.values()) - usage.get("usd", 0) - usage.get("requests", 0),
+    }
 
 
 def group_table(groups: Sequence[GroupScore]) -> Table:
@@ -77,6 +88,7 @@ def score_row(score: TaskScore) -> dict[str, Any]:
         "lost": score.lost,
         "terminals": score.terminals,
         "lost_by": score.lost_by,
+        "usage": score.usage,
     }
 
 

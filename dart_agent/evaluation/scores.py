@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class TaskScore:
         lost: those that the environment lost in every attempt; not in `episodes`.
         low: lower end of the 95 % interval of the success rate.
         lost_by: how many were lost by "engine", "environment" and "evaluation".
+        usage: what hosted models took for all of them, the lost ones too; see `Trajectory`.
     """
 
     task_id: str
@@ -40,6 +42,7 @@ class TaskScore:
     mean_steps: float
     terminals: dict[str, int] = field(default_factory=dict)
     lost_by: dict[str, int] = field(default_factory=dict)
+    usage: dict[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -144,6 +147,7 @@ def score_task(task_id: str, episodes: Sequence[Trajectory]) -> TaskScore:
         mean_steps=mean([episode.num_actions for episode in scored]),
         terminals=_counts(str(episode.terminal) for episode in episodes),
         lost_by=_counts(episode.lost_by for episode in episodes if episode.lost_by),
+        usage=_summed(episode.usage for episode in episodes),
     )
 
 
@@ -163,6 +167,7 @@ def total_score(scores: Sequence[TaskScore]) -> TaskScore:
         mean_steps=sum(s.mean_steps * s.episodes for s in counted) / episodes if episodes else math.nan,
         terminals=_summed(score.terminals for score in scores),
         lost_by=_summed(score.lost_by for score in scores),
+        usage=_summed(score.usage for score in scores),
     )
 
 
@@ -209,7 +214,7 @@ def _counts(names: Iterable[str]) -> dict[str, int]:
     return dict(sorted(Counter(names).items()))
 
 
-def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+def _summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     total: Counter[str] = Counter()
     for one in counts:
         total.update(one)

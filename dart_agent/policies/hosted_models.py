@@ -1,82 +1,45 @@
-"""What the policies of hosted models share: the image that is sent, the key, and what an error of the API means.
+"""What the policies of hosted models share: the image that is sent, the key, and how a turn comes to its actions.
 
 Invariants:
     - A key is read from its environment variable when the policy is made, given to the SDK, and kept nowhere else.
-    - What a person must mend (no key, a wrong one, an unknown model) is a `ConfigurationError`; what may be over in a
-      minute (rate limits, time-outs, a server's fault) ends the episode as MODEL_ERROR after the SDK's own retries.
+    - A conversation goes on only with an answer that came whole. What of it cannot be read is told to the model, and
+      nothing of that answer is carried out.
     - Nothing here is trained on: hosted models give no token ids, so decisions have no prompt and no generation.
 """
 
 import base64
-import importlib
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_agent.formats.grammar.action_format import ParsedResponse
+from dart_agent.formats.grammar.element_actions import Zoom
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_agent.policies.policy import Decision
-from dart_gym.core.errors import ConfigurationError, MissingDependencyError
-from dart_gym.core.outcomes import TerminalState
+from dart_agent.policies.hosted_calls import HostedCalls, Provider, Usage
+from dart_agent.policies.policy import Decision, Episode
+from dart_gym.core.actions import Action
+from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.utils.png import encode_png
 
 MAX_IMAGE = (1280, 800)
 """Models of these APIs click most precisely on images no larger than this; coordinates are scaled back."""
 TIMEOUT_S = 180.0
-RETRIES = 4
+CORRECTIONS = 2
+"""How often in one turn a model is told that its answer cannot be read."""
+LOOKS = 8
+"""How often in one turn a model may look closer at a part of the screenshot."""
 LEFT_OUT = "(an earlier screenshot, left out)"
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """A vendor's API, as far as its policies are alike."""
-
-    name: str
-    module: str
-    key_variable: str
-
-    def sdk(self) -> Any:
-        """The SDK's module. Raises `MissingDependencyError`: it is not installed."""
-        try:
-            return importlib.import_module(self.module)
-        except ImportError as error:
-            raise MissingDependencyError(
-                f'the policy "{self.module}" needs the package {self.module}: pip install "dart-gui[apis]"'
-            ) from error
-
-    def key(self) -> str:
-        """The key. Raises `ConfigurationError`: the variable is not set."""
-        key = os.environ.get(self.key_variable, "").strip()
-        if not key:
-            raise ConfigurationError(
-                f"{self.name} needs a key: set the environment variable {self.key_variable} "
-                "(no option takes it, so that no log or record has it)"
-            )
-        return key
-
-    def failed(self, sdk: Any, error: Exception, model: str) -> Decision:
-        """What an error of the SDK means for the episode. Raises `ConfigurationError`: a person must mend something."""
-        if isinstance(error, (sdk.AuthenticationError, sdk.PermissionDeniedError)):
-            raise ConfigurationError(
-                f"{self.name} refused the key in {self.key_variable} (HTTP status {error.status_code}): "
-                "check the key and what it is allowed to do"
-            ) from error
-        if isinstance(error, sdk.NotFoundError):
-            raise ConfigurationError(f"{self.name} knows no model {model!r}: choose another --model") from error
-        status = getattr(error, "status_code", None)
-        said = f"{type(error).__name__}" + (f", HTTP status {status}" if status else "")
-        return Decision(
-            error=f"{self.name} gave no answer ({said}: {str(error)[:300]})", terminal=TerminalState.MODEL_ERROR
-        )
-
 
 ANTHROPIC = Provider("Anthropic", "anthropic", "ANTHROPIC_API_KEY")
 OPENAI = Provider("OpenAI", "openai", "OPENAI_API_KEY")
+GEMINI = Provider("Google", "google.genai", "GEMINI_API_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +50,124 @@ class SentImage:
     space: CoordinateSpace
 
 
-def fit_image(screenshot: NDArray[np.uint8], limit: tuple[int, int] = MAX_IMAGE) -> SentImage:
-    """Scale an (H, W, 3) screenshot into (width, height) pixels, keeping its shape; smaller ones stay as they are."""
+class HostedPolicy:
+    """A `Policy` that asks an API; what its subclasses add is how that API is spoken.
+
+    Args:
+        provider: whose API it is.
+        model: name of the model.
+        action_format: that reads its answers.
+        client: of the SDK; None makes one, with the key of the environment.
+        base_url: of that client, instead of the vendor's.
+        calls: shared with the other policies of the connection; None for patience without a budget.
+        max_tokens: of an answer.
+
+    Raises:
+        ConfigurationError: the key is missing.
+        MissingDependencyError: the SDK is not installed.
+    """
+
+    def __init__(
+        self, provider: Provider, model: str, action_format: Any, *, client: Any = None, base_url: str | None = None,
+        calls: HostedCalls | None = None, max_tokens: int = 2048,
+    ) -> None:  # fmt: skip
+        self._calls = calls or HostedCalls(provider)
+        self._client = client or connect(provider, base_url)
+        self._model, self._format, self._max_tokens = model, action_format, max_tokens
+        self._instruction = ""
+        self._begin()
+
+    def reset(self, episode: Episode) -> None:
+        """Forget the last episode."""
+        self._instruction = episode.instruction
+        self._begin()
+
+    async def act(self, observation: Observation) -> Decision:
+        """Ask for the next actions. Raises `ConfigurationError`: the key is wrong, or there is no such model."""
+        image, spent = fit_image(observation.screenshot), Usage()
+        shown, looks, corrections = image, 0, 0
+        failed = f"The last action failed: {observation.action_error}" if observation.action_error else ""
+        text = ""
+        while True:
+            found = await self._calls.ask(partial(self._send, shown, failed), self._usage, self._model)
+            if isinstance(found, Decision):
+                return _with(found, spent, text)
+            answer, used = found
+            spent.update(used)
+            text = self._readable(answer)
+            if check := self._check(answer):
+                problem = f"a person is wanted to check this step ({check}): look at it, or set acknowledge_checks"
+                return _with(Decision(error=problem, terminal=TerminalState.MODEL_ERROR), spent, text)
+            read = self._format.parse(self._parsed(answer), image.space)
+            if not read.errors and not any(isinstance(action, Zoom) for action in read.actions):
+                return _with(Decision(read.actions, thought=read.thought), spent, text)
+            closer = None if read.errors else _closer(read.actions, observation.screenshot, looks)
+            if isinstance(closer, SentImage):
+                shown, failed, looks = closer, "", looks + 1
+                continue
+            problem, corrections = closer or read.problem, corrections + 1
+            if corrections > CORRECTIONS:
+                ended = Decision(thought=read.thought, error=problem, terminal=TerminalState.PARSE_ERROR)
+                return _with(ended, spent, text)
+            shown, failed = image, f"Nothing of this was carried out: {problem}"
+
+    def _begin(self) -> None:
+        """Forget the conversation."""
+        raise NotImplementedError
+
+    async def _send(self, image: SentImage, failed: str) -> dict[str, Any]:
+        """Ask once. Goes on with the conversation where the answer came whole, and only there."""
+        raise NotImplementedError
+
+    def _parsed(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """What of an answer the format reads."""
+        return answer
+
+    def _usage(self, answer: dict[str, Any]) -> Usage:
+        """The tokens that an answer says it took."""
+        raise NotImplementedError
+
+    def _readable(self, answer: dict[str, Any]) -> str:
+        """What the model wrote, for people."""
+        raise NotImplementedError
+
+    def _check(self, answer: dict[str, Any]) -> str:
+        """What the provider wants a person to check, where nobody takes that on."""
+        return ""
+
+
+def _with(decision: Decision, spent: Usage, text: str) -> Decision:
+    return Decision(decision.actions, text, decision.thought, decision.error, decision.terminal, usage=dict(spent))
+
+
+def _closer(actions: Sequence[Action], screenshot: NDArray[np.uint8], looks: int) -> SentImage | str:
+    """The part of a screenshot that is wanted, as large as a screenshot may be; or why it is not shown."""
+    zoom = actions[0]
+    if len(actions) > 1 or not isinstance(zoom, Zoom):
+        return "zoom has to be the only action of a turn"
+    if looks == LOOKS:
+        return f"{LOOKS} looks at one screenshot are enough: act"
+    try:
+        return fit_image(zoom.cropped(screenshot), enlarge=True)
+    except ValueError as error:
+        return str(error)
+
+
+def counted(usage: Any, **names: str) -> Usage:
+    """Tokens of an API's own counts, each by a path such as "input_tokens_details.cached_tokens"."""
+    found = Usage()
+    for name, path in names.items():
+        value = usage
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        found[name] = value if isinstance(value, int) and value > 0 else 0
+    return found
+
+
+def fit_image(screenshot: NDArray[np.uint8], limit: tuple[int, int] = MAX_IMAGE, *, enlarge: bool = False) -> SentImage:
+    """Scale an (H, W, 3) screenshot into (width, height) pixels, keeping its shape; smaller ones stay, or `enlarge`."""
     height, width = screenshot.shape[:2]
-    scale = min(1.0, limit[0] / width, limit[1] / height)
+    scale = min(math.inf if enlarge else 1.0, limit[0] / width, limit[1] / height)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     image = Image.fromarray(screenshot)
     if size != image.size:
@@ -98,15 +175,11 @@ def fit_image(screenshot: NDArray[np.uint8], limit: tuple[int, int] = MAX_IMAGE)
     return SentImage(base64.b64encode(encode_png(np.asarray(image))).decode(), CoordinateSpace((width, height), size))
 
 
-def decide(response: ParsedResponse, text: str) -> Decision:
-    """The decision of a parsed response."""
-    if response.errors:
-        return Decision(text=text, thought=response.thought, error=response.problem, terminal=TerminalState.PARSE_ERROR)
-    return Decision(response.actions, text, response.thought)
-
-
 def drop_images(messages: Sequence[dict[str, Any]], keep: int) -> None:
-    """Replace all but the newest `keep` images of a conversation (blocks of type "image"), in place, by a word."""
+    """Replace old images of a conversation (blocks of type "image"), in place, by a word; at least `keep` stay.
+
+    They go `keep` at a time: between two such times each request begins as the one before, which the API has cached.
+    """
     places = [
         (blocks, index)
         for message in messages
@@ -114,7 +187,8 @@ def drop_images(messages: Sequence[dict[str, Any]], keep: int) -> None:
         for index, block in enumerate(blocks)
         if isinstance(block, dict) and block.get("type") == "image"
     ]
-    for blocks, index in places[: max(0, len(places) - keep)]:
+    excess = max(0, len(places) - keep)
+    for blocks, index in places[: excess - excess % max(1, keep)]:
         blocks[index] = {"type": "text", "text": LEFT_OUT}
 
 
@@ -128,8 +202,22 @@ def _block_lists(content: Any) -> list[list[Any]]:
     return [content, *inner]
 
 
-def connect(provider: Provider, base_url: str | None = None, *, retries: int = RETRIES) -> Any:
-    """The SDK's asynchronous client. Raises `ConfigurationError`: no key; `MissingDependencyError`: no SDK."""
+def connect(provider: Provider, base_url: str | None = None) -> Any:
+    """The SDK's asynchronous client, which tries nothing again by itself: `HostedCalls` does.
+
+    Raises:
+        ConfigurationError: the key is missing.
+        MissingDependencyError: the SDK is not installed.
+    """
     sdk = provider.sdk()
+    key = os.environ.get(provider.key_variable, "").strip()
+    if not key:
+        raise ConfigurationError(
+            f"{provider.name} needs a key: set the environment variable {provider.key_variable} "
+            "(no option takes it, so that no log or record has it)"
+        )
+    if provider is GEMINI:
+        options = {"base_url": base_url, "timeout": int(1000 * TIMEOUT_S), "retry_options": {"attempts": 1}}
+        return sdk.Client(api_key=key, http_options=options).aio
     make = sdk.AsyncAnthropic if provider is ANTHROPIC else sdk.AsyncOpenAI
-    return make(api_key=provider.key(), base_url=base_url, timeout=TIMEOUT_S, max_retries=retries)
+    return make(api_key=key, base_url=base_url, timeout=TIMEOUT_S, max_retries=0)

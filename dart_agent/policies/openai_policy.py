@@ -8,86 +8,61 @@ Invariants:
 """
 
 import json
-from typing import Any, Literal
+import uuid
+from typing import Any
 
 from dart_agent.formats import get_format
-from dart_agent.policies.hosted_models import OPENAI, connect, decide, fit_image
-from dart_agent.policies.policy import Decision, Episode
-from dart_gym.core.outcomes import Observation, TerminalState
+from dart_agent.policies.hosted_calls import CutStreamError, Usage
+from dart_agent.policies.hosted_models import OPENAI, HostedPolicy, SentImage, counted
 
-Tool = Literal["computer", "computer_use_preview"]
+_ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
-class OpenAIPolicy:
-    """A `Policy` that asks OpenAI's Responses API."""
+class OpenAIPolicy(HostedPolicy):
+    """A `Policy` that asks OpenAI's Responses API; see `HostedPolicy` for the other arguments.
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        client: Any = None,
-        base_url: str | None = None,
-        tool: Tool = "computer",
-        max_tokens: int = 2048,
-        acknowledge_checks: bool = False,
-    ) -> None:
-        """Put the parts together; without a `client` one is made, with the key in OPENAI_API_KEY.
+    Args:
+        model: name of the model.
+        tool: "computer" or "computer_use_preview".
+        acknowledge_checks: go on where the API wants a person to look at what the model is about to do: for desktops
+            that hold nothing of value and reach nothing.
+    """
 
-        With `acknowledge_checks` it goes on where the API wants a person to look at what the model is about to do: for
-        desktops that hold nothing of value and reach nothing.
+    def __init__(self, model: str, *, tool: str = "computer", acknowledge_checks: bool = False, **shared: Any) -> None:
+        super().__init__(OPENAI, model, get_format("openai", tool=tool), **shared)
+        self._acknowledge = acknowledge_checks
 
-        Raises:
-            ConfigurationError: the key is missing.
-            MissingDependencyError: the SDK is not installed.
-        """
-        self._sdk = OPENAI.sdk()
-        self._client = client or connect(OPENAI, base_url)
-        self._model, self._max_tokens, self._acknowledge = model, max_tokens, acknowledge_checks
-        self._format: Any = get_format("openai", tool=tool)
-        self._instruction = ""
+    def _begin(self) -> None:
         self._previous: dict[str, Any] = {}
+        self._episode = uuid.uuid4().hex
 
-    def reset(self, episode: Episode) -> None:
-        """Forget the last episode."""
-        self._instruction, self._previous = episode.instruction, {}
-
-    async def act(self, observation: Observation) -> Decision:
-        """Ask for the next actions. Raises `ConfigurationError`: the key is wrong, or there is no such model."""
-        image = fit_image(observation.screenshot)
-        url = f"data:image/png;base64,{image.png}"
+    async def _send(self, image: SentImage, failed: str) -> dict[str, Any]:
         more = {"previous_response_id": self._previous["id"]} if self._previous else {}
-        try:
-            response = await self._client.responses.create(
-                model=self._model,
-                instructions=self._format.describe(),
-                input=self._news(url, observation.action_error),
-                tools=[self._format.tool_schema(image.space)],
-                max_output_tokens=self._max_tokens,
-                truncation="auto",
-                **more,
-            )
-        except self._sdk.APIError as error:
-            return OPENAI.failed(self._sdk, error, self._model)
-        answer = response.to_dict()
-        self._previous = answer
-        text = readable(answer.get("output"))
-        if (checks := pending_checks(answer)) and not self._acknowledge:
-            said = "; ".join(str(check.get("message") or check.get("code")) for check in checks)
-            return Decision(
-                text=text,
-                error=f"OpenAI wants a person to check this step ({said}): look at it, or set acknowledge_checks",
-                terminal=TerminalState.MODEL_ERROR,
-            )
-        return decide(self._format.parse(answer, image.space), text)
+        events = await self._client.responses.create(
+            model=self._model,
+            instructions=self._format.describe(),
+            input=self._news(f"data:image/png;base64,{image.png}", failed),
+            tools=[self._format.tool_schema(image.space)],
+            max_output_tokens=self._max_tokens,
+            truncation="auto",
+            prompt_cache_key=self._episode,
+            stream=True,
+            **more,
+        )
+        last: Any = None
+        async for event in events:
+            last = event.response if event.type in _ENDS else last
+        if last is None or last.status == "failed":
+            said = "the stream ended before its response did" if last is None else f"it failed: {last.error}"
+            raise CutStreamError(said)
+        self._previous = last.to_dict()
+        return self._previous
 
-    def _news(self, url: str, action_error: str) -> list[dict[str, Any]]:
+    def _news(self, url: str, failed: str) -> list[dict[str, Any]]:
         """What the next request adds: the instruction at first, then an output for each call."""
+        shown = {"type": "input_image", "image_url": url, "detail": "auto"}
         if not self._previous:
-            content = [
-                {"type": "input_text", "text": self._instruction},
-                {"type": "input_image", "image_url": url, "detail": "auto"},
-            ]
-            return [{"role": "user", "content": content}]
+            return [{"role": "user", "content": [{"type": "input_text", "text": self._instruction}, shown]}]
         news: list[dict[str, Any]] = []
         for call in _calls(self._previous):
             output = {"type": "computer_screenshot", "image_url": url}
@@ -95,25 +70,31 @@ class OpenAIPolicy:
             if checks := call.get("pending_safety_checks"):
                 item["acknowledged_safety_checks"] = checks
             news.append(item)
-        if action_error:
-            news.append({"role": "user", "content": f"The last action failed: {action_error}"})
+        if failed or not news:
+            content = [{"type": "input_text", "text": failed or "Go on."}, *([] if news else [shown])]
+            news.append({"role": "user", "content": content})
         return news
 
+    def _usage(self, answer: dict[str, Any]) -> Usage:
+        found = counted(
+            answer.get("usage"), input="input_tokens", output="output_tokens",
+            cached="input_tokens_details.cached_tokens",
+        )  # fmt: skip
+        found["input"] -= found["cached"]
+        return found
 
-def pending_checks(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The safety checks that a response asks for."""
-    return [check for call in _calls(response) for check in call.get("pending_safety_checks") or []]
+    def _readable(self, answer: dict[str, Any]) -> str:
+        lines = []
+        for item in answer.get("output") or []:
+            if item.get("type") == "computer_call":
+                lines.append("computer " + json.dumps(item.get("actions") or item.get("action"), ensure_ascii=False))
+            parts = item.get("content") if item.get("type") == "message" else item.get("summary")
+            lines += [str(part.get("text") or part.get("refusal") or "") for part in parts or []]
+        return "\n".join(line for line in lines if line)
 
-
-def readable(output: Any) -> str:
-    """What a model wrote, for people: its words, and its calls as JSON."""
-    lines = []
-    for item in output or []:
-        if item.get("type") == "computer_call":
-            lines.append("computer " + json.dumps(item.get("actions") or item.get("action"), ensure_ascii=False))
-        parts = item.get("content") if item.get("type") == "message" else item.get("summary")
-        lines += [str(part.get("text") or part.get("refusal") or "") for part in parts or []]
-    return "\n".join(line for line in lines if line)
+    def _check(self, answer: dict[str, Any]) -> str:
+        checks = [check for call in _calls(answer) for check in call.get("pending_safety_checks") or []]
+        return "" if self._acknowledge else "; ".join(str(one.get("message") or one.get("code")) for one in checks)
 
 
 def _calls(response: dict[str, Any]) -> list[dict[str, Any]]:

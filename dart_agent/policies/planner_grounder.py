@@ -17,7 +17,8 @@ from dart_agent.engines.base.engine import EngineError
 from dart_agent.formats import ActionFormat, ParsedResponse, get_format
 from dart_agent.formats.grammar.element_actions import ground, targets
 from dart_agent.policies.grounder import Grounder
-from dart_agent.policies.hosted_models import OPENAI, connect, fit_image
+from dart_agent.policies.hosted_calls import HostedCalls, Usage
+from dart_agent.policies.hosted_models import OPENAI, connect, counted, fit_image
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Wait
 from dart_gym.core.outcomes import Observation, TerminalState
@@ -96,8 +97,9 @@ class ChatPlanner:
         base_url: str | None = None,
         max_tokens: int = 1024,
         temperature: float = 0.0,
+        calls: HostedCalls | None = None,
     ) -> None:
-        self._sdk = OPENAI.sdk()
+        self._calls = calls or HostedCalls(OPENAI)
         self._client = client or connect(OPENAI, base_url)
         self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
 
@@ -112,7 +114,8 @@ class ChatPlanner:
         asked = f"Task: {instruction}\n\n{f'What you did so far:{chr(10)}{steps}' if steps else ''}\n\nWhat is next?"
         url = f"data:image/png;base64,{fit_image(screenshot).png}"
         content = [{"type": "text", "text": asked}, {"type": "image_url", "image_url": {"url": url}}]
-        try:
+
+        async def send() -> dict[str, Any]:
             answer = await self._client.chat.completions.create(
                 model=self._model,
                 messages=[
@@ -122,8 +125,16 @@ class ChatPlanner:
                 max_completion_tokens=self._max_tokens,
                 temperature=self._temperature,
             )
-        except self._sdk.APIError as error:
-            raise EngineError(OPENAI.failed(self._sdk, error, self._model).error) from error
-        if not answer.choices or not answer.choices[0].message.content:
+            return dict(answer.to_dict())
+
+        found = await self._calls.ask(send, _usage, self._model)
+        if isinstance(found, Decision):
+            raise EngineError(found.error)
+        choices = found[0].get("choices") or [{}]
+        if not (said := (choices[0].get("message") or {}).get("content")):
             raise EngineError(f"the planner {self._model} answered nothing")
-        return str(answer.choices[0].message.content)
+        return str(said)
+
+
+def _usage(answer: dict[str, Any]) -> Usage:
+    return counted(answer.get("usage"), input="prompt_tokens", output="completion_tokens")

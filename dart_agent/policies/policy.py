@@ -3,8 +3,8 @@
 One policy object plays one episode at a time; `reset` starts the next.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dart_agent.engines.base.engine import Generation, Prompt
@@ -31,6 +31,7 @@ class Decision:
         error: why nothing could be parsed.
         terminal: PARSE_ERROR or MODEL_ERROR end the episode.
         actor: who decided: "policy", "oracle" or "human"; recorded with the step.
+        usage: what a hosted model took, by kind of tokens, and in USD.
     """
 
     actions: tuple[Action, ...] = ()
@@ -41,6 +42,7 @@ class Decision:
     prompt: Prompt | None = None
     generation: Generation | None = None
     actor: str = "policy"
+    usage: Mapping[str, float] = field(default_factory=dict)
 
 
 class Policy(Protocol):

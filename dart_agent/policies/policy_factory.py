@@ -20,7 +20,8 @@ from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.plugins import Registry, called_with, has
 
-HOSTED = ("anthropic", "openai")
+HOSTED = ("anthropic", "openai", "gemini")
+_HOSTED_ALONE = ("tool", "budget_tokens", "budget_usd", "prices")
 
 
 def _plays(found: Any) -> str | None:
@@ -39,6 +40,7 @@ POLICIES: Registry[Callable[[], Policy]] = Registry(
         "chat": "dart_agent.policies.vlm_policy:VLMPolicy",
         "anthropic": "dart_agent.policies.anthropic_policy:AnthropicPolicy",
         "openai": "dart_agent.policies.openai_policy:OpenAIPolicy",
+        "gemini": "dart_agent.policies.gemini_policy:GeminiPolicy",
     },
     (called_with(), _plays),
 )
@@ -49,19 +51,30 @@ class PolicyOptions(ConversationConfig):
 
     policy: str = Field(
         "random",
-        description='"random", "oracle", "human", "vlm", "chat", "anthropic", "openai", a plug-in, or module:Class.',
+        description='"random", "oracle", "human", "vlm", "chat", "anthropic", "openai", "gemini", a plug-in, or '
+        "module:Class.",
     )
-    model: str | None = Field(None, description="vlm: model directory; chat, anthropic, openai: name of the model.")
+    model: str | None = Field(None, description="vlm: model directory; chat and hosted ones: name of the model.")
     engine_url: str | None = Field(
         None,
         description="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; chat: base URL of "
-        "chat completions (http://host/v1); anthropic, openai: base URL.",
+        "chat completions (http://host/v1); hosted ones: base URL.",
     )
     format: str = Field(
         "ui_tars", description="vlm, chat: how it writes actions, see docs/formats.md; the style follows it."
     )
     max_tokens: int = Field(500, ge=1, description="Models: longest response in tokens.")
     temperature: float = Field(1.0, ge=0, description="vlm, chat: of the sampling, 0 for greedy.")
+    tool: str | None = Field(
+        None,
+        description="anthropic: version of its computer tool, 2024-10 to 2026-08; openai: computer or "
+        "computer_use_preview; gemini: functions of 3.5 or 2.5.",
+    )
+    budget_tokens: int | None = Field(None, ge=1, description="Hosted ones: most tokens that the command may take.")
+    budget_usd: float | None = Field(None, gt=0, description="Hosted ones: most money that it may cost, by prices.")
+    prices: str = Field(
+        "", description="Hosted ones: USD per million tokens, such as input=3,output=15,cached=0.3,written=3.75."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -74,11 +87,11 @@ class PolicyOptions(ConversationConfig):
     def settings(self) -> dict[str, Any]:
         """What of it changes what the policy does, as JSON; not where a server listens."""
         if self.policy in ("vlm", "chat"):
-            own = self.model_dump(exclude={"policy", "model", "engine_url"})
+            own = self.model_dump(exclude={"policy", "model", "engine_url", *_HOSTED_ALONE})
             model = model_digest(Path(self.model or "")) if self.policy == "vlm" else self.model
             return {"model": model, **own, "preset_hash": get_preset(self.preset).digest if self.preset else None}
         if self.policy in HOSTED:
-            return {"model": self.model, "screenshots": self.screenshots, "max_tokens": self.max_tokens}
+            return self.model_dump(include={"model", "screenshots", "max_tokens", "tool"})
         return {}
 
     def decoder(self) -> Decoder | None:
@@ -102,6 +115,10 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
             base_url=options.engine_url,
             screenshots=options.screenshots,
             max_tokens=options.max_tokens,
+            tool=options.tool,
+            budget_tokens=options.budget_tokens,
+            budget_usd=options.budget_usd,
+            prices=options.prices,
         ) as factory:
             yield factory
     elif options.policy == "human":

@@ -17,8 +17,8 @@ def _tiny_text(shape: TinyShape) -> dict[str, Any]:
         "layer_types": ["full_attention" if layer % 2 else "linear_attention" for layer in range(shape.layers)],
         "linear_num_key_heads": max(1, shape.heads // 2),
         "linear_num_value_heads": max(2, shape.heads),
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 16,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
     }
 
 

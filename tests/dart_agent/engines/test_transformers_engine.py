@@ -289,6 +289,23 @@ def test_families_with_one_to_five_images_alone_and_together(family):
         assert np.array_equal(ours, positions[:, 0].numpy())
 
 
+def test_equal_prompts_run_once_and_go_on_alone(family, monkeypatch):
+    """Equal ids with another picture are another prompt."""
+    runner, tokens, vision = family
+    frames = [vision.resize(screen(i)) for i in range(2)]
+    first, other, long = (make_prompt(tokens, vision, [frame], text) for frame, text in
+                          ((frames[0], "go"), (frames[1], "go"), (frames[0], "go on " * 9)))  # fmt: skip
+    prompts = [first, other, first, long, first]
+    samplings = [settings(tokens, seed=i, max_tokens=5) for i in range(5)]
+    prefill, ran = runner._decoder.prefill, []
+    monkeypatch.setattr(runner._decoder, "prefill", lambda rows, *rest: ran.append(len(rows)) or prefill(rows, *rest))
+    rows = runner.sample(prompts, samplings)
+    assert ran == [3] and len({row.response_ids for row in (rows[0], rows[2], rows[4])}) == 3
+    for prompt, row in zip(prompts, rows, strict=True):
+        expected = plain_logprobs(runner, prompt, row.response_ids, tokens.suppressed_ids)
+        assert np.abs(np.asarray(row.logprobs) - expected.numpy()).max() < 1e-5
+
+
 def test_images_matter_in_every_family(family):
     """Another picture, or the same ones in another order, give other numbers: the features reach their places."""
     runner, tokens, vision = family

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from dataclasses import replace
 from functools import partial
@@ -11,12 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from dart_agent.engines.base.engine import Prompt, Sampling
+from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_train.trainer.attention import recurrent_layers
 from dart_train.trainer.attention.kernels import Attention, Layout
 from dart_train.trainer.attention.segments import Segment
-from dart_train.trainer.batches.collator import Sample
+from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
+from dart_train.trainer.grpo_trainer import DartGRPOTrainer
 from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, merged_weights, without_adapter
 from dart_train.trainer.weights.model_loading import load_model
@@ -156,3 +161,38 @@ def test_an_adapter_reaches_recurrent_layers_and_merges(model, collator, tokens,
     torch.testing.assert_close(changed, whole, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(off, base, atol=1e-6, rtol=0)
     assert (changed[1] - base[1]).abs().max() > 1e-3
+
+
+async def test_two_steps_of_training_are_served(data, record_group, make_config, screens, tmp_path):
+    """Recorded, trained with recomputed activations, published, loaded by the engine, and exact there."""
+    config = TinyModelConfig(
+        family="qwen3_5", hidden_size=32, layers=2, vision_hidden_size=32, vision_layers=1, matrix_std=0.2
+    )
+    start = build_tiny_model(tmp_path / "model", config=config)
+    tokens, vision = ModelTokens.load(start), VisionSpec.from_dir(start)
+    name, screen = next((name, screen) for name, screen in screens.items() if screen.shape[0] != screen.shape[1])
+    screen = vision.resize(screen)
+    pads = [tokens.vision_start_id, *[tokens.image_pad_id] * vision.num_tokens(screen), tokens.vision_end_id]
+    prompt = Prompt((tokens.im_start_id, *tokens.encode("user\nClick"), *pads, tokens.im_end_id), (screen,))
+    for key in "abcd":
+        record_group(key, prompts=[(prompt.token_ids, (name,))] * 4)
+    DartGRPOTrainer(start, make_config(gradient_checkpointing=True, learning_rate=1e-2), data).run()
+    newest = data.newest_checkpoint()
+    assert newest is not None and newest.version == 2
+    engine = TransformersEngine(start, threads=1)
+    sampling = Sampling(max_tokens=8, seed=1, stop_ids=(), suppressed_ids=tokens.suppressed_ids)
+    try:
+        before = await engine.generate(prompt, sampling)
+        await engine.update_weights(newest.path, 2)
+        after = await asyncio.gather(*[engine.generate(prompt, replace(sampling, seed=seed)) for seed in range(3)])
+    finally:
+        await engine.close()
+    trained = load_model(newest.path).eval()
+    for answer in after:
+        sample = Sample(prompt.token_ids, (name,), answer.response_ids, answer.logprobs)
+        batch = Collator(tokens, vision, ImageCache({name: screen}.__getitem__))([sample])
+        with torch.no_grad():
+            expected = by_sample(trained, batch, tokens)[0]
+        torch.testing.assert_close(torch.tensor(answer.logprobs), expected, atol=1e-5, rtol=0)
+        assert answer.version == (2, 2)
+    assert abs(after[1].logprobs[0] - before.logprobs[0]) > 1e-3 or after[1].response_ids != before.response_ids
