@@ -19,13 +19,13 @@ console = Console()
 
 @app.command("list")
 def list_command() -> None:
-    """One row for every preset."""
-    names = ("preset", "format", "policy", "family")
-    table = Table(*(Column(name, no_wrap=True) for name in names), "facts verified", "prompt compared")
+    """One row for every preset: whether its facts are verified, and its prompt was compared with the publisher's."""
+    names = ("preset", "policy", "family", "verified", "compared")
+    table = Table(*(Column(name, no_wrap=name != "family") for name in names))
     for preset in presets().values():
         families, compared = ", ".join(preset.families) or "-", "yes" if preset.compared else "no"
-        row = (preset.name, preset.format, preset.policy or "grounder", families)
-        table.add_row(*row, "all" if preset.verified else "in part", compared)
+        verified = "all" if preset.verified else "in part"
+        table.add_row(preset.name, preset.policy, families, verified, compared)
     console.print(table)
 
 

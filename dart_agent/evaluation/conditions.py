@@ -121,11 +121,13 @@ def conditions(root: Path) -> dict[str, Any]:
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """(what of two evaluations' environments differs, what else differs), one line each; of common tasks. Pure."""
-    of_environment, of_policy = [], []
+    of_environment: list[str] = []
+    of_policy: list[str] = []
     for name in sorted({*a, *b} - {"task_hash"}):
         one, other = a.get(name), b.get(name)
         if name in ("screen", "evaluator"):
-            common = (one or {}).keys() & (other or {}).keys()
+            one, other = one or {}, other or {}
+            common = one.keys() & other.keys()
             task = min((task for task in common if one[task] != other[task]), default=None)
             one, other = (None, None) if task is None else (f"{task}: {one[task]}", f"{task}: {other[task]}")
         if one != other:

@@ -160,7 +160,7 @@ def _scroll(given: Fields, amount: int = 800) -> list[a.Action]:
     across = direction in ("left", "right")
     count = notches(size * given.space.screen[0 if across else 1], PIXELS_PER_NOTCH)
     count = -count if direction in ("up", "left") else count
-    return [a.Scroll(*place, dx=count) if across else a.Scroll(*place, dy=count)]
+    return [a.Scroll(place[0], place[1], count if across else 0, 0 if across else count)]
 
 
 def _drag(given: Fields) -> list[a.Action]:

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.formats import get_format
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.presets import get_preset
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 
 Point = tuple[int, int]
@@ -39,7 +41,8 @@ class EngineGrounder:
 
     Args:
         relative: the size of the model's coordinates (1000 for 0 to 1000); None where they are pixels of the image
-            that it sees.
+            that it sees, or as the preset says.
+        preset: how the model is asked, and what its coordinates mean; as Agent-S asks without one.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class EngineGrounder:
         tokens: ModelTokens,
         vision: VisionSpec,
         relative: int | None = None,
+        preset: str | None = None,
         sampling: Sampling | None = None,
     ) -> None:
+        self._preset = get_preset(preset) if preset else None
         self._engine, self._vision, self._relative = engine, vision, relative
         sampling = sampling or Sampling(max_tokens=64, temperature=0.0)
         self._sampling = dataclasses.replace(
@@ -61,21 +66,28 @@ class EngineGrounder:
         self._tokens = tokens
 
     @classmethod
-    def from_dir(cls, engine: Engine, model_dir: str | Path, *, relative: int | None = None) -> EngineGrounder:
+    def from_dir(
+        cls, engine: Engine, model_dir: str | Path, *, relative: int | None = None, preset: str | None = None
+    ) -> EngineGrounder:
         """With tokenizer and image processing read from a model directory."""
         tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
-        return cls(engine, tokens=tokens, vision=vision, relative=relative)
+        return cls(engine, tokens=tokens, vision=vision, relative=relative, preset=preset)
 
     async def locate(self, description: str, screenshot: NDArray[np.uint8]) -> Point | None:
         """Ask the model."""
         # A conversation of its own for every question, so that questions may be asked at the same time.
-        conversation = Conversation(self._tokens, self._vision, ConversationConfig(style="short", screenshots=1))
-        conversation.begin(QUERY.format(description=description))
+        config = ConversationConfig(style="short", screenshots=1)
+        if self._preset:
+            config = ConversationConfig(preset=self._preset.name)
+        conversation = Conversation(self._tokens, self._vision, config)
+        conversation.begin(description if self._preset else QUERY.format(description=description))
         conversation.observe(screenshot)
         generation = await self._engine.generate(conversation.prompt(), self._sampling)
         height, width = screenshot.shape[:2]
         space = self._vision.space(height, width)
-        if self._relative is not None:
+        if self._preset and self._relative is None:
+            space = get_format(self._preset.format).space(space)
+        elif self._relative is not None:
             space = CoordinateSpace.relative((width, height), self._relative)
         return point_of(generation.text, space)
 

@@ -102,6 +102,11 @@ class PolicyOptions(ConversationConfig):
 @contextlib.asynccontextmanager
 async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     """The factory of a policy, with what its policies share around it. Raises `ConfigurationError`."""
+    if options.policy in ("grounder", "planner"):
+        raise ConfigurationError(
+            f"the preset {options.preset} is of a {options.policy}, which does not play alone: put a planner and a "
+            "grounder together in Python, see docs/policies.md"
+        )
     POLICIES.get(options.policy)  # also of those that are opened below: an unknown name is refused first
     if options.policy in ("vlm", "chat"):
         async with _vlm_policies(options) as factory:

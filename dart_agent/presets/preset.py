@@ -79,7 +79,8 @@ class Preset:
         checkpoints: names of the models at their hub or vendor.
         source: where the facts were read: repository, file, commit.
         compared: what the prompt was compared with, token for token; "" where there was nothing public.
-        policy: which policy plays it: "vlm", a hosted one, or "" for a model that only finds elements.
+        policy: which policy plays it, as on the command line; "grounder" for a model that only finds elements, and
+            "planner" for one that needs such a model: those are put together in Python.
         families: `model_type` of the checkpoints' `config.json`; empty for hosted models.
         format: how it writes actions, with its coordinates: a name of `dart_agent.formats`.
         layout: how its prompts are made; None for hosted models, whose SDK makes them.

@@ -15,10 +15,12 @@ import yaml
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
+from dart_agent.engines.base.engine import Generation
 from dart_agent.engines.http.chat_messages import chat_messages
 from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.policies.grounder import EngineGrounder
 from dart_agent.presets import get_preset, presets
 from dart_agent.presets.preset_check import check_preset, narrowed
 from dart_agent.prompting import conversation as conversations
@@ -66,7 +68,7 @@ def played(tokens: ModelTokens, name: str, recorded: dict, steps: int) -> Conver
         vision, size = VisionSpec(min_pixels=preset.pixels[0], max_pixels=preset.pixels[1]), recorded["size"][::-1]
     made = Conversation(tokens, vision, config, get_format(preset.format))
     made.begin(recorded["instruction"])
-    answer = ANSWERS.get(preset.format) or ANSWERS[preset.format.partition(":")[0]]
+    answer = ANSWERS.get(preset.format) or ANSWERS.get(preset.format.partition(":")[0], "")
     for step in range(1, steps + 1):
         made.observe(np.zeros((*size, 3), np.uint8))
         if step < steps:
@@ -118,6 +120,30 @@ def test_a_preset_names_its_source_its_format_and_what_is_not_known(name):
     assert bool(preset.compared) == (name in NAMES or name == "qwen3-vl-thinking")
     if preset.pixels:
         assert 0 < preset.pixels[0] < preset.pixels[1]
+
+
+def test_a_grounder_does_not_play_and_says_so():
+    for name in ("gta1-7b", "agent-s3"):
+        found = CliRunner().invoke(agent_cli.app, ["run", "fake/two-steps", "--preset", name])
+        assert isinstance(found.exception, ConfigurationError) and "does not play alone" in str(found.exception)
+
+
+async def test_a_grounder_is_asked_as_its_preset_says(tokens):
+    """Its prompt, its coordinates: 500 of 1000 for Holo2, pixels of the resized image for GTA1."""
+
+    class Engine:
+        async def generate(self, prompt, sampling):
+            self.prompt = prompt
+            return Generation(self.answer, (), (), (0, 0), "stop")
+
+    engine, screen = Engine(), np.zeros((1080, 1920, 3), np.uint8)
+    spec = VisionSpec(min_pixels=3136, max_pixels=8_847_360)
+    for name, answer, place in (("holo2", '{"x": 500, "y": 250}', (960, 270)), ("gta1-7b", "(966,546)", (960, 540))):
+        engine.answer = answer
+        grounder = EngineGrounder(engine, tokens=tokens, vision=spec, preset=name)
+        assert await grounder.locate("the Save button", screen) == place
+        asked = tokens.decode(engine.prompt.token_ids)
+        assert "the Save button" in asked and ("height 1092 and width 1932" in asked) == (name == "gta1-7b")
 
 
 def test_a_preset_s_hash_is_of_what_decides_not_of_what_is_said_about_it():
@@ -261,5 +287,5 @@ def test_an_instruction_fills_no_field_and_opens_no_message(tokens):
 
 def test_the_page_has_a_row_for_every_preset():
     page = (Path(__file__).parents[3] / "docs/presets.md").read_text()
-    rows = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert sorted(rows) == sorted(presets())
+    cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(name for cell in cells for name in cell.split("`")[1::2]) == sorted(presets())
