@@ -1,0 +1,82 @@
+"""`dart-train status`, `stop` and `logs`: what they say of a run, from its directory."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from dart_gym.utils.processes import start_time
+from dart_train.commands.train_cli import app
+from dart_train.run.run_directory import RunDirectory, RunDirectoryError, RunState
+from dart_train.run.run_status import launcher, logs, status, stop, write_modules
+from dart_train.run.supervisor import Supervisor, python_module
+from tests.helpers.waiting import wait_until
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    run = RunDirectory(tmp_path / "mine")
+    run.create()
+    run.config.write_text("name: mine\n")
+    state = RunState(run.root / "state.json")
+    state.begin("prepare")
+    state.finish("prepare")
+    state.begin("rl")
+    (run.logs / "rollout.log").write_text("".join(f"line {number}\n" for number in range(100)))
+    return run
+
+
+def lock(run: RunDirectory, pid: int) -> None:
+    (run.root / "run.lock").write_text(f"{pid} {start_time(pid)}")
+
+
+@pytest.mark.process
+def test_a_run_says_its_phase_its_modules_and_what_waits(run):
+    lock(run, os.getpid())
+    supervisor = Supervisor(run.logs)
+    supervisor.start(python_module("rollout", "http.server", "0"))
+    try:
+        write_modules(run, [supervisor], ["learn waits for a node with {GPU: 8} free since 14:02:11"])
+        said = status(run).splitlines()
+    finally:
+        supervisor.stop_all()
+    assert said == [
+        "mine: running, in rl (done: prepare)",
+        "  rollout: runs",
+        "  learn waits for a node with {GPU: 8} free since 14:02:11",
+    ]
+
+
+def test_a_run_whose_launcher_has_ended_is_not_running(run):
+    (run.root / "run.lock").write_text("1 1")  # process 1 began at another time
+    assert launcher(run) is None
+    assert status(run).splitlines() == [
+        "mine: not running (done: prepare)",
+        "  the command that began it goes on with it",
+    ]
+    assert stop(run) == "mine is not running"
+
+
+@pytest.mark.process
+def test_stop_tells_the_launcher(run):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        lock(run, process.pid)
+        assert "the same command goes on" in stop(run)
+        wait_until(lambda: process.poll() is not None, 20)
+        assert process.returncode == -signal.SIGTERM
+
+
+def test_logs_are_named_and_shown_from_their_end(run):
+    assert logs(run) == "rollout"
+    assert logs(run, "rollout", 2) == "line 98\nline 99"
+    with pytest.raises(RunDirectoryError, match="no log of 'learn'; there are: rollout"):
+        logs(run, "learn")
+
+
+def test_a_run_that_is_not_there_is_named_with_those_that_are(run):
+    answer = CliRunner().invoke(app, ["status", "other", "--runs-dir", str(run.root.parent)])
+    assert isinstance(answer.exception, RunDirectoryError) and "there are: mine" in str(answer.exception)
+    assert CliRunner().invoke(app, ["logs", "mine", "--runs-dir", str(run.root.parent)]).stdout == "rollout\n"
