@@ -56,7 +56,8 @@ def module_context(
     from dart_train.modules.module_context import ModuleContext
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for chatty in ("httpx", "botocore", "aiobotocore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     loaded = load(config, overrides, name)
     with explained_file_errors(runs_dir / loaded.name):
         run = open_run(loaded, runs_dir)
