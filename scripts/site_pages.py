@@ -20,10 +20,10 @@ PACKAGES = ("dart_gym", "dart_agent", "dart_train")
 START = {"README.md": "index.md"}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
-    "Start": ["index.md", "quickstart.md", "glossary.md"],
+    "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
     "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "security.md", "protocol.md"],
     "Agents": ["policies.md", "own_policy.md", "presets.md", "formats.md", "engines.md"],
-    "Training": ["training.md", "ray.md", "rollouts.md", "data.md", "curation.md", "losses.md", "efficiency.md", "multiturn.md"],
+    "Training": ["training.md", "rollouts.md", "data.md", "curation.md", "losses.md", "efficiency.md", "multiturn.md"],
     "Reference": ["configuration.md", "plugins.md", "design.md"],
     "Project": ["contributing.md", "testing.md", "performance.md", "capacity.md", "security.md", "changelog.md"],
 }
