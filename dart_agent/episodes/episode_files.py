@@ -19,7 +19,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import msgpack
 import numpy as np
@@ -99,9 +98,7 @@ class EpisodeWriter:
             self._file: io.FileIO = (self._partial / TRAJECTORY_FILE).open("ab", buffering=0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._file.close()
 
     def begin(self, trajectory: Trajectory) -> Trajectory:

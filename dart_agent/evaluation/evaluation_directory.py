@@ -55,8 +55,7 @@ class EvaluationDirectory:
     """Episodes of one plan on disk, a context manager to write; `decode` gives the viewer the texts of token ids."""
 
     def __init__(self, root: Path, plan: Plan, decode: Decoder | None = None) -> None:
-        self.root, self.plan = root, plan
-        self._decode = decode
+        self.root, self.plan, self._decode = root, plan, decode
         self._hashes: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
 

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -87,9 +86,7 @@ class Pipeline:
             signal.signal(signum, lambda signum, frame: self._stop.set())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.supervisor.stop_all()
         if self.nodes is not None:
             self.nodes.close()

@@ -47,8 +47,7 @@ class RemoteProgram:
         self.pid, self.returncode, self.started = 0, None, None
         self.name, self.asks = name, asks
         self.since = time.time()
-        self._actor, self._answer = actor, begun
-        self._log, self._metrics = log, metrics
+        self._actor, self._answer, self._log, self._metrics = actor, begun, log, metrics
         self._seen: dict[str, int] = {}
         self._looked = 0.0
 

@@ -20,9 +20,7 @@ class BadSteps:
     """Judges the steps of one trainer, bears `most` bad ones in a row; `skipped` counts those of earlier lives too."""
 
     def __init__(self, most: int, output_dir: Path, ranks: Ranks) -> None:
-        self._most = most
-        self._output_dir = output_dir
-        self._ranks = ranks
+        self._most, self._output_dir, self._ranks = most, output_dir, ranks
         self._in_a_row = 0
         self.skipped = 0
 

@@ -40,8 +40,7 @@ class ImageFeatures:
         budget_bytes: int | None = None,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._tower = tower
-        self._trainable = trainable
+        self._tower, self._trainable = tower, trainable
         self._budget = math.inf if budget_bytes is None else budget_bytes
         self._autocast = autocast
         self._kept: OrderedDict[str, Tensor] = OrderedDict()

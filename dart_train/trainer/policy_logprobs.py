@@ -49,11 +49,8 @@ class Policy:
         features_mb: int = 4096,
         kernel: KernelName = "sdpa",
     ) -> None:
-        self.model = model
-        self._kernel = kernel
-        self._suppressed = suppressed_ids
-        self._temperature = temperature
-        self._autocast = autocast
+        self.model, self._kernel, self._suppressed = model, kernel, suppressed_ids
+        self._temperature, self._autocast = temperature, autocast
         self._features_bytes = features_mb << 20
 
     def features(self, batches: Sequence[MicroBatch], *, scoring_passes: int = 0) -> ImageFeatures | None:

@@ -107,14 +107,8 @@ class StepRunner:
         memory: StepMemory,
         backward: Callable[[Tensor], Any],
     ) -> None:
-        self._settings = settings
-        self._collator = collator
-        self._policy = policy
-        self._reference = reference
-        self._demonstrations = demonstrations
-        self._ranks = ranks
-        self._device = device
-        self._memory = memory
+        self._settings, self._collator, self._policy, self._reference = settings, collator, policy, reference
+        self._demonstrations, self._ranks, self._device, self._memory = demonstrations, ranks, device, memory
         self._backward = backward
         self._max_tokens = settings.micro_batch_tokens
         self._work: _Work | None = None

@@ -100,11 +100,8 @@ class _SupervisedTrainer(Trainer):
         clock: _Clock,
         output_dir: str,
     ) -> None:
-        self._samples = samples
-        self._collator = collator
-        self._suppressed = suppressed_ids
-        self._config = config
-        self._clock = clock
+        self._samples, self._collator, self._suppressed = samples, collator, suppressed_ids
+        self._config, self._clock = config, clock
         arguments = TrainingArguments(
             output_dir=output_dir,
             max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
@@ -182,10 +179,7 @@ class _Clock(TrainerCallback):
         on_progress: Callable[[Progress], None] | None,
         metrics: MetricsLog | None,
     ) -> None:
-        self._config = config
-        self._gate = gate
-        self._on_progress = on_progress
-        self._metrics = metrics
+        self._config, self._gate, self._on_progress, self._metrics = config, gate, on_progress, metrics
         self._started = time.monotonic()
         self._asked = self._started
         self._loss = math.nan

@@ -47,8 +47,7 @@ class QwenRunner:
 
     def __init__(self, model: Any, vision: VisionSpec, *, vision_cache: int = 256) -> None:
         """Wrap a model of a known family in evaluation mode."""
-        self.model = model
-        self.vision = vision
+        self.model, self.vision = model, vision
         self.device = next(model.parameters()).device
         self._image_token = model.config.image_token_id
         self._max_length = model.config.text_config.max_position_embeddings

@@ -116,8 +116,7 @@ class Sessions:
     def __init__(
         self, lifetimes: Lifetimes, give_back: Callable[[ServedSession], None], counters: Counter[str]
     ) -> None:
-        self.lifetimes = lifetimes
-        self._give_back, self._counters = give_back, counters
+        self.lifetimes, self._give_back, self._counters = lifetimes, give_back, counters
         self._sessions: dict[str, ServedSession] = {}
         self._over: OrderedDict[str, ClusterError] = OrderedDict()
         self._endings: set[asyncio.Task[None]] = set()

@@ -37,8 +37,7 @@ class DevTools:
     """Connection to the first page of a browser. Make it with `connect`."""
 
     def __init__(self, socket: ClientConnection, timeout: float) -> None:
-        self._socket = socket
-        self._timeout = timeout
+        self._socket, self._timeout = socket, timeout
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._events: dict[str, list[asyncio.Future[dict[str, Any]]]] = defaultdict(list)

@@ -41,7 +41,7 @@ def _split(command: str) -> list[str]:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise BadRequest(f"'command' cannot be split into words: {error}") from error
+        raise BadRequest(f"'command' cannot be split into words ({error}): {command!r}") from error
 
 
 def expand_path(path: str, environment: Mapping[str, str]) -> str:

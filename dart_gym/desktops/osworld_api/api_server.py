@@ -18,7 +18,6 @@ import hmac
 import logging
 import secrets
 from pathlib import Path
-from types import TracebackType
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -63,9 +62,7 @@ class OSWorldAPI:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
     async def start(self) -> APIAddress:

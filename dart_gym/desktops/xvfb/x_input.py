@@ -34,8 +34,7 @@ class XInput:
     """Pointer and keyboard of one desktop; `settle` waits until its screen stands still for a moment."""
 
     def __init__(self, connection: XConnection, height: int, settle: Callable[[], Awaitable[object]]) -> None:
-        self._connection = connection
-        self._settle_screen = settle
+        self._connection, self._settle_screen = connection, settle
         self._display = connection.display
         self._size = (self._display.screen().width_in_pixels, height)
         info = self._display.display.info

@@ -65,8 +65,7 @@ class EvaluatorWorker:
     def __init__(
         self, desktop: Desktop, environment: EvaluatorEnvironment, cache: Path, *, timeout: float = TIMEOUT_S
     ) -> None:
-        self._desktop, self._environment, self._cache = desktop, environment, cache
-        self._timeout = timeout
+        self._desktop, self._environment, self._cache, self._timeout = desktop, environment, cache, timeout
         self._isolated = desktop.spec.sandbox != "none"
         self._process: asyncio.subprocess.Process | None = None
         self._stack = contextlib.AsyncExitStack()

@@ -1,13 +1,13 @@
 """What every kind of set-up step needs: its surroundings, its errors, and how OSWorld reads commands and paths."""
 
 import re
-import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.desktops.osworld_api.api_commands import BadRequest, program_arguments
 from dart_gym.tasks.catalog.parameters import Value, fill
 from dart_gym.tasks.setup.download_cache import DownloadCache
 
@@ -53,31 +53,17 @@ def screen_values(desktop: Desktop) -> dict[str, Value]:
 
 def command_line(parameters: dict[str, Any], desktop: Desktop) -> list[str]:
     """Program and arguments of a step's `command` and `shell`, by OSWorld's rules. Raises `StepError`: no command."""
-    command = fill(parameters["command"], screen_values(desktop))
-    shell = is_shell(parameters)
-    if isinstance(command, str):
-        words = [command] if shell else _split(command)
-    elif isinstance(command, list) and all(isinstance(word, str) for word in command):
-        words = command
-    else:
-        raise StepError(f"'command' must be text or a list of texts, got {command!r}")
-    if not words or not words[0]:
-        raise StepError("'command' is empty")
-    if shell:
-        return ["/bin/sh", "-c", *words]
-    return [HOME + word[1:] if word == "~" or word.startswith("~/") else word for word in words]
+    values = {"command": fill(parameters["command"], screen_values(desktop)), "shell": is_shell(parameters)}
+    try:
+        words = program_arguments(values, HOME)
+    except BadRequest as error:
+        raise StepError(str(error)) from error
+    return words if values["shell"] else [HOME if word == "~" else word for word in words]
 
 
 def is_shell(parameters: dict[str, Any]) -> bool:
     """Whether a command goes through a shell; some of OSWorld's tasks hold a string."""
     return parameters.get("shell", False) in (True, "true", "True")
-
-
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise StepError(f"'command' cannot be split into words ({error}): {command!r}") from error
 
 
 def required_text(parameters: dict[str, Any], name: str) -> str:

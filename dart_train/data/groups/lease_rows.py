@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import sqlalchemy as sa
 
@@ -36,11 +36,7 @@ class Sweep:
     expired: int = 0
 
     def __add__(self, other: Sweep) -> Sweep:
-        return Sweep(
-            self.returned_leases + other.returned_leases,
-            self.expired_groups + other.expired_groups,
-            self.expired + other.expired,
-        )
+        return Sweep(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

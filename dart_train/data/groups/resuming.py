@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import sqlalchemy as sa
 
@@ -35,12 +35,7 @@ class Resumed:
     surplus: int = 0
 
     def __add__(self, other: Resumed) -> Resumed:
-        return Resumed(
-            self.committed + other.committed,
-            self.released + other.released,
-            self.undone + other.undone,
-            self.surplus + other.surplus,
-        )
+        return Resumed(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:

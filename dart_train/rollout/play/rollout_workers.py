@@ -68,8 +68,7 @@ class Workers:
             first_s=config.breaker_reset_s,
             longest_s=20 * config.breaker_reset_s,
         )
-        self._config, self._scheduler = config, scheduler
-        self._client, self._new_policy = client, new_policy
+        self._config, self._scheduler, self._client, self._new_policy = config, scheduler, client, new_policy
         self._recorder, self._gauges, self._dependencies = recorder, gauges, dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()

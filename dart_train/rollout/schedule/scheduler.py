@@ -121,10 +121,7 @@ class Scheduler:
     ) -> None:
         if (mode is Mode.BATCH) != (batches is not None):
             raise ValueError(f"{mode} rollouts {'need' if mode is Mode.BATCH else 'know no'} batches")
-        self.mode = mode
-        self.batches = batches
-        self.group_size = group_size
-        self.budget = budget
+        self.mode, self.batches, self.group_size, self.budget = mode, batches, group_size, budget
         self.completed = completed
         self.lost = 0
         self.given_up = 0

@@ -38,9 +38,8 @@ class BatchGate:
         on_closed: Callable[[], None],
         availability: Availability,
     ) -> None:
-        self._availability = availability
-        self._batches, self._data = batches, data
-        self._pending, self._served, self._on_closed = pending, served, on_closed
+        self._availability, self._batches, self._data, self._pending = availability, batches, data, pending
+        self._served, self._on_closed = served, on_closed
 
     async def run(self) -> None:
         """Close batches until cancelled; a database that is away is asked again."""

@@ -160,10 +160,8 @@ class Collator:
         self._tokens = tokens
         self.load_screen = images.get
         self._patches = ImagePatches(vision, images)
-        self._share_prompts = share_prompts
-        self._merge_prefixes = merge_prefixes
-        self._distinct_images = distinct_images
-        self._max_length = max_length
+        self._share_prompts, self._merge_prefixes = share_prompts, merge_prefixes
+        self._distinct_images, self._max_length = distinct_images, max_length
         self._left = padding_side == "left"
         self._pack = pack_rows
         self._suppressed = frozenset(tokens.suppressed_ids)

@@ -30,9 +30,7 @@ class ImageCache:
         capacity_mb: int = 512,
         size: Callable[[str], tuple[int, int]] | None = None,
     ) -> None:
-        self.capacity_mb = capacity_mb
-        self._size = size
-        self._load = load
+        self.capacity_mb, self._size, self._load = capacity_mb, size, load
         self._pixels: LRUCache[NDArray[np.uint8]] = LRUCache(capacity_mb << 20, lambda pixels: pixels.nbytes)
 
     def get(self, image_hash: str) -> NDArray[np.uint8]:
@@ -51,8 +49,7 @@ class ImagePatches:
     """What the vision tower takes in, by content hash."""
 
     def __init__(self, vision: VisionSpec, images: ImageCache) -> None:
-        self.vision = vision
-        self._images = images
+        self.vision, self._images = vision, images
         self._grids: dict[str, Grid] = {}
         self._coming: dict[str, Future[NDArray[np.float32]]] = {}
         self._patches: LRUCache[NDArray[np.float32]] = LRUCache(images.capacity_mb << 20, lambda cut: cut.nbytes)

@@ -78,16 +78,9 @@ class LeaseSource(IterableDataset):
         parts: int = 1,
         ranks: Ranks = ALONE,
     ) -> None:
-        self._data = data
-        self._name = holder
-        self._groups = groups
-        self._at_least = at_least
-        self._ttl_s = ttl_s
-        self._stop = stop
-        self._on_end = on_end
-        self._steps = steps
-        self._parts = parts
-        self._ranks = ranks
+        self._data, self._name, self._groups, self._at_least = data, holder, groups, at_least
+        self._ttl_s, self._stop, self._on_end, self._steps = ttl_s, stop, on_end, steps
+        self._parts, self._ranks = parts, ranks
         self._held: LeasedGroups | None = None
         self.contained: int | None = None
 
