@@ -136,6 +136,7 @@ async def _play(
             log_dir=context.run.logs,
             sync=rollout.sync,
             places=places,
+            on_wait=context.progress().waits,
             nodes=engines_on_nodes(config, context.run),
         ) as pool:
             return await play_list(

@@ -39,6 +39,10 @@ class Progress:
             self._said = now
             self._log.write(done=done, total=total, detail=detail, phase=self._phase)
 
+    def waits(self, text: str) -> None:
+        """Write down what the phase waits for; "" for nothing any more."""
+        self._log.write(waiting=text, phase=self._phase)
+
     def counter(self, total: int, done: int = 0) -> Callable[[str], None]:
         """A function that says that one more of `total` is done, and tells a detail; `done` are done already."""
         counted = itertools.count(done + 1)

@@ -54,6 +54,7 @@ def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = 
             metrics=MetricsLog(context.run.metrics("rollout")),
             log_dir=context.run.logs,
             places=places,
+            on_wait=context.progress().waits,
             nodes=engines_on_nodes(context.config, context.run),
         )
         console = Console()

@@ -86,6 +86,7 @@ class Panel:
         self._data = Tail(run.metrics("data"))
         self._said = 0.0
         self._waited: list[str] = []
+        self._waits = ""
         self._root, self._log = run.root, run.logs / "rollout.log"
 
     def __enter__(self) -> Panel:
@@ -106,6 +107,7 @@ class Panel:
     def begin(self, name: str) -> None:
         """A phase starts."""
         self.view.current, self.view.done, self.view.total, self.view.detail = name, 0.0, 0.0, ""
+        self._waits = ""
         phase = self._phase(name)
         phase.started = time.monotonic()
         self._progress.poll()
@@ -121,10 +123,13 @@ class Panel:
             self.console.print(f"{phase.title}: done in {clock(phase.seconds)}")
 
     def refresh(self, supervisor: Supervisor, waiting: Sequence[str] = ()) -> None:
-        """Read what is new and show it; `waiting` is what waits for nodes of a cluster."""
+        """Read what is new and show it; `waiting` is what waits for nodes, modules say theirs themselves."""
         view = self.view
         for row in self._progress.poll():
             if row.get("phase") not in (None, view.current):
+                continue
+            if "waiting" in row:
+                self._waits = row["waiting"]
                 continue
             view.done, view.total = row.get("done", 0.0), row.get("total", 0.0)
             view.detail = row.get("detail", "")
@@ -134,6 +139,7 @@ class Panel:
         silent = time.time() - view.rollout.get("t", time.time())
         if view.current == "rl" and silent > SILENT_S:
             view.alerts.append(f"the rollout service has said nothing for {clock(silent)}: see {self._log}")
+        waiting = [*waiting, *([self._waits] if self._waits else ())]
         view.alerts += waiting
         if self._live is None and list(waiting) != self._waited:
             self._waited = list(waiting)

@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dart_agent.engines.base.engine import EngineBusy, EngineError, Generation, Prompt, Sampling
@@ -27,6 +28,7 @@ from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlace
 
 _log = logging.getLogger(__name__)
 MAX_REFUSALS = 3
+WAIT_SAID_S = 5.0
 FIRST_BUSY_PAUSE_S, LONGEST_BUSY_PAUSE_S = 0.25, 2.0
 
 
@@ -37,6 +39,7 @@ class EnginePool:
         directory: directory for the replicas' sockets and temporary files (a short path).
         locks: update locks between services that share replicas by URL; None where there is no other.
         places: GPUs of the replicas that are started here.
+        on_wait: is told what the start waits for, and "" once it is over.
         nodes: start the servers on nodes of a cluster; None starts them here.
 
     Attributes:
@@ -54,9 +57,10 @@ class EnginePool:
         sync: SyncConfig = SyncConfig(),
         locks: Locks | None = None,
         places: EnginePlaces = EnginePlaces(),
+        on_wait: Callable[[str], None] = lambda text: None,
         nodes: EngineNodes | None = None,
     ) -> None:
-        self.config, self.sync = config, sync
+        self.config, self.sync, self._on_wait = config, sync, on_wait
         self.fleet = Fleet(config, UpdateLocks(locks, sync.lease_s), weights)
         self._sender = _weight_sender(sync, log_dir)
         loading = FromSender(self._sender) if self._sender is not None else None
@@ -84,11 +88,14 @@ class EnginePool:
         self._running = [asyncio.create_task(life.keep(), name=name) for name, life in self.lives.items()]
         if self._sender is not None:
             self._running.append(asyncio.create_task(self._warm(self._sender), name="sender of weights"))
+        since = time.strftime("%T")
         while not any(replica.usable for replica in self.replicas):
             if time.monotonic() >= deadline:
                 await self.close()
                 raise EngineError(f"no engine replica answered within {limit:.0f} s ({self._reasons()})")
-            await self.fleet.changed.wait(deadline)
+            await self.fleet.changed.wait(min(deadline, time.monotonic() + WAIT_SAID_S))
+            self._on_wait(f"no engine answers since {since}; it may take {limit:.0f} s ({self._reasons()})")
+        self._on_wait("")
 
     async def _warm(self, sender: WeightSender) -> None:
         try:

@@ -76,6 +76,7 @@ class RolloutService:
         make_policy: makes the policy of one worker around an engine; it must sample with the configured sampling.
         metrics: gets a line per `metrics_interval_s`; None for none.
         places: GPUs of the engines that are started here.
+        on_wait: is told what the start waits for, and "" once it is over.
         nodes: start engines on nodes of a cluster; None starts them here.
     """
 
@@ -91,9 +92,10 @@ class RolloutService:
         log_dir: str | Path | None = None,
         token: str | None = None,
         places: EnginePlaces = EnginePlaces(),
+        on_wait: Callable[[str], None] = lambda text: None,
         nodes: EngineNodes | None = None,
     ) -> None:
-        self.config, self.data, self._places, self._nodes = config, data, places, nodes
+        self.config, self.data, self._places, self._nodes, self._on_wait = config, data, places, nodes, on_wait
         self.scheduler = _scheduler(config, data)
         self.dependencies = Dependencies(config.unavailable_timeout_s)
         self.gauges = Gauges(config.workers, (entry.id for entry in config.tasks), self._newest_version)
@@ -186,6 +188,7 @@ class RolloutService:
             sync=config.sync,
             locks=DatabaseLocks(self.data.store),
             places=self._places,
+            on_wait=self._on_wait,
             nodes=self._nodes,
         )
         self._sync = WeightSync(

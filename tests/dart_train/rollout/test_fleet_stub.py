@@ -283,6 +283,16 @@ def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, option
         ], "a server finds these modules of ours, and no other"
 
 
+async def test_a_start_that_waits_for_engines_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_train.rollout.fleet.engine_pool.WAIT_SAID_S", 0.1)
+    config = EngineConfig(urls=[f"ws+unix://{tmp_path}/nobody.sock"], start_timeout_s=1.5)
+    said: list[str] = []
+    pool = EnginePool(config, Weights("/weights/v1", 1), directory=tmp_path, on_wait=said.append)
+    with pytest.raises(EngineError, match="no engine replica answered within 2 s"):
+        await pool.start()
+    assert said and all(one.startswith("no engine answers since ") and " (r0: " in one for one in said)
+
+
 def test_the_command_of_a_vllm_server():
     server = VLLMServer(options=("--enable-lora",), environment={"A": "b"})
     launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, Path("/sockets"), gpus=(2, 3), gpu_memory=0.4)

@@ -208,6 +208,23 @@ def test_a_live_panel_is_drawn_on_a_terminal(tmp_path):
     assert "beside" not in console.file.getvalue()
 
 
+def test_what_a_phase_waits_for_is_said_once_and_for_as_long(tmp_path):
+    run = RunDirectory(tmp_path / "r")
+    run.create()
+    config = parse_config({"name": "r", "rollout": {"tasks": ["fake/click-button"]}})
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    log = MetricsLog(run.metrics("progress"))
+    with Panel(config, run, plain=True, console=console) as panel:
+        panel.set_phases([("rl", "training", False)])
+        panel.begin("rl")
+        for text in ("no engine answers since 14:02:11", "no engine answers since 14:02:11", ""):
+            log.write(waiting=text, phase=None)
+            panel.refresh(Supervisor(run.logs))
+            assert panel.view.alerts == [text] * bool(text)
+    log.close()
+    assert console.file.getvalue().count("no engine answers since 14:02:11") == 1
+
+
 def test_a_service_that_has_fallen_silent_is_said(tmp_path):
     run = RunDirectory(tmp_path / "r")
     run.create()
