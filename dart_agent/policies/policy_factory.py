@@ -91,7 +91,7 @@ class PolicyOptions(ConversationConfig):
             model = model_digest(Path(self.model or "")) if self.policy == "vlm" else self.model
             return {"model": model, **own, "preset_hash": get_preset(self.preset).digest if self.preset else None}
         if self.policy in HOSTED:
-            return self.model_dump(include={"model", "screenshots", "max_tokens", "tool"})
+            return self.model_dump(include={"model", "screenshots", "max_tokens", "tool", "preset"})
         return {}
 
     def decoder(self) -> Decoder | None:

@@ -2,7 +2,8 @@
 
 Invariants:
     - The decision holds the prompt and the generation exactly as the engine had them, parsable or not.
-    - A response without a valid action ends the episode as PARSE_ERROR, an engine without an answer as MODEL_ERROR.
+    - A response without a valid action ends the episode as PARSE_ERROR, or with `patience` is a step that does nothing
+      and whose error stands in the next prompt; an engine without an answer as MODEL_ERROR.
     - Every step of an episode samples with a seed of its own, derived from the episode's.
 """
 
@@ -21,6 +22,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.prompting.conversation import Conversation, ConversationConfig, style_for
+from dart_gym.core.actions import Wait
 from dart_gym.core.outcomes import Observation, TerminalState
 
 BIG_SCREEN = 500_000
@@ -55,8 +57,9 @@ class VLMPolicy:
         if conversation is None:
             conversation = ConversationConfig(style=style_for(action_format))
         self._conversation = Conversation(tokens, vision, conversation, action_format)
-        self._seed = 0
-        self._step = 0
+        self._patience = conversation.patience
+        self._seed = self._step = self._unread = 0
+        self._problem = ""
 
     @classmethod
     def from_dir(
@@ -81,14 +84,14 @@ class VLMPolicy:
     def reset(self, episode: Episode) -> None:
         """Forget the last episode."""
         self._conversation.begin(episode.instruction)
-        self._seed, self._step = episode.seed, 0
+        self._seed, self._step, self._unread, self._problem = episode.seed, 0, 0, ""
 
     async def act(self, observation: Observation) -> Decision:
         """Sample a response to the newest screenshot and read its actions."""
         screenshot = observation.screenshot
         if screenshot.nbytes > BIG_SCREEN:  # the episodes of a loop must not wait for one another's pixels
             screenshot = await asyncio.to_thread(self._vision.resize, screenshot)
-        self._conversation.observe(screenshot, observation.action_error)
+        self._conversation.observe(screenshot, self._problem or observation.action_error)
         prompt = self._conversation.prompt()
         sampling = dataclasses.replace(self._sampling, seed=step_seed(self._seed, self._step))
         self._step += 1
@@ -98,12 +101,16 @@ class VLMPolicy:
         except EngineError as error:
             return Decision(error=str(error), terminal=TerminalState.MODEL_ERROR, prompt=prompt)
         response = self._format.parse(generation.text, self._vision.space(*observation.screenshot.shape[:2]))
+        self._problem = response.problem
+        self._unread = self._unread + 1 if response.errors else 0
         if response.errors:
+            told = self._unread <= self._patience
             return Decision(
+                (Wait(0.0),) if told else (),
                 text=generation.text,
                 thought=response.thought,
                 error=response.problem,
-                terminal=TerminalState.PARSE_ERROR,
+                terminal=None if told else TerminalState.PARSE_ERROR,
                 prompt=prompt,
                 generation=generation,
             )

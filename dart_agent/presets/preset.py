@@ -134,7 +134,7 @@ class Preset:
     def settings(self) -> dict[str, Any]:
         """The settings that it stands for, by their names in a configuration."""
         least, most = self.pixels or (None, None)
-        style = {"style": "preset"} if self.layout else {}
+        style = {"style": "preset"} if self.layout else {"tool": self.format.partition(":")[2] or None}
         return style | {
             "policy": self.policy,
             "format": self.format,

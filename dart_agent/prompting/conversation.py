@@ -60,6 +60,12 @@ class ConversationConfig(Section):
     report_errors: bool = Field(
         True, description="Whether the next prompt says why the last action could not be carried out."
     )
+    patience: int = Field(
+        0,
+        ge=0,
+        description="How many responses in a row that cannot be read are shown to the model as an error, each for one "
+        "step in which nothing is done; the next one ends the episode.",
+    )
     min_pixels: int | None = Field(
         None,
         description="Fewest pixels of a screenshot for the model's processor; null is what the model directory says.",

@@ -21,12 +21,16 @@ from dart_agent.formats import get_format
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.grounder import EngineGrounder
+from dart_agent.policies.policy import Episode
+from dart_agent.policies.policy_factory import PolicyOptions
+from dart_agent.policies.vlm_policy import VLMPolicy
 from dart_agent.presets import get_preset, presets
 from dart_agent.presets.preset_check import check_preset, narrowed
 from dart_agent.prompting import conversation as conversations
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
-from dart_gym.core.actions import Click
+from dart_gym.core.actions import Click, Wait
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.core.outcomes import Observation, TerminalState
 
 RECORDED = Path(__file__).parents[2] / "data/presets"
 NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
@@ -120,6 +124,51 @@ def test_a_preset_names_its_source_its_format_and_what_is_not_known(name):
     assert bool(preset.compared) == (name in NAMES or name == "qwen3-vl-thinking")
     if preset.pixels:
         assert 0 < preset.pixels[0] < preset.pixels[1]
+
+
+def test_hosted_presets_name_the_tool_of_their_policy():
+    for name, policy, tool in (
+        *(("claude", "anthropic", "2026-08"), ("openai", "openai", "computer"), ("gemini", "gemini", "3.5")),
+    ):
+        options = PolicyOptions.parse({"preset": name, "model": "m"})
+        assert (options.policy, options.tool, options.settings()["preset"]) == (policy, tool, name)
+
+
+UNREADABLE = {
+    "an unknown action": '<tool_call>{"name": "computer_use", "arguments": {"action": "levitate"}}</tool_call>',
+    "a tool of the future": "<tool_call>\n<function=computer_use_v9>\n</function>\n</tool_call>",
+    "nothing": "",
+    "an endless thought": "I look. " * 20_000,
+    "half a call": '<tool_call>{"name": "computer_use", "arguments": {"act',
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_what_cannot_be_read_is_shown_to_a_patient_policy_and_ends_the_episode_of_another(tokens, case):
+    class Engine:
+        said: list[str]
+
+        async def generate(self, prompt, sampling):
+            self.prompt = tokens.decode(prompt.token_ids)
+            text = self.said.pop(0)
+            return Generation(text, tuple(tokens.response(text[:500])), (), (0, 0), "stop")
+
+    good = '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "time": 1}}</tool_call>'
+    seen = Observation(np.zeros((28, 56, 3), np.uint8), "Do it")
+    engine = Engine()
+    for patience, said, ends in ((0, [UNREADABLE[case]], True), (1, [UNREADABLE[case], good], False)):
+        engine.said = said
+        config = ConversationConfig(preset="qwen3-vl", patience=patience)
+        policy = VLMPolicy(
+            engine, tokens=tokens, vision=VisionSpec(), action_format=get_format("qwen:3"), conversation=config
+        )
+        policy.reset(Episode("t", "Do it"))
+        decision = await policy.act(seen)
+        assert decision.error and (decision.terminal is TerminalState.PARSE_ERROR) == ends
+        if not ends:
+            assert decision.actions == (Wait(0.0),)
+            assert (await policy.act(seen)).actions == (Wait(1),)
+            assert f"The last action failed: {decision.error}" in engine.prompt
 
 
 def test_a_grounder_does_not_play_and_says_so():

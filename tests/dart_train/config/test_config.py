@@ -6,7 +6,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_train.config.run_config import ConfigError, apply_override, dump_config, load_config, parse_config
+from dart_gym.core.errors import ConfigurationError
+from dart_train.config.run_config import (
+    AgentConfig,
+    ConfigError,
+    apply_override,
+    dump_config,
+    load_config,
+    parse_config,
+)
 
 MINIMAL = {"name": "x", "rollout": {"tasks": ["fake/click-button"]}}
 
@@ -132,3 +140,10 @@ def test_a_token_is_asked_for_only_where_a_cluster_is_given(monkeypatch):
         elsewhere.token()
     monkeypatch.setenv("X_TOKEN", "secret")
     assert elsewhere.token() == "secret"
+
+
+def test_a_preset_sets_what_it_fixes_and_leaves_the_rest():
+    agent = AgentConfig.parse({"preset": "qwen3-vl", "texts": 2})
+    assert (agent.style, agent.format, agent.screenshots, agent.texts) == ("preset", "qwen:3", 5, 2)
+    with pytest.raises(ConfigurationError, match="unknown preset 'qwen4'"):
+        AgentConfig.parse({"preset": "qwen4"})
