@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 CONFIG ?= configs/quickstart.yaml
+SEEDS ?= 5
+SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off entropy=off step-limit=on credit=step \
+  sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := docker vllm openenv pythons security scale ray
@@ -11,7 +14,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart controls overnight lint format test test-unit test-all test-parts test-slow docs lock clean \
+.PHONY: help setup apps quickstart multiturn ablations controls overnight lint format test test-unit test-all test-parts test-slow docs lock clean \
   setup-test setup-docs generated $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -34,6 +37,14 @@ quickstart: setup  ## train a tiny vision-language model on real desktops, async
 
 controls: setup  ## the honest controls of the quick start: shuffled rewards, supervised training only
 	@$(BIN)/dart-train controls $(CONFIG)
+
+multiturn: setup  ## train a tiny model on tasks of three to twelve actions, with all of DART's curation on
+	@$(BIN)/dart-train run configs/multiturn.yaml
+
+ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS=5 each; hours, goes on where it was
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations $(SWITCHES)
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations-tis --grid \
+	  --switch tis=on,off --switch staleness=1,3,8
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py

@@ -1,11 +1,14 @@
-"""Makes the shipped model `dart_train/assets/tiny_base` anew, in two stages.
+"""Makes the shipped models anew, each in two stages.
 
-    .venv/bin/python scripts/make_tiny_base.py [--runs-dir runs]
+    .venv/bin/python scripts/make_tiny_base.py base|drawn [--runs-dir runs]
 
-`configs/tiny_base.yaml`: a fresh tiny model, clean demonstrations of six MiniWoB++ tasks that the quick start does not
-train. `configs/tiny_base_2.yaml`: pages of the quick start's tasks, but with instructions of our own that only name an
-element ('Find "Cancel".'): the model learns to find what is named, and has never seen the tasks' own instructions.
-Everything is collected on real desktops; some twenty minutes on two cores.
+base, which the quick start begins from. `configs/tiny_base.yaml`: a fresh tiny model, clean demonstrations of six
+MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the quick start's tasks, but
+with instructions of our own that only name an element ('Find "Cancel".'): the model learns to find what is named, and has
+never seen the tasks' own instructions. Everything is collected on real desktops; some twenty minutes on two cores.
+
+drawn, which multi-turn runs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
+programs; then some hundred steps on the same ones, of which half carry another's instruction: something is left to win.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import dataclasses
 import re
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,11 +27,14 @@ from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.modules.module_context import open_data
+from dart_train.modules.warmup import load_samples
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import train_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "dart_train" / "assets" / "tiny_base"
+ASSETS = ROOT / "dart_train" / "assets"
+WRONG_SHARE, WRONG_STEPS, WRONG_RATE = 0.5, 600, 5e-4
+"""Of the last stage of `drawn`: demonstrations with another's instruction, optimizer steps and learning rate."""
 
 NAMES = (r'"[^"]+"', r"Tab #\d", r"\d(?:st|nd|rd)", r"\(-?\d,-?\d\)")
 """What the instructions of the quick start's tasks name: a label, a tab, a position in a list, a point of the grid."""
@@ -64,19 +70,38 @@ def second_stage(first: Path, runs_dir: Path) -> Path:
     return target
 
 
+def drawn(runs_dir: Path) -> Path:
+    """Clean demonstrations of drawn programs, then imperfect ones; returns the directory of the weights."""
+    config = load_config(ROOT / "configs" / "tiny_drawn.yaml")
+    run = pipeline.execute(config, runs_dir, only=("prepare", "demonstrate", "warmup", "before"))
+    start, target = run.checkpoint(pipeline.WARM_VERSION), run.root / "weights"
+    imperfect = config.model_copy(
+        update={"demonstrations": config.demonstrations.model_copy(update={"wrong_instruction_share": WRONG_SHARE})}
+    )
+    settings = config.warmup.model_copy(update={"max_steps": WRONG_STEPS, "learning_rate": WRONG_RATE})
+    with open_data(config, run) as data:
+        samples = load_samples(imperfect, data, start, wanted=WRONG_STEPS * settings.batch_size)
+        train_supervised(start, samples, data.load_image, target, settings, on_progress=_say)
+    return target
+
+
 def _say(progress: object) -> None:
     if getattr(progress, "steps", 0) % 100 == 0:
         typer.echo(progress)
 
 
-def main(runs_dir: Annotated[Path, typer.Option(help="where the runs are kept")] = ROOT / "runs") -> None:
+def main(
+    which: Annotated[Literal["base", "drawn"], typer.Argument(help="the model")],
+    runs_dir: Annotated[Path, typer.Option(help="where the runs are kept")] = ROOT / "runs",
+) -> None:
     """Collect, train, collect, train, copy."""
-    weights = second_stage(first_stage(runs_dir), runs_dir)
-    shutil.rmtree(TARGET, ignore_errors=True)
-    shutil.copytree(weights, TARGET)
-    for path in TARGET.iterdir():
+    weights = drawn(runs_dir) if which == "drawn" else second_stage(first_stage(runs_dir), runs_dir)
+    target = ASSETS / f"tiny_{which}"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(weights, target)
+    for path in target.iterdir():
         path.chmod(0o644)
-    typer.echo(f"wrote {TARGET}")
+    typer.echo(f"wrote {target}")
 
 
 if __name__ == "__main__":

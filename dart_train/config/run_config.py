@@ -43,7 +43,7 @@ class ModelConfig(Section):
 
     path: str = Field(
         "tiny",
-        description='Where the weights come from: "tiny" is built in place, "tiny-warm" and "tiny-base" are shipped '
+        description='Where the weights come from: "tiny" is built in place, "tiny-base" and "tiny-drawn" are shipped '
         "with the package, anything else is a directory of Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(

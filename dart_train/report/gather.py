@@ -14,6 +14,8 @@ from dart_agent.episodes.trajectory import Step
 from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
+from dart_train.data.groups import trajectory_rows
+from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.insight import statistics
 from dart_train.data.manager.run_insight import Insight
 from dart_train.report.report_data import (
@@ -24,6 +26,7 @@ from dart_train.report.report_data import (
     Sample,
     TaskFigures,
     TimeSeries,
+    Turns,
     mean_rate,
     smooth,
 )
@@ -34,6 +37,10 @@ CURVE_WINDOW = 160
 """Rollouts of a task over which its learning curve is averaged."""
 
 SERIES_POINTS = 120
+STRETCHES = 12
+"""Parts of the training by which the report says how rollouts were spent."""
+ENTROPY_ROLLOUTS = 200
+"""Rollouts at both ends of the training whose entropies are compared."""
 PHASE_TITLES = {
     "prepare": "model",
     "demonstrate": "demonstrations by the oracles",
@@ -58,12 +65,14 @@ NOTE_IMPERFECT = (
     "the same task, so the warm-up teaches where things are, and hardly which one is asked for. What leads from there "
     "to the final figure is the reinforcement learning alone."
 )
-NOTE_SHIPPED = (
-    "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on clean "
-    "demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find \"Cancel\".') on the pages of four "
-    "of these. The tasks' own instructions it has never seen; the imperfect demonstrations teach them, and blur what "
-    "the shipped weights bring along. The column 'shipped weights' says what they score as they are."
-)
+SHIPPED = "The model starts from weights shipped with the package (scripts/make_tiny_base.py): supervised training on "
+NOTES_SHIPPED = {
+    "tiny-base": SHIPPED + "clean demonstrations of other MiniWoB++ tasks, then on finding what is named ('Find "
+    "\"Cancel\".') on the pages of four of these. The tasks' own instructions it has never seen; the imperfect "
+    "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
+    "they score as they are.",
+    "tiny-drawn": SHIPPED + "demonstrations of drawn programs.",
+}
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",
     "greedy_before": "Greedy: the most probable token is taken instead of a sampled one.",
@@ -115,6 +124,9 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         tasks=tasks,
         figures=figures,
         curves=_curves(config, data),
+        held_out=[(row["rollouts"], row["success"]) for row in read_metrics(run.metrics("held_out"))],
+        turns=turns_of(data.read(statistics.rollout_history)),
+        entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
         samples_before=_samples(config, run, "before", evaluations),
@@ -197,10 +209,37 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
+def turns_of(history: Sequence[tuple[str, float, int, int]]) -> list[Turns]:
+    """How rollouts were spent, in stretches of the training; [] for too few to say."""
+    found = []
+    for part in np.array_split(np.arange(len(history)), STRETCHES) if len(history) >= 4 * STRETCHES else ():
+        tasks: dict[str, list[tuple[float, int, int]]] = {}
+        for task, *values in (history[index] for index in part):
+            tasks.setdefault(task, []).append(values)
+        means = {task: np.mean(np.array(rows, np.float64), axis=0) for task, rows in tasks.items()}
+        found += [Turns(task, int(part[-1]) + 1, len(tasks[task]), *map(float, mean)) for task, mean in means.items()]
+    return found
+
+
+def _entropies(data: Insight) -> dict[str, list[float]]:
+    """Mean entropy of the policy by step of the episode, of the first and the last rollouts; [] where none is known."""
+    names = data.read(trajectory_rows.list_stored, POLICY_SOURCE, None)
+    found = {}
+    for label, some in (("first", names[:ENTROPY_ROLLOUTS]), ("last", names[-ENTROPY_ROLLOUTS:])):
+        steps: list[list[float]] = []
+        for trajectory in map(data.files.read_trajectory, some):
+            for index, step in enumerate(trajectory.steps):
+                if step.entropy is not None:
+                    steps += [[] for _ in range(index + 1 - len(steps))]
+                    steps[index].append(step.entropy)
+        found[label] = [float(np.mean(own)) for own in steps if own]
+    return found
+
+
 def _share_that_succeeded(config: RunConfig, data: Insight) -> float | None:
     """Share of the trained tasks that succeeded at least once while they were trained."""
     best: dict[str, float] = {}
-    for task, reward in data.read(statistics.reward_history):
+    for task, reward, *_ in data.read(statistics.rollout_history):
         best[task] = max(reward, best.get(task, 0.0))
     return sum(best.get(task, 0.0) >= 1.0 for task in config.train_tasks) / len(config.train_tasks) if best else None
 
@@ -223,10 +262,10 @@ def _histogram_mean(histogram: dict[int, int]) -> float | None:
 
 
 def _curves(config: RunConfig, data: Insight) -> list[Curve]:
-    history = data.read(statistics.reward_history)
+    history = data.read(statistics.rollout_history)
     curves = []
     for task_id in config.train_tasks:
-        points = [(index, reward) for index, (task, reward) in enumerate(history) if task == task_id]
+        points = [(index, reward) for index, (task, reward, *_) in enumerate(history) if task == task_id]
         if points:
             xs, ys = smooth([x for x, _ in points], [y for _, y in points], min(CURVE_WINDOW, len(points)))
             curves.append(Curve(task_id, np.array(xs), np.array(ys)))
@@ -303,8 +342,7 @@ def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:
     if share or any(share_of.values()):
         listed = ", ".join(f"{name.rpartition('/')[2]}: {100 * value:.0f} %" for name, value in share_of.items())
         said.append(NOTE_IMPERFECT.format(share=100 * share, others=f" ({listed})" if listed else ""))
-    if config.model.path == "tiny-base":
-        said.append(NOTE_SHIPPED)
+    said += [NOTES_SHIPPED[config.model.path]] if config.model.path in NOTES_SHIPPED else []
     said += [note for label, note in NOTES_ON_CONTROLS.items() if label in evaluations]
     if evaluation.beside:
         said.append("Tasks marked 'not trained' were only evaluated.")

@@ -45,6 +45,27 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """One task in one stretch of the training.
+
+    Attributes:
+        task_id: the task.
+        upto: rollouts of the run at the end of the stretch.
+        rollouts: of the task in it.
+        success: their mean reward.
+        steps: their mean length.
+        group: mean size of their groups.
+    """
+
+    task_id: str
+    upto: int
+    rollouts: int
+    success: float
+    steps: float
+    group: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimeSeries:
     """Named shares in [0, 1] over the seconds of the training phase."""
 
@@ -84,6 +105,9 @@ class ReportData:
     tasks: list[TaskFigures]
     figures: dict[str, float | int | str | None]
     curves: list[Curve] = field(default_factory=list)
+    held_out: list[tuple[int, float]] = field(default_factory=list)
+    turns: list[Turns] = field(default_factory=list)
+    entropies: dict[str, list[float]] = field(default_factory=dict)
     utilisation: TimeSeries | None = None
     staleness: dict[int, int] = field(default_factory=dict)
     samples_before: list[Sample] = field(default_factory=list)

@@ -20,6 +20,8 @@ def render(data: ReportData) -> str:
             "intervals. Dashed: the best click that ignores both screen and instruction.</small></p>"
         )
         sections.append(_section("Learning curves", curves + caption))
+    if data.turns:
+        sections.append(_section("Where rollouts went", report_plots.turns(data)))
     if data.utilisation is not None:
         stale = report_plots.staleness(data.staleness) if data.staleness else ""
         body = f'<div class="two"><div>{report_plots.utilisation(data)}</div><div>{stale}</div></div>'

@@ -146,6 +146,40 @@ def ablation(
         return _svg(figure)
 
 
+def turns(data: ReportData) -> str:
+    """Where rollouts went, how long they and their groups were, success by length, entropy by step of the episode."""
+    tasks = sorted({one.task_id for one in data.turns})
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(2, 3, figsize=(10.5, 5.0))
+        share, steps, group, by_length, entropy, held_out = axes.flat
+        places = sorted({one.upto for one in data.turns})
+        found = {(one.task_id, one.upto): one for one in data.turns}
+        below = np.zeros(len(places))
+        for number, task in enumerate(tasks):
+            color, own = PALETTE[number % len(PALETTE)], [found.get((task, place)) for place in places]
+            counts = np.array([one.rollouts if one else 0 for one in own], np.float64)
+            share.fill_between(places, below, below + counts, color=color, alpha=0.8, label=short_name(task))
+            below += counts
+            known = [one for one in own if one]
+            steps.plot([one.upto for one in known], [one.steps for one in known], color=color, linewidth=1.2)
+            group.plot([one.upto for one in known], [one.group for one in known], color=color, linewidth=1.2)
+            by_length.plot([known[0].steps, known[-1].steps], [known[0].success, known[-1].success], color=FAINT)
+            by_length.plot([known[-1].steps], [known[-1].success], "o", color=color, markersize=5)
+        for label, values in data.entropies.items():
+            entropy.plot(range(1, len(values) + 1), values, marker="o", markersize=3, label=f"{label} rollouts")
+        held_out.plot(*zip(*data.held_out, strict=True) if data.held_out else ((), ()), color=AFTER, marker="o")
+        titles = ("rollouts", "mean steps", "mean size of groups", "success by mean steps, first to last",
+                  "entropy by step of the episode", "held-out success beside training")  # fmt: skip
+        for axis, title in zip(axes.flat, titles, strict=True):
+            axis.set_title(title, fontsize=9, loc="left", color=INK)
+        by_length.set_ylim(-0.02, 1.02)
+        held_out.set_ylim(-0.02, 1.02)
+        entropy.legend(frameon=False, fontsize=7)
+        figure.legend(*share.get_legend_handles_labels(), loc="lower center", ncol=6, frameon=False, fontsize=7)
+        figure.tight_layout(rect=(0, 0.06, 1, 1))
+        return _svg(figure)
+
+
 def staleness(counts: dict[int, int]) -> str:
     """How many versions behind the trained trajectories were."""
     with plt.rc_context(STYLE):

@@ -145,10 +145,11 @@ def saved_task_stats(connection: sa.Connection, run_id: str) -> dict[str, TaskSt
     return {row.task_id: TaskStats(*row) for row in connection.execute(query)}
 
 
-def reward_history(connection: sa.Connection, run_id: str) -> list[tuple[str, float]]:
-    """Return (task id, reward) of every scored rollout of the policy, in the order of recording."""
-    query = sa.select(_meta.task_id, _meta.reward).where(_scored(run_id)).order_by(_meta.rollout_id)
-    return [(task_id, reward) for task_id, reward in connection.execute(query)]
+def rollout_history(connection: sa.Connection, run_id: str) -> list[tuple[str, float, int, int]]:
+    """Return (task id, reward, steps, size of the group) of every scored rollout of the policy, in order."""
+    columns = (_meta.task_id, _meta.reward, _meta.num_steps, _meta.expected)
+    query = sa.select(*columns).where(_scored(run_id)).order_by(_meta.rollout_id)
+    return [(task_id, reward, steps, size) for task_id, reward, steps, size in connection.execute(query)]
 
 
 def injections(connection: sa.Connection, run_id: str) -> int:

@@ -3,7 +3,7 @@
 Invariants:
     - Any number of processes and threads may have the same run open.
     - Rows are read and written by the functions of `groups`, `insight` and `curation`, each of which takes a connection
-      and the run: `data.read(statistics.reward_history)`, `data.write(checkpoint_rows.fail, version)`.
+      and the run: `data.read(statistics.rollout_history)`, `data.write(checkpoint_rows.fail, version)`.
 """
 
 import os

@@ -13,6 +13,7 @@ from dart_train.core.data_states import Provenance
 from dart_train.core.train_errors import DataError, InvalidTrajectoryError
 from dart_train.data import DataManager, image_hash
 from dart_train.data.curation.experience_pool import belongs
+from dart_train.data.insight import statistics
 from dart_train.data.maintenance.pool_import import (
     as_pooled,
     fill_pool,
@@ -48,6 +49,7 @@ def test_a_group_that_failed_gets_the_pools_success_and_is_trained_with_it(pooli
     assert group.trajectories[-1].steps[0].logprobs == ()  # no behaviour policy: importance weight 1
     census = pooling.census()
     assert (census.dropped["replaced"], census.pooled, census.leased) == (1, 1, 3)
+    assert pooling.read(statistics.injections) == 1
 
 
 def test_a_success_that_was_trained_on_counts_as_used_and_stays_in_the_pool(pooling):

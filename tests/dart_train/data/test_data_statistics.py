@@ -70,18 +70,19 @@ def test_errors_are_not_failures_in_the_records(data):
     data.record(make_trajectory("ok", "a", 1.0))
     data.record(make_trajectory("lost", "b", 0.0, terminal=TerminalState.MODEL_ERROR))
     assert data.read(statistics.task_stats, 4)["fake/button"].success_rate == 1.0
-    assert data.read(statistics.reward_history) == [("fake/button", 1.0)]
+    assert data.read(statistics.rollout_history) == [("fake/button", 1.0, 1, 2)]
 
 
 def test_rewards_come_in_the_order_of_recording(data):
     for index, (at, reward) in enumerate([(105.0, 0.0), (109.9, 1.0), (110.0, 1.0), (135.0, 0.5)]):
         task = "fake/late" if at > 130 else "fake/button"
-        data.record(make_trajectory(f"t{index}", f"g{index}", reward, ended_at=at, task_id=task))
-    assert data.read(statistics.reward_history) == [
-        ("fake/button", 0.0),
-        ("fake/button", 1.0),
-        ("fake/button", 1.0),
-        ("fake/late", 0.5),
+        steps = (make_step(),) * (index + 1)
+        data.record(make_trajectory(f"t{index}", f"g{index}", reward, ended_at=at, task_id=task, steps=steps))
+    assert data.read(statistics.rollout_history) == [
+        ("fake/button", 0.0, 1, 2),
+        ("fake/button", 1.0, 2, 2),
+        ("fake/button", 1.0, 3, 2),
+        ("fake/late", 0.5, 4, 2),
     ]
 
 
@@ -112,7 +113,7 @@ def test_utilisation_is_desktop_time_over_what_there_was(data):
 def test_statistics_of_an_empty_run(data):
     assert data.read(statistics.task_stats, 4) == data.read(statistics.saved_task_stats) == {}
     assert data.read(statistics.staleness_histogram) == {}
-    assert data.read(statistics.reward_history) == data.checkpoints() == []
+    assert data.read(statistics.rollout_history) == data.checkpoints() == []
     assert set(data.counts().values()) == {0}
 
 

@@ -24,8 +24,8 @@ from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules import write_report as command
 from dart_train.modules.module_context import ModuleContext
 from dart_train.report import report_plots
-from dart_train.report.gather import gather, rate_of
-from dart_train.report.report_data import ReportData, TaskFigures, mean_rate, smooth
+from dart_train.report.gather import gather, rate_of, turns_of
+from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
 from dart_train.run.run_directory import RunDirectory, RunDirectoryError, write_json
 
@@ -214,6 +214,16 @@ def test_a_damaged_evaluation_is_named(config, run, data):
     run.scores("before").write_text('{"label": "bef')
     with pytest.raises(RunDirectoryError, match=r"before/scores\.json is damaged .* leaves this evaluation out"):
         gather(config, run, data)
+
+
+def test_turns_are_means_of_stretches_of_the_training():
+    history = [("a", float(index >= 24), 3 + (index >= 24), 8) for index in range(48)]
+    turns = turns_of(history)
+    assert len(turns) == 12 and turns[0] == Turns("a", 4, 4, 0.0, 3.0, 8.0)
+    assert turns[-1] == Turns("a", 48, 4, 1.0, 4.0, 8.0)
+    assert turns_of(history[:20]) == []
+    data = ReportData("n", "", "machine", [], [], {}, turns=turns, entropies={"first": [0.5, 0.4], "last": []})
+    assert "success by mean steps" in render(data)
 
 
 def test_a_page_of_little_data():
