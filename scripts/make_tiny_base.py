@@ -3,9 +3,9 @@
     .venv/bin/python scripts/make_tiny_base.py base|drawn [--runs-dir runs]
 
 base, which the quick start begins from. `configs/tiny_base.yaml`: a fresh tiny model, clean demonstrations of six
-MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the quick start's tasks, but
-with instructions of our own that only name an element ('Find "Cancel".'): the model learns to find what is named, and has
-never seen the tasks' own instructions. Everything is collected on real desktops; some twenty minutes on two cores.
+MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the quick start's tasks,
+with instructions of our own that only name an element ('Find "Cancel".'): the model learns to find what is named, and
+has never seen the tasks' own instructions. All on real desktops; some twenty minutes on two cores.
 
 drawn, which multi-turn runs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
 programs; then some hundred steps on the same ones, of which half carry another's instruction: something is left to win.

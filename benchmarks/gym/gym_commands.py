@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -40,6 +41,26 @@ def desktop(json: JsonOption = None) -> None:
     from benchmarks.gym.desktop_bench import measure
 
     finish(asyncio.run(measure(progress)), json)
+
+
+@app.command()
+def difficulty(
+    names: Annotated[list[str], typer.Argument(metavar="SUITE|TASK...", help="suites, or tasks such as drawn/menus")],
+    seeds: Annotated[int, typer.Option(min=1, help="held-out seeds of every task and policy")] = 50,
+    json: JsonOption = None,
+) -> None:
+    """What policies reach that do not look: random actions, the best constant click, another seed's actions."""
+    from benchmarks.gym.difficulty_bench import measure
+    from dart_gym.tasks.catalog.registry import is_suite, task_ids
+
+    tasks = [task for name in names for task in (task_ids(name) if is_suite(name) else [name])]
+    rows = asyncio.run(measure(tasks, seeds, progress))
+    typer.echo("| task | actions | random | constant click | another seed's actions |\n|---|---|---|---|---|")
+    for row in rows:
+        shares = " | ".join(f"{100 * row[name]:.0f} %" for name in ("random", "click", "replay"))
+        typer.echo(f"| {row['task']} | {row['actions']:.1f} | {shares} |")
+    if json is not None:
+        json.write_text(dumps(rows, indent=1))
 
 
 def progress(stage: str) -> None:
