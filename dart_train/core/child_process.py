@@ -1,7 +1,5 @@
 """A program that was started for a run: here, or by another node, with the few things that those who keep it need."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -11,8 +11,6 @@ Invariants:
     - Whatever waits for a node is in `waiting`, with what it asks for and since when.
 """
 
-from __future__ import annotations
-
 import time
 import uuid
 from dataclasses import replace

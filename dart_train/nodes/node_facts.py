@@ -1,7 +1,5 @@
 """What a node of a cluster says of itself, and what is decided by it. Pure but for `node_facts`, which looks."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -7,8 +7,6 @@ Invariants:
     - A node fetches a version once, whatever number of its programs ask for it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

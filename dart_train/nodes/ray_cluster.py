@@ -1,7 +1,5 @@
 """A Ray cluster as a run uses it: connecting to it, and actors that run the run's programs."""
 
-from __future__ import annotations
-
 import logging
 import secrets
 import socket

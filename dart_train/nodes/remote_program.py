@@ -7,8 +7,6 @@ Invariants:
     - A lost node looks like a program that was killed (status -9); the log says so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

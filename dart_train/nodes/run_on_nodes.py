@@ -1,7 +1,5 @@
 """What a run tells the nodes of a cluster, and how its modules come to start engines there."""
 
-from __future__ import annotations
-
 import os
 
 from dart_train.config.run_config import RunConfig

@@ -3,8 +3,6 @@
 vLLM's own key guards what is below /v1, and not the routes that steer it.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 from typing import Any

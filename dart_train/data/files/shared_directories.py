@@ -5,8 +5,6 @@ Invariants:
     - A node fetches a directory once, however many of its processes ask at the same time; what has its name is whole.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
