@@ -111,12 +111,17 @@ class Publisher:
         return None
 
     def _fail_unfinished(self) -> None:
-        """Say of versions that an earlier life did not finish that they never will be."""
+        """Say of versions that an earlier life did not finish that they never will be, and clear up."""
         for row in self._data.checkpoints():
             if row.source in (*_OWN, "initial") and row.completed_at is None and row.status in ("PENDING", "RUNNING"):
                 self._data.write(checkpoint_rows.fail, row.version)
                 if row.source in _OWN:
                     checkpoint.remove_version(self._root, row.version)
+        kept = [row for row in self._data.checkpoints() if row.source in _OWN and row.status == "COMPLETED"]
+        for row in kept[self._keep :]:  # newest first; of those that a lost node published nothing else is left here
+            path = checkpoint.version_dir(self._root, row.version)
+            if "://" in row.path and not path.is_dir() and row.version != self.best:
+                self._data.retire(row.version, path)
 
     def publish_if_due(self, model: Any, lease: int | None, step: int) -> None:
         """Publish after every so many updates."""
