@@ -158,10 +158,7 @@ def read_outcomes(root: Path) -> list[Trajectory]:
 
 
 def app_of(task_id: str) -> str:
-    """The application of a task, as OSWorld groups them: "multi_apps" for several, its suite where it names none.
-
-    A task that only the cluster's machine has is of its suite.
-    """
+    """The application of a task as OSWorld groups them: "multi_apps" for several, else its suite if it names none."""
     try:
         task = registry.get_task(task_id)
     except TaskError:

@@ -158,10 +158,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         return self._dispatcher.recv(min_ready, max_ready, timeout)
 
     def abandon(self, env_ids: Iterable[int]) -> None:
-        """Give up requests in flight; their environments need a reset.
-
-        The desktops are thrown away in the middle of whatever they do, so no action can land in a later episode.
-        """
+        """Give up requests in flight; their desktops are thrown away in the middle of it, and need a reset."""
         self._dispatcher.abandon(env_ids)
 
     def _check_free(self, env_ids: Sequence[int]) -> None:

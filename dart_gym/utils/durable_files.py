@@ -94,10 +94,7 @@ def _digest(path: Path) -> str:
 
 
 def remove_tree(directory: Path, aside: Path) -> None:
-    """Delete a directory so that its name never stands for half of it, not even after a power cut.
-
-    `aside` is a name in the same directory that nobody reads; it is deleted too where a crash left it.
-    """
+    """Delete a directory so that its name never stands for half of it, by a name `aside` that nobody reads."""
     shutil.rmtree(aside, ignore_errors=True)
     rename(directory, aside)
     shutil.rmtree(aside)

@@ -23,10 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> Callable[[], None]:
-    """Return a `preexec_fn` for `subprocess.Popen` that ties the child's life to the calling process.
-
-    The kernel watches the *thread* that forked: start such children from a thread that lives on.
-    """
+    """A `preexec_fn` that ties a child's life to the calling process: to the *thread* that forks, which must last."""
     parent = os.getpid()
 
     def tie() -> None:
@@ -43,10 +40,7 @@ def exit_status(*, hopeless: bool) -> int:
 
 
 def start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot; None if there is no such process (or it is a zombie).
-
-    (pid, start time) names a process for good, while a pid alone is reused.
-    """
+    """Start time of a process in clock ticks since boot, which with its pid names it for good; None without one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -56,10 +50,7 @@ def start_time(pid: int) -> int | None:
 
 
 def has_ended(pid: int, started: int, pid_namespace: str | None = None) -> bool:
-    """Whether the process that had this pid and start time has ended for sure.
-
-    Of processes of another `pid_namespace` (see `own_pid_namespace`) than this one's nobody here can tell.
-    """
+    """Whether the process of this pid and start time has ended for sure; of another `pid_namespace` nobody can tell."""
     return pid_namespace in (None, own_pid_namespace()) and start_time(pid) != started
 
 

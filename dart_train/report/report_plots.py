@@ -194,10 +194,7 @@ def staleness(counts: dict[int, int]) -> str:
 
 
 def draw_actions(image: NDArray[np.uint8], actions: tuple[dict[str, object], ...], width: int = 640) -> Image.Image:
-    """A screenshot with clicks as rings, drags as lines and typed text as a caption.
-
-    Small screens are enlarged twice; wide ones shrink to `width`, so that a report stays a file to be mailed.
-    """
+    """A screenshot with clicks as rings, drags as lines and typed text as a caption, small ones enlarged twice."""
     scale = min(2.0, width / image.shape[1])
     size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
     picture = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)

@@ -92,10 +92,7 @@ def bar(share: float | None, width: int) -> str:
 
 
 def stacked(parts: Mapping[str, int], width: int) -> list[tuple[str, int]]:
-    """Columns of a stacked bar: proportional, at least one for everything that is there, `width` in all.
-
-    Nothing, if there is nothing or less room than parts.
-    """
+    """Columns of a stacked bar: proportional, at least one for everything there, `width` in all, if that can be."""
     present = {name: count for name, count in parts.items() if count > 0}
     total = sum(present.values())
     if not total or len(present) > width:

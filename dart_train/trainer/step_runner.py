@@ -345,9 +345,6 @@ class StepRunner:
 
 
 def last_number(count: int, parts: int) -> int:
-    """Number of the micro-batch that runs last, of so many that parts take in turns: part 0 takes 0, parts, ...
-
-    The last part has none where there are fewer micro-batches than parts.
-    """
+    """Number of the micro-batch that runs last, of so many that parts take in turns; the last part may have none."""
     part = min(parts, count) - 1
     return part + (count - 1 - part) // parts * parts

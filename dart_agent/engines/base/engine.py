@@ -32,10 +32,7 @@ class RequestRefused(EngineError):
 
 
 class EngineMismatch(EngineError):
-    """It answered, but about something else: another prompt, model or version, or with numbers that are none.
-
-    Nothing of such an answer may be trained on; a person has to look at how the server is set up.
-    """
+    """It answered about another prompt, model or version, or no numbers: nothing to train on, look at the server."""
 
 
 class UpdateNotBegun(EngineError):

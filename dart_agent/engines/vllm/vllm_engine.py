@@ -308,10 +308,7 @@ class VLLMEngine:
 
 
 def continued(prompt: Prompt, sampling: Sampling, parts: list[wire.Answer]) -> tuple[Prompt, Sampling]:
-    """The request for what is left of a response that was cut off. Pure.
-
-    The seed moves on with the tokens: with the old one the rest would repeat the draws of the beginning.
-    """
+    """The request for the rest of a response that was cut off, whose seed moves on with the tokens. Pure."""
     sampled = tuple(token_id for part in parts for token_id in part.response_ids)
     seed = None if sampling.seed is None else (sampling.seed + len(sampled)) % 2**63
     return (

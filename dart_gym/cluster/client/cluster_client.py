@@ -118,10 +118,7 @@ class ClientSession:
         return (await self._call("status", {}, 30.0)).result
 
     async def close(self) -> None:
-        """Give the desktop back, also while an operation is under way: the server cancels it. Idempotent.
-
-        A server that is gone has nothing to be told. An operation under way fails; it does not begin anew.
-        """
+        """Give the desktop back, also in an operation, which fails; a gone server is told nothing. Idempotent."""
         self._goodbyes += 1
         await self._end()
 

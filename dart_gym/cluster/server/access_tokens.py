@@ -81,10 +81,7 @@ class TokenBook:
         return found
 
     def authenticate(self, headers: Headers) -> Principal | None:
-        """Who a request comes from, by its `Authorization` header; None: nobody who may.
-
-        That is `Bearer`, or `Basic` with the token as password, for clients that can only write it into a URL.
-        """
+        """Who a request comes from, by `Bearer`, or `Basic` with the token as password; None: nobody who may."""
         if self.open:
             return ANYBODY
         given = headers.get_all("Authorization")

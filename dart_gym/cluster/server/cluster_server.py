@@ -256,10 +256,7 @@ class ClusterServer:
         return connection.respond(HTTPStatus.UNAUTHORIZED, "this cluster needs a bearer token\n")
 
     def refuses(self, headers: Headers) -> str:
-        """Why a request is not meant for this server; "" where it is.
-
-        Behind a proxy, which needs a token that a person has chosen, it may be asked for by any name.
-        """
+        """Why a request is not meant for this server; "" where it is, by any name behind a proxy with a token."""
         unnamed = self._tokens.open or self._local_token is not None
         loopback = unnamed and not self._address.is_unix
         return refusal(headers.get_all("Origin"), headers.get_all("Host"), loopback=loopback)

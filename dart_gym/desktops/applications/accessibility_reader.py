@@ -81,10 +81,7 @@ class Reader:
             raise OutOfTime
 
     def add(self, parent, node, depth, flag):
-        """Append the element of an accessible object, with everything below it, to its parent's.
-
-        An object that vanished meanwhile is left out; so is the rest of an application that does not answer.
-        """
+        """Append an accessible object's element, with all below that answers, to its parent's."""
         try:
             element, flag = self.element(node, flag)
         except GLib.Error as error:

@@ -139,10 +139,7 @@ class XConnection:
             return self.root.get_full_property(self._atom("_NET_SUPPORTING_WM_CHECK"), Xatom.WINDOW) is not None
 
     async def window_manager_answers(self, period: float) -> None:
-        """Wait until the window manager handles requests, which is after it has taken its keys; cancel to give up.
-
-        It announces itself some milliseconds earlier, and a chord pressed in between would go to nobody.
-        """
+        """Wait until the window manager handles requests, after it has taken its keys (it announces itself before)."""
         extents, mask = self._atom("_NET_FRAME_EXTENTS"), X.SubstructureRedirectMask | X.SubstructureNotifyMask
         with translated_errors():
             window = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)
@@ -196,10 +193,7 @@ class XConnection:
             self.display.sync()
 
     async def wait_for_focused_program(self, timeout: float) -> bool:
-        """Wait until the program of the active window has read all events so far; False when it does not say or went.
-
-        Window managers ask so whether a program hangs (EWMH `_NET_WM_PING`): it answers in the order of its events.
-        """
+        """Wait until the active window's program has read all events (`_NET_WM_PING`); False if it does not say."""
         with translated_errors():
             active = self._active_window()
             if active is None or self._silences[active.id] >= _MAX_SILENCES or not self._answers_pings(active):

@@ -38,10 +38,7 @@ OTHER_SYSTEM = {
 
 
 def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str], bool]) -> list[str]:
-    """Why a task cannot run or be scored here, most fundamental first; [] where it can.
-
-    What comes before a sentence's first colon is the kind of reason.
-    """
+    """Why a task cannot run or be scored here, most fundamental first, each with its kind before a colon."""
     name = str(task.raw.get("id", ""))
     reasons = [*_unknown_parts(task), *_accounts(task)]
     missing = sorted(program for program in needs.programs(task) if not has_program(program))

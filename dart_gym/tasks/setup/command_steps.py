@@ -117,19 +117,13 @@ async def _painted(desktop: Desktop, window: Window) -> bool:
 
 
 def drawn_pixels(screen: NDArray[np.uint8], window: Geometry) -> int:
-    """How many pixels of a window have another colour than most of it; of every second row. Pure.
-
-    Its cursor, which is all that an empty window shows, has a few hundred.
-    """
+    """How many pixels of every second row of a window have another colour than most; a cursor has hundreds. Pure."""
     counts = colour_counts(screen, window)
     return int(counts.sum() - counts.max()) if len(counts) else 0
 
 
 async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
-    """Run a program to its end, or again and again `until` its outcome is as wanted.
-
-    As in OSWorld, its exit status is nobody's business; a program that is missing is.
-    """
+    """Run a program to its end, whatever its exit status, or again and again `until` its outcome is as wanted."""
     command = command_line(parameters, where.desktop)
     until = parameters.get("until") or {}
     if not isinstance(until, dict) or not until.keys() <= {"returncode", "stdout", "stderr"}:

@@ -56,10 +56,7 @@ async def write_file(where: Surroundings, parameters: dict[str, Any]) -> None:
 
 
 async def open_file(where: Surroundings, parameters: dict[str, Any]) -> None:
-    """Open a file with its application, or start the application of that name, and bring its window up.
-
-    Done when a window shows the file's name, with or without its ending, in its title.
-    """
+    """Open a file with its application, or start that, until a window shows the file's name in its title."""
     desktop = where.desktop
     path = await expand_path(desktop, required_text(parameters, "path"))
     is_file = (await run(desktop, ["test", "-e", path], shell=False)).returncode == 0

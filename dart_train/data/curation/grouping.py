@@ -50,10 +50,7 @@ class Settlement:
 def settle_group(
     members: Sequence[Member], config: CurationConfig, successes: Sequence[Success], key: str
 ) -> Settlement:
-    """Decide on a complete group, whose members come fresh and in the order of their recording.
-
-    What is drawn by chance is drawn from the group's key, so that the decision can be repeated.
-    """
+    """Decide on a complete group of fresh members in the order of recording; chance is drawn from its key."""
     staying = list(members)
     injected = replaced = None
     if config.experience_pool and failed_as_a_whole([member.reward for member in members]):

@@ -108,8 +108,5 @@ def most_rollouts(
 
 
 def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahead: int | None) -> bool:
-    """Whether so many groups of a task wait that others should go first.
-
-    While less than a batch waits, no task is refused: all of them could be, and the trainer would wait for ever.
-    """
+    """Whether so many groups of a task wait that others go first; no task is refused while less than a batch waits."""
     return task_groups_ahead is not None and ready >= batch_groups and task_groups >= task_groups_ahead

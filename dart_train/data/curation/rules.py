@@ -217,10 +217,7 @@ def staleness_version(trajectory: Trajectory, by: StalenessBy) -> int:
 
 
 def untrainable(trajectory: Trajectory) -> str:
-    """Return why a trajectory of the policy must not be trained on; "" if it may.
-
-    An error is never a reward of 0: what the environment, an engine or the evaluator broke is left out.
-    """
+    """Return why a trajectory of the policy must not be trained on; "" if it may. An error is never a reward of 0."""
     if not trajectory.terminal.trainable:
         return f"ended in {trajectory.terminal}"
     if trajectory.score is None:

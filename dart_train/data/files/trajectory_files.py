@@ -175,10 +175,7 @@ class TrajectoryFiles:
     # Trajectories
 
     def write_trajectory(self, trajectory: Trajectory, *, replace: bool = False) -> bool:
-        """Publish a trajectory whole; False if one of its name is there already and `replace` is not set.
-
-        Neither it nor the images that it shows are lost to a power cut once this has returned.
-        """
+        """Publish a trajectory whole, safe from power cuts; False if its name is there already and not to `replace`."""
         self._settle_images(trajectory.shown_images)
         key = trajectory_key(trajectory.trajectory_id)
         return self.storage.publish(key, pack_trajectory(trajectory), replace=replace)

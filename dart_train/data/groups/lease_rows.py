@@ -203,10 +203,7 @@ def extend(connection: sa.Connection, run_id: str, lease_id: str) -> None:
 
 
 def commit(connection: sa.Connection, run_id: str, lease_id: str, version: int) -> int:
-    """Mark a lease's groups trained, and return how many of them others had meanwhile; again changes nothing.
-
-    Of a lease that ran out, the groups that nobody else has taken are marked; the others are counted as surplus.
-    """
+    """Mark a lease's groups trained, of one that ran out those nobody took; return how many others had. Idempotent."""
     row = find(connection, run_id, lease_id)
     if row.state == LeaseState.COMMITTED:
         return row.surplus

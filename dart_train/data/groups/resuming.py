@@ -54,10 +54,7 @@ def undo(connection: sa.Connection, run_id: str, lease_id: str) -> int:
 def resume(
     connection: sa.Connection, run_id: str, holder: str, last: int | None, version: int | None = None
 ) -> Resumed:
-    """Settle all leases of a holder's earlier life by what its weights contain: everything up to serial `last`.
-
-    With None for it what was committed stays so; `version` is written down for what is committed now, else the newest.
-    """
+    """Settle a holder's leases by what its weights contain: everything up to serial `last`; None leaves commits."""
     if version is None:
         version = checkpoint_rows.newest_version(connection, run_id) or 0
     mine = (_lease.run_id == run_id) & (_lease.holder == holder)

@@ -26,10 +26,7 @@ class Evidence:
 
 
 def explain(census: Census, evidence: Evidence | None = None, sentences: Mapping[str, str] = SENTENCES) -> str:
-    """Say why not more can be leased: "0 of 812 trajectories eligible: 640 older than version 7 (...), ...".
-
-    `sentences` say it by where trajectories stand or which rule dropped them, in this order.
-    """
+    """Say why not more can be leased: "0 of 812 trajectories eligible: 640 older than version 7 (...), ..."."""
     if census.total == 0:
         return "no trajectories recorded yet: is the rollout service running, and with this run_id and database?"
     seen = evidence or Evidence()

@@ -61,10 +61,7 @@ def _scored(run_id: str) -> sa.ColumnElement[bool]:
 
 
 def task_stats(connection: sa.Connection, run_id: str, window: int | None) -> dict[str, TaskStats]:
-    """Return every task's record from all rows, by task id.
-
-    Success rates are of the latest `window` rollouts, or of as many as the task's latest group has.
-    """
+    """Every task's record from all rows, by id; success rates of the latest `window`, or its latest group's size."""
     latest: dict[str, Any] = {"partition_by": _meta.task_id, "order_by": _meta.rollout_id.desc()}
     columns = (
         sa.func.row_number().over(**latest).label("place"),

@@ -35,10 +35,7 @@ class Concurrency:
 
 
 def overloaded(info: EngineInfo) -> bool:
-    """Whether more requests only wait in it: its cache is nearly full, or its queue longer than what it computes.
-
-    An engine that computes in batches lets the next batch wait meanwhile: that is no overload.
-    """
+    """Whether more requests only wait in it: its cache is nearly full, or more wait than the next batch takes."""
     running = info.capacity or max(1, info.in_flight - info.waiting)
     return info.kv_use >= HIGH_KV_USE or info.waiting > running
 

@@ -323,10 +323,7 @@ class ReplicaLife:
             raise EngineError(f"{self.replica.name} did not answer the fingerprint's prompts in time") from None
 
     async def _adopt(self) -> bool:
-        """Whether the replica serves newer weights than we gave it, and they are the newest published, by fingerprint.
-
-        Another service that uses the replica has updated it then. Anything else is for the caller to judge.
-        """
+        """Whether the replica serves newer weights than we gave it, and by fingerprint the newest published."""
         replica, fleet = self.replica, self._fleet
         newest, engine = fleet.published, replica.engine
         if newest is None or engine is None or replica.updating_to is not None or replica.spec.owned:

@@ -204,10 +204,7 @@ class Scheduler:
         return sum(self._give_up_undealt(group) for group in groups)
 
     def end_groups(self, keys: Iterable[str]) -> int:
-        """Give up what is still to be played of groups that take no more members; return how many members.
-
-        Those that are being played are for the workers to break off: `is_over` says so.
-        """
+        """Give up what is to be played of groups that take no more members; how many. `is_over` breaks off the rest."""
         dropped = 0
         for key in keys:
             group = self._groups.get(key)

@@ -201,10 +201,7 @@ class _SdpaPlan:
 
 @lru_cache(maxsize=8)
 def _corner(height: int, width: int, dtype: torch.dtype) -> Tensor:
-    """(height, width) to be added to products: its last column is seen by the last row, the one before by two, ...
-
-    Micro-batches share it: a wider one serves every row that is shorter.
-    """
+    """(height, width) to be added to products, shared by micro-batches: the last row sees the last column, ..."""
     hidden = torch.ones(height, width, dtype=torch.bool).tril(width - height).logical_not()
     return torch.zeros(height, width, dtype=dtype).masked_fill(hidden, -torch.inf)
 

@@ -95,10 +95,7 @@ def windows_as_batches(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, 
 
 
 def _batches(ends: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-    """(windows, size) places of patches, and which of them are real (None: all) of each batch.
-
-    Kept with the tensor: all blocks of a pass are given the same one, and looking at it makes a GPU wait.
-    """
+    """(windows, size) places of patches, and which are real (None: all); kept with the tensor, since a GPU waits."""
     found = getattr(ends, "dart_batches", None)
     if found is None:
         found = ends.dart_batches = list(_window_batches(ends))  # type: ignore[attr-defined]

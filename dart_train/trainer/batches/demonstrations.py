@@ -53,10 +53,7 @@ class Demonstration:
 
 
 def recorded(trajectories: Iterable[Trajectory]) -> list[Sample]:
-    """Samples of recorded successes by the very ids that were sampled: from the experience pool, or another run.
-
-    Trajectories without a reward above 0, and steps without sampled ids, are left out; steps may share a row.
-    """
+    """Samples of recorded successes by the ids that were sampled; without reward or ids they are left out."""
     samples: list[Sample] = []
     for number, trajectory in enumerate(trajectories):
         if not trajectory.score or trajectory.score <= 0.0:

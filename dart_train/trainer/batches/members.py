@@ -64,10 +64,7 @@ class BatchSettings:
 
 @dataclass(slots=True)
 class Member:
-    """A trajectory, its version, its reward in this batch, and the steps that can be trained on, each with its sample.
-
-    The version is that from which its staleness counts; None for what came from the experience pool.
-    """
+    """A trajectory, its version (None from the pool), its reward, and the trainable steps, each with its sample."""
 
     trajectory: Trajectory
     version: int | None

@@ -62,10 +62,7 @@ def add_adapter(model: Any, lora: LoraSettings) -> Any:
 
 
 def begin_adapter(model: Any, lora: LoraSettings, ranks: Ranks = ALONE) -> None:
-    """Let an adapter begin as peft's do, A uniform and B zero, with the same numbers however many ranks hold it.
-
-    Where it has no memory yet, nothing happens.
-    """
+    """Let an adapter begin as peft's do, A uniform and B zero, the same on any number of ranks; once it has memory."""
     generator = torch.Generator().manual_seed(lora.seed)
     for name, parameter in model.named_parameters():
         if parameter.is_meta or not (".lora_A." in name or ".lora_B." in name):

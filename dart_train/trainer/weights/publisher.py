@@ -83,10 +83,7 @@ class Publisher:
     def begin(
         self, model: Any, resumed: checkpoint.ResumePoint | None, weights_dir: Path | None, lease: int | None
     ) -> None:
-        """Take up the newest version, or publish the weights where no published version is equal to them.
-
-        They are those of the state `resumed`, or else of `weights_dir`, and contain leases up to `lease`.
-        """
+        """Take up the newest version, or publish weights (of `resumed`, else `weights_dir`) that are in none."""
         source = self._ranks.share(self._missing(resumed, weights_dir) if self._ranks.is_main else None)
         if source is None:
             self._tell()

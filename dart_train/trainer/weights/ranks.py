@@ -74,10 +74,7 @@ class Ranks:
         return total / self.count
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Replace gradients by their mean over the ranks. Those of sharded parameters are means already.
-
-        Once per optimizer step, after its last micro-batch: ranks may have run the model as often as they liked.
-        """
+        """Replace gradients by their mean over the ranks, sharded ones are that already; once per optimizer step."""
         for bucket in _buckets(self._complete_gradients(parameters)):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(flat)
