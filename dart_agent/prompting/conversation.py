@@ -235,7 +235,9 @@ class Conversation:
         for index, turn in enumerate(self._turns[start:], start):
             shown, opens = index >= first_image, index == start
             if opens:
-                ids += self._message("user", layout.first, texts, turn if shown else None)
+                # Without its screenshot the first message is trimmed, as the chat templates of Qwen3.5 do.
+                first = layout.first if shown else layout.first.replace("{image}\n", "")
+                ids += self._message("user", first, texts, turn if shown else None)
             if (shown or layout.gone is not None) if not opens else (shown and "{image}" not in layout.first):
                 ids += self._message("user", layout.later, texts, turn if shown else None)
             if turn.response is not None and index >= first_text:

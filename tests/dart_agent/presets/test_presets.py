@@ -7,11 +7,13 @@ steps, with `{"type": "image"}` for a screenshot. Each file's code is named in t
 import dataclasses
 import datetime
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
@@ -80,24 +82,38 @@ def played(tokens: ModelTokens, name: str, recorded: dict, steps: int) -> Conver
     return made
 
 
-def as_text(messages: list[dict], pads: int) -> str:
-    """Messages in Qwen's chat layout, as its chat template renders them."""
-    image = "<|vision_start|>" + "<|image_pad|>" * pads + "<|vision_end|>"
-    said = ""
-    for message in messages:
-        parts = (image if part["type"] == "image" else part["text"] for part in message["content"])
-        said += f"<|im_start|>{message['role']}\n{''.join(parts)}<|im_end|>\n"
-    return said + "<|im_start|>assistant\n"
+TEMPLATES = {"qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl", "qwen3_5": "qwen3_5_think"}
+"""The chat templates that the models come with, by family, in the copies of the package trl."""
+DEFAULT_SYSTEM = [{"type": "text", "text": "You are a helpful assistant."}]  # Qwen2.5-VL's template adds it
 
 
-@pytest.mark.parametrize("name", NAMES)
+def as_text(messages: list[dict], family: str, pads: int) -> str:
+    """Messages as the model's own chat template renders them, with the pads of every image."""
+    path = Path(find_spec("trl").origin).parent / f"chat_templates/{TEMPLATES[family]}.jinja"
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = pytest.fail
+    made = environment.from_string(path.read_text())
+    said = made.render(messages=messages, add_generation_prompt=True, enable_thinking=False)
+    return said.replace("<|image_pad|>", "<|image_pad|>" * pads)
+
+
+OWN_LAYOUT = [name for name in NAMES if get_preset(name).policy == "chat"]  # the server's, whatever its template is
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OWN_LAYOUT])
 def test_prompts_are_those_of_the_publisher_s_code_token_for_token(tokens, monkeypatch, name):
     monkeypatch.setattr(conversations, "date", Recorded)
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
     for step, messages in recorded["steps"].items():
         prompt = played(tokens, name, recorded, int(step)).prompt()
         pads = prompt.token_ids.count(tokens.image_pad_id) // len(prompt.images)
-        assert prompt.token_ids == tuple(tokens.encode_markup(as_text(messages, pads))), step
+        expected = as_text(messages, get_preset(name).families[0], pads)
+        assert tokens.decode(prompt.token_ids, special=True) == expected, step
+        # What was sampled stands there by its ids, so that it does not join with the opening of its reply.
+        opening = get_preset(name).layout.reply or "\0"
+        parts = [part + opening for part in expected.split(opening)]
+        parts[-1] = parts[-1].removesuffix(opening)
+        assert prompt.token_ids == tuple(token for part in parts for token in tokens.encode_markup(part)), step
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -108,11 +124,16 @@ def test_servers_of_chat_completions_are_sent_the_publisher_s_messages(monkeypat
     for step, messages in recorded["steps"].items():
         prompt = played(plain, name, recorded, int(step)).prompt()
         sent = chat_messages(prompt, plain, ["data:,"] * len(prompt.images))
+        if messages[0]["role"] != "system" and get_preset(name).families == ("qwen2_5_vl",):
+            assert sent.pop(0) == {"role": "system", "content": DEFAULT_SYSTEM[0]["text"]}
         assert [message["role"] for message in sent] == [message["role"] for message in messages]
         for one, other in zip(sent, messages, strict=True):
             said = one["content"] if isinstance(one["content"], list) else [{"type": "text", "text": one["content"]}]
-            found = [part.get("text", "IMAGE") for part in said]
-            assert found == [part.get("text", "IMAGE") for part in other["content"]]
+            reply = get_preset(name).layout.reply
+            trimmed = str.strip if reply else str  # as the template of Qwen3.5 trims every message
+            found = [part.get("text", "IMAGE").removeprefix(reply) for part in said]
+            assert "".join(found) == trimmed("".join(part.get("text", "IMAGE") for part in other["content"]))
+            assert found.count("IMAGE") == [part.get("text", "IMAGE") for part in other["content"]].count("IMAGE")
 
 
 @pytest.mark.parametrize("name", sorted(presets()))
