@@ -10,15 +10,16 @@ from dart_agent.models.families.family import LANGUAGE_LAYERS, Family, TinyShape
 
 
 def _tiny_text(shape: TinyShape) -> dict[str, Any]:
+    head = 2 * shape.hidden_size // shape.heads  # half of which is rotated, as much as in other families
     return {
-        "head_dim": 2 * shape.hidden_size // shape.heads,  # half of which is rotated, as much as in other families
+        "head_dim": head,
         "partial_rotary_factor": 0.5,
         # Every second layer, so that two are enough for both kinds.
         "layer_types": ["full_attention" if layer % 2 else "linear_attention" for layer in range(shape.layers)],
         "linear_num_key_heads": max(1, shape.heads // 2),
         "linear_num_value_heads": max(2, shape.heads),
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 32,
+        "linear_key_head_dim": head,
+        "linear_value_head_dim": head,
     }
 
 

@@ -198,3 +198,4 @@ def test_an_evaluation_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_pat
         asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
+        loop.close()
