@@ -111,8 +111,8 @@ class HostedCalls:
         """
         until = time.monotonic() + self._patience_s
         for attempt in range(1_000_000):
-            while (pause := self._not_before - time.monotonic()) > 0:
-                await asyncio.sleep(pause)
+            while (ahead := self._not_before - time.monotonic()) > 0:
+                await asyncio.sleep(ahead)
             self._check_budget()
             self._under_way += 1
             try:

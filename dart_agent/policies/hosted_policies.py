@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from dart_agent.policies.anthropic_policy import AnthropicPolicy
 from dart_agent.policies.gemini_policy import GeminiPolicy
@@ -12,7 +12,7 @@ from dart_agent.policies.openai_policy import OpenAIPolicy
 from dart_agent.policies.policy import PolicyFactory
 from dart_gym.core.errors import ConfigurationError
 
-HOSTED: dict[str, tuple[Provider, type[HostedPolicy], str]] = {
+HOSTED: dict[str, tuple[Provider, Callable[..., HostedPolicy], str]] = {
     "anthropic": (ANTHROPIC, AnthropicPolicy, "version"),
     "openai": (OPENAI, OpenAIPolicy, "tool"),
     "gemini": (GEMINI, GeminiPolicy, "functions"),
