@@ -1,5 +1,6 @@
 """HTTPServer: a server that speaks JSON over HTTP, as a client sees it: what can go wrong becomes an `EngineError`."""
 
+import io
 from dataclasses import dataclass
 from json import loads as parse
 from typing import Any
@@ -10,8 +11,8 @@ import orjson
 from dart_agent.engines.base.engine import EngineBusy, EngineError, EngineMismatch, EngineTimeout, RequestRefused
 
 JSON = {"Content-Type": "application/json"}
-# A pool without limit never makes a request wait behind others; each says its own timeout.
-POOL = {"limit": 0, "keepalive_timeout": 60.0}
+LARGE = 1 << 20
+KEEPALIVE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class HTTPServer:
         self, method: str, path: str, content: bytes | None, params: dict[str, str] | None, timeout_s: float
     ) -> _Answer:
         if self._client is None:  # it belongs to a running loop
-            connector = aiohttp.TCPConnector(**POOL)
+            # A pool without limit never makes a request wait behind others; each says its own timeout.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
             self._client = aiohttp.ClientSession(headers=self._headers, connector=connector, trust_env=False)
         if self._client.closed:
             raise aiohttp.ClientConnectionError("the client was closed")
@@ -94,7 +96,7 @@ class HTTPServer:
         async with self._client.request(
             method,
             f"{self.url}{path}",
-            data=content,
+            data=content if content is None or len(content) < LARGE else io.BytesIO(content),  # written in pieces
             headers=headers,
             params=params,
             timeout=timeout,

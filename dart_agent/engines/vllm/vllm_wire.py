@@ -56,7 +56,7 @@ def collapse_pads(token_ids: Sequence[int], tokens: ModelTokens) -> list[int]:
     kept = ids != tokens.image_pad_id
     kept[1:] |= kept[:-1]
     kept[:1] = True
-    return ids[kept].tolist()  # type: ignore[no-any-return]
+    return ids[kept].tolist()
 
 
 def generate_body(

@@ -36,8 +36,23 @@ class Concurrency:
 
 def overloaded(info: EngineInfo) -> bool:
     """Whether more requests only wait in it: its cache is nearly full, or more wait than the next batch takes."""
-    running = info.capacity or max(1, info.in_flight - info.waiting)
-    return info.kv_use >= HIGH_KV_USE or info.waiting > running
+    return info.kv_use >= HIGH_KV_USE or info.waiting > _at_once(info)
+
+
+def patience(limit_s: float, info: EngineInfo | None, most_s: float) -> float:
+    """Return the seconds that a request may take: `limit_s` for each round of requests before it and for its own.
+
+    Args:
+        limit_s: seconds of a request that is begun at once.
+        info: what the replica last said of its load; None before it did.
+        most_s: never more than this, but for `limit_s`.
+    """
+    rounds = info.waiting / _at_once(info) if info is not None else 0.0
+    return max(limit_s, min(most_s, limit_s * (1.0 + rounds)))
+
+
+def _at_once(info: EngineInfo) -> int:
+    return info.capacity or max(1, info.in_flight - info.waiting)
 
 
 def adapt(state: Concurrency, info: EngineInfo, in_flight: int) -> Concurrency:

@@ -189,7 +189,8 @@ class Replica:
                 weights.model,
                 name=self.name,
                 version=weights.version if spec.owned and not weights.is_adapter else UNKNOWN,
-                request_timeout_s=spec.config.request_timeout_s,
+                # `ReplicaLife.ask` is stricter: it knows the queue.
+                request_timeout_s=max(spec.config.request_timeout_s, spec.config.unavailable_timeout_s),
                 update_timeout_s=spec.config.start_timeout_s,
                 pause="keep" if spec.config.update == "keep" else "abort",
                 loading=self.loading,

@@ -31,7 +31,7 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.utils.backoff import backoff
 from dart_train.core.fingerprint import check_fingerprint
 from dart_train.core.train_errors import CheckpointError
-from dart_train.rollout.fleet.concurrency import shrink
+from dart_train.rollout.fleet.concurrency import patience, shrink
 from dart_train.rollout.fleet.replica import Replica, ReplicaState, Weights
 from dart_train.rollout.fleet.update_locks import UpdateLocks
 from dart_train.rollout.fleet.wakeup import Wakeup
@@ -102,7 +102,8 @@ class ReplicaLife:
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> Generation:
         """Send one request. Raises `EngineError`, also where the response is of a wrong version."""
-        replica, limit = self.replica, self._config.request_timeout_s
+        replica, config = self.replica, self._config
+        limit = patience(config.request_timeout_s, replica.info, config.unavailable_timeout_s)
         if replica.engine is None:
             raise EngineError(f"{replica.name} is {replica.state}")
         asked_at = replica.version

@@ -114,7 +114,7 @@ class Recorder:
 
     def _next_batch(self) -> list[tuple[Trajectory, int]]:
         """What waits, in order; empty at the end."""
-        batch = []
+        batch: list[tuple[Trajectory, int]] = []
         while not self._ending and len(batch) < BATCH and (not batch or not self._queue.empty()):
             waiting = self._queue.get()
             self._ending = waiting is None

@@ -93,7 +93,10 @@ class EngineConfig(Section):
     )
     images: int = Field(default=5, ge=1, description="Most screenshots of a prompt.")
     request_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds after which a replica that has not answered a request counts as dead."
+        60.0,
+        gt=0,
+        description="Seconds after which a replica that has not answered a request counts as dead; where requests wait "
+        "in it, as much again for each round of them, up to `unavailable_timeout_s`.",
     )
     start_timeout_s: float = Field(120.0, gt=0, description="Seconds until a started replica must answer.")
     health_interval_s: float = Field(1.0, gt=0, description="Seconds between two looks at a replica's health.")

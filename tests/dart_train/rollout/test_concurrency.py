@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_agent.engines.base.engine import EngineInfo
-from dart_train.rollout.fleet.concurrency import REST_LOOKS, Concurrency, adapt, overloaded, shrink
+from dart_train.rollout.fleet.concurrency import REST_LOOKS, Concurrency, adapt, overloaded, patience, shrink
 
 
 def info(in_flight: int = 0, waiting: int = 0, kv_use: float = 0.0, capacity: int = 0) -> EngineInfo:
@@ -45,3 +45,11 @@ def test_a_queue_is_an_overload_only_where_it_is_longer_than_what_is_computed():
     assert overloaded(info(10, waiting=6))
     assert not overloaded(info(20, waiting=15, capacity=16)), "the next batch"
     assert overloaded(info(40, waiting=30, capacity=16))
+
+
+def test_a_request_may_take_as_long_as_the_queue_before_it():
+    assert patience(60.0, None, 300.0) == patience(60.0, info(50), 300.0) == 60.0
+    assert patience(60.0, info(64, waiting=32), 300.0) == 120.0, "32 run, 32 go before it"
+    assert patience(60.0, info(48, waiting=40, capacity=16), 300.0) == 210.0
+    assert patience(60.0, info(100, waiting=99), 300.0) == 300.0
+    assert patience(60.0, info(8, waiting=8), 30.0) == 60.0, "never less than a request by itself gets"
