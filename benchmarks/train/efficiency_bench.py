@@ -141,6 +141,21 @@ def print_tables(findings: Findings, console: Console) -> None:
     console.print(outcome_table("best ratio that keeps the trainer fed", {name: best.outcome}))
 
 
+def growth_table(found: Mapping[int, Mapping[int, Outcome]]) -> Table:
+    """Steps per minute by desktops (rows) and engines; desktops and engines that are in use, a step's wait."""
+    engines = next(iter(found.values()))
+    table = Table(title="steps/min (desktops used, engines used, wait for a response)", box=None)
+    for column in ("desktops", *(f"{count} engines" for count in engines)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for desktops, row in found.items():
+        cells = [
+            f"{one.steps:,.0f} ({one.env_utilisation:.0%}, {one.rollout_utilisation:.0%}, {one.step_s:.0f} s)"
+            for one in row.values()
+        ]
+        table.add_row(f"{desktops:,}", *cells)
+    return table
+
+
 def outcome_table(title: str, rows: Mapping[str, Outcome]) -> Table:
     """Outcomes below one another."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)

@@ -180,7 +180,7 @@ class StubProcess:
         self._process = await asyncio.create_subprocess_exec(*self._command, stdout=asyncio.subprocess.PIPE)
         assert self._process.stdout is not None  # a pipe was asked for
         async with asyncio.timeout(120.0):
-            return json.loads(await self._process.stdout.readline())  # type: ignore[no-any-return]
+            return json.loads(await self._process.stdout.readline())
 
     async def __aexit__(self, *exc: object) -> None:
         if self._process.returncode is None:

@@ -77,7 +77,8 @@ class Outcome:
         env_utilisation: seconds in reset, step and evaluate over workers x wall.
         rollout_utilisation: share of the time that engines computed.
         throughput: trained actions per minute.
-        played: actions played per minute.
+        played: actions played per minute, counted when their episodes end.
+        steps: responses per minute.
         trained: rollouts trained on.
         no_signal: rollouts in groups of equal rewards, which teach nothing.
         expired: rollouts that became too old before the trainer took them.
@@ -92,6 +93,7 @@ class Outcome:
     rollout_utilisation: float
     throughput: float
     played: float
+    steps: float
     trained: int
     no_signal: int
     expired: int
@@ -180,6 +182,7 @@ class Simulation:
             rollout_utilisation=(self._engines_busy() - busy) / (wall * self.setting.engines),
             throughput=60 * counts.actions_trained / wall,
             played=60 * counts.actions_played / wall,
+            steps=60 * counts.generated / wall,
             trained=counts.trained,
             no_signal=counts.no_signal,
             expired=counts.expired,

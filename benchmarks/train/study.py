@@ -55,6 +55,8 @@ TAILS = (0.3, 0.6, 0.9, 1.2)
 ENGINES = (2, 4, 8)
 SEARCH_DESKTOPS = (16, 20, 24, 28, 32, 40, 56, 80)
 SEARCH_ENGINES = (1, 2, 3, 4, 6)
+GROWTH_DESKTOPS = (20, 80, 180, 500, 1000, 2000, 5000)
+GROWTH_ENGINES = (1, 4, 16, 64)
 FED = 0.9
 """The search looks among the clusters that give the trainer this share of what it can train."""
 
@@ -169,6 +171,16 @@ def search(runner: Runner, setting: Setting, design: Design) -> Best:
     fed = [place for place in places if not math.isnan(table[place])] or places
     best = max(fed, key=lambda place: found[place].env_utilisation)
     return Best(*best, found[best], table)
+
+
+def growth(runner: Runner, setting: Setting) -> dict[int, dict[int, Outcome]]:
+    """What is played by desktops and engines, where the trainer takes all of it and no weights are updated."""
+    rollouts = replace(setting, batch_groups=10**9)
+    design = replace(FULL, batches_ahead=None)
+    places = [(desktops, engines) for desktops in GROWTH_DESKTOPS for engines in GROWTH_ENGINES]
+    cases = [(replace(rollouts, desktops=desktops, engines=engines), design) for desktops, engines in places]
+    found = dict(zip(places, runner.run(cases), strict=True))
+    return {desktops: {engines: found[desktops, engines] for engines in GROWTH_ENGINES} for desktops in GROWTH_DESKTOPS}
 
 
 def sweeps(runner: Runner, setting: Setting) -> dict[str, dict[float, dict[str, Outcome]]]:

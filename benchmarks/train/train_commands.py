@@ -65,6 +65,38 @@ def efficiency(
 
 
 @app.command()
+def growth(
+    hours: Annotated[float, typer.Option(help="Simulated hours of every run, after the ten minutes left out.")] = 0.1,
+) -> None:
+    """How throughput grows from 20 to 5,000 desktops and 1 to 64 engines, simulated (minutes)."""
+    from benchmarks.train import efficiency_bench as bench
+    from benchmarks.train.study import Length, Runner, growth
+    from benchmarks.train.workload import Setting
+
+    with Runner(Length(hours=hours, skip_hours=1 / 6, seeds=(0,))) as runner:
+        Console(width=160).print(bench.growth_table(growth(runner, Setting())))
+
+
+@app.command()
+def scale(
+    json: JsonOption = None,
+    desktops: Annotated[int, typer.Option(min=1, help="Drawn desktops.")] = 1000,
+    servers: Annotated[int, typer.Option(min=1, help="Servers of desktops.")] = 4,
+    engines: Annotated[int, typer.Option(min=1, help="Stand-ins for vLLM servers, each as slow as a 7B model.")] = 32,
+    seconds: Annotated[float, typer.Option(min=1, help="For which the service plays, after the first ones.")] = 60.0,
+    steps: Annotated[int, typer.Option(min=1, max=5, help="Of an episode.")] = 2,
+    image_seconds: Annotated[float, typer.Option(min=0, help="Of each measurement with large screenshots.")] = 10.0,
+) -> None:
+    """One rollout service with 1,000 drawn desktops, and requests with large screenshots (minutes, an idle machine)."""
+    import asyncio
+
+    from benchmarks.train.scale_bench import Sizes, measure
+
+    sizes = Sizes(desktops, servers, engines, seconds, steps=steps, image_s=image_seconds)
+    finish(asyncio.run(measure(sizes, progress)), json)
+
+
+@app.command()
 def trainer(
     json: JsonOption = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",

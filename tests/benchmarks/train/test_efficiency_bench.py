@@ -73,7 +73,7 @@ def test_misfit_is_zero_for_the_papers_own_figures():
 
 
 def _outcome(env: float, engines: float, actions: float) -> study.Outcome:
-    return study.Outcome(env, engines, actions, 0.0, 1, 0, 0, 1, 0.0, 0.0, 0, 0.0)
+    return study.Outcome(env, engines, actions, 0.0, 0.0, 1, 0, 0, 1, 0.0, 0.0, 0, 0.0)
 
 
 def test_the_command_writes_its_json(monkeypatch, tmp_path):
