@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dart_gym.utils.png import encode_png
 
-CAPACITY = 256 << 20
+CAPACITY = 64 << 20  # what is sent again is rare, and encoded within milliseconds
 SMALL = 300_000  # bytes of pixels that are encoded sooner than a thread has begun
 
 
