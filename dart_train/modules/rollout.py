@@ -60,7 +60,7 @@ def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = 
         console = Console()
         live = console.is_terminal and not plain and SUPERVISED not in os.environ
         with RolloutPanel(context.config.name, console) if live else contextlib.nullcontext() as panel:
-            summary, stopped = asyncio.run(_serve(service, listen, panel, _seconds_left(config, context.run)))
+            summary, stopped = asyncio.run(_serve(service, listen, panel, seconds_left(config, context.run)))
         _log.info("ended: %s", summary)
         if stopped:
             raise SystemExit(STOPPED_STATUS)
@@ -75,7 +75,7 @@ def listen_address(configured: str | None, run: RunDirectory) -> str:
     return f"{service_http.UNIX}{path}" if len(bytes(path)) <= MAX_SOCKET_PATH else ""
 
 
-def _seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
+def seconds_left(config: RolloutConfig, run: RunDirectory) -> float | None:
     """What is left of the minutes; every line of metrics stands for an interval of an earlier life."""
     if config.budget_minutes is None:
         return None
