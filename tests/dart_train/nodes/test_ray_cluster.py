@@ -141,8 +141,11 @@ def test_a_killed_rank_begins_again_from_the_last_state(life, record_property):
 
 
 def test_a_lost_node_of_engines_is_replaced(life, record_property):
+    log = life.cluster.root(NAME) / "logs" / "engine-0.log"
     life.nodes.pop("engines").kill()
-    say(record_property, node_of_engines_s=life.goes_on(120))
+    there = f"engine ready at wss://{life.nodes['joined'].address}"
+    say(record_property, node_of_engines_s=life.until(lambda: there in log.read_text(), 240))
+    life.goes_on()
 
 
 def test_the_same_command_goes_on_after_the_head_has_ended(life, record_property):
@@ -169,7 +172,7 @@ def test_nothing_is_lost_or_trained_twice(life):
     item, lease = schema.lease_item.c, schema.lease.c
     twice = (
         sa.select(item.group_id)
-        .join(schema.lease, lease.id == item.lease_id)
+        .join(schema.lease, lease.lease_id == item.lease_id)
         .where(lease.run_id == NAME, lease.state == "COMMITTED")
         .group_by(item.group_id)
         .having(sa.func.count() > 1)
