@@ -173,6 +173,7 @@ def test_nothing_is_lost_or_trained_twice(life):
     item, lease = schema.lease_item.c, schema.lease.c
     trained = (
         sa.select(sa.func.count())
+        .select_from(schema.lease_item)
         .join(schema.lease, lease.lease_id == item.lease_id)
         .where(lease.run_id == NAME, lease.state == LeaseState.COMMITTED.value)
         .group_by(item.group_id)
