@@ -25,7 +25,7 @@ from dart_agent.formats.grammar.fields import Fields
 from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import drag_to, holding
 from dart_agent.formats.grammar.tool_replies import (
-    INFEASIBLE,
+    ENDING,
     blocks,
     dump,
     ending,
@@ -55,9 +55,6 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
 }
 _SINCE_2025 = frozenset(("left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click"))
 _DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
-
-DESCRIPTION = f"""Use the computer tool. When the task is accomplished, answer in words without a tool call. \
-If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
 
 
 class AnthropicFormat:
@@ -173,7 +170,7 @@ class AnthropicFormat:
 
     def describe(self) -> str:
         """What the prompt adds to the tool."""
-        return DESCRIPTION
+        return ENDING
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The tool as the request declares it, for an image of the size that the space names; toolsets take none."""

@@ -23,11 +23,11 @@ from dart_agent.formats.grammar.action_format import (
     as_tuple,
     parse_error,
 )
-from dart_agent.formats.grammar.element_actions import typing
+from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, Point
 from dart_agent.formats.grammar.pointer import straight
 from dart_agent.formats.grammar.tool_replies import (
-    INFEASIBLE,
+    ENDING,
     blocks,
     dump,
     ending,
@@ -54,9 +54,6 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
     "right_click": ("right", 1),
     "click_at": ("left", 1),
 }
-
-DESCRIPTION = f"""Use the computer's functions. When the task is accomplished, answer in words without a call. \
-If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
 
 
 class GeminiFormat:
@@ -115,7 +112,7 @@ class GeminiFormat:
 
     def describe(self) -> str:
         """What the prompt adds to the tool."""
-        return DESCRIPTION
+        return ENDING
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The tool as the request declares it."""
@@ -173,10 +170,6 @@ def _type_at(given: Fields) -> list[a.Action]:
     return [click, *typing(given.text("text"), given.flag("clear_before_typing", default=True), enter)]
 
 
-def _go(url: str) -> list[a.Action]:
-    return [a.Press(("ctrl", "l")), *typing(url, False, True)]
-
-
 _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "move": lambda given: [a.Move(*_at(given))],
     "mouse_down": lambda given: [a.Move(*_at(given)), a.MouseDown()],
@@ -192,14 +185,14 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "scroll": _scroll,
     "go_back": lambda given: [a.Press(("alt", "left"))],
     "go_forward": lambda given: [a.Press(("alt", "right"))],
-    "navigate": lambda given: _go(given.text("url")),
+    "navigate": lambda given: visiting(given.text("url")),
     "open_web_browser": lambda given: [a.Wait(0.0)],
     "hover_at": lambda given: [a.Move(*_at(given))],
     "type_text_at": _type_at,
     "scroll_document": lambda given: _scroll(given),
     "scroll_at": _scroll,
     "wait_5_seconds": lambda given: [a.Wait(5.0)],
-    "search": lambda given: _go("https://www.google.com"),
+    "search": lambda given: visiting("https://www.google.com"),
     "key_combination": lambda given: [a.Press(given.keys("keys"))],
 }
 

@@ -25,7 +25,7 @@ from dart_agent.formats.grammar.action_format import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.grammar.element_actions import typing
+from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, json_objects
 from dart_agent.formats.grammar.tool_replies import dump, words
 from dart_agent.models.coordinates import CoordinateSpace
@@ -161,7 +161,7 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "scroll": _scroll,
     "go_back": lambda given: [a.Press(("alt", "left"))],
     "refresh": lambda given: [a.Press(("f5",))],
-    "goto": lambda given: [a.Press(("ctrl", "l")), *typing(given.text("url"), False, True)],
+    "goto": lambda given: visiting(given.text("url")),
     "wait": lambda given: [a.Wait(given.number("seconds", default=2))],
     "answer": lambda given: [a.Done(given.text("content"))],
     "restart": _restart,

@@ -23,7 +23,7 @@ from dart_agent.formats.grammar.action_format import (
 from dart_agent.formats.grammar.fields import Fields
 from dart_agent.formats.grammar.pointer import holding
 from dart_agent.formats.grammar.tool_replies import (
-    INFEASIBLE,
+    ENDING,
     blocks,
     dump,
     ending,
@@ -37,9 +37,6 @@ from dart_gym.core import actions as a
 Tool = Literal["computer", "computer_use_preview"]
 PIXELS_PER_NOTCH = 100
 _BUTTONS = {"left": "left", "right": "right", "wheel": "middle", "middle": "middle"}
-
-DESCRIPTION = f"""Use the computer tool. When the task is accomplished, answer in words without a tool call. \
-If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
 
 
 class OpenAIFormat:
@@ -141,7 +138,7 @@ class OpenAIFormat:
 
     def describe(self) -> str:
         """What the prompt adds to the tool."""
-        return DESCRIPTION
+        return ENDING
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The tool as the request declares it."""

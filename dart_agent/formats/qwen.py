@@ -28,7 +28,7 @@ from dart_agent.formats.grammar.action_format import (
     parse_error,
     text_of,
 )
-from dart_agent.formats.grammar.element_actions import typing
+from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, read_json
 from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import drag_to, holding, straight
@@ -246,11 +246,6 @@ def _type(done: list[a.Action], given: Fields) -> None:
     done += typing(text, overwrite, given.flag("press_enter", default=fields))
 
 
-def _address(done: list[a.Action], url: str) -> None:
-    """Go to an address as a person does in any browser."""
-    done += [a.Press(("ctrl", "l")), *typing(url, False, True)]
-
-
 def _held_keys(done: list[a.Action], given: Fields, kind: type[a.KeyDown] | type[a.KeyUp]) -> None:
     keys = given.keys("keys")
     if not keys:
@@ -289,8 +284,8 @@ _READERS: Mapping[str, Callable[[list[a.Action], Fields], Any]] = {
     "terminate": _terminate,
     "answer": lambda done, given: done.append(a.Done(given.text("text"))),
     "interact": lambda done, given: done.append(a.AskUser(given.text("text", default=""))),
-    "visit_url": lambda done, given: _address(done, given.text("url")),
-    "web_search": lambda done, given: _address(done, SEARCH.format(quote_plus(given.text("query")))),
+    "visit_url": lambda done, given: done.extend(visiting(given.text("url"))),
+    "web_search": lambda done, given: done.extend(visiting(SEARCH.format(quote_plus(given.text("query"))))),
     "history_back": lambda done, given: done.append(a.Press(("alt", "left"))),
     "pause_and_memorize_fact": _noted,
 }

@@ -145,6 +145,11 @@ def typing(text: str, overwrite: bool, enter: bool) -> list[a.Action]:
     return [*cleared, a.Type(text), *([a.Press(("enter",))] if enter else [])]
 
 
+def visiting(url: str) -> list[a.Action]:
+    """Going to an address as a person does in any browser that has the focus."""
+    return [a.Press(("ctrl", "l")), *typing(url, False, True)]
+
+
 def targets(parsed: ParsedResponse) -> list[str]:
     """The descriptions in a response, each once, in order."""
     found = (target for action in parsed.actions if isinstance(action, Ungrounded) for target in action.targets)

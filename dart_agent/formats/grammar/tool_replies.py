@@ -12,6 +12,9 @@ INFEASIBLE = "[INFEASIBLE]"
 """These APIs have no action for the end: a turn without one is the answer, and the answer of a task that cannot be
 accomplished starts with this word, as OSWorld's agents ask for."""
 
+ENDING = f"""Use the computer. When the task is accomplished, answer in words without a tool call. \
+If it cannot be accomplished, answer with "{INFEASIBLE}" and the reason."""
+
 
 def response_object(response: Response) -> Mapping[str, Any]:
     """The response object of an API, given as it is or as JSON text. Raises `UnreadableError`."""

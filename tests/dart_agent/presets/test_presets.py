@@ -359,3 +359,20 @@ def test_the_page_has_a_row_for_every_preset():
     page = (Path(__file__).parents[3] / "docs/presets.md").read_text()
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert sorted(name for cell in cells for name in cell.split("`")[1::2]) == sorted(presets())
+
+
+@pytest.mark.train
+def test_a_model_plays_with_a_preset(tiny_dir, tmp_path):
+    """A whole episode through the embedded engine, as the command line starts it; what decided it is written down."""
+    out = tmp_path / "out"
+    with pytest.warns(UserWarning, match="most pixels of an image: .* in the model directory, 12845056 published"):
+        found = CliRunner().invoke(
+            agent_cli.app,
+            ["eval", "fake/two-steps", "--preset", "ui-tars-1.5-7b", "--model", str(tiny_dir), "--n", "1"]
+            + ["--max-tokens", "8", "--patience", "2", "--out", str(out)],
+        )
+    assert found.exit_code == 0, found.output + repr(found.exception)
+    settings = json.loads((out / "scores.json").read_text())["settings"]
+    assert settings["preset_hash"] == get_preset("ui-tars-1.5-7b").digest
+    assert (settings["style"], settings["max_tokens"], settings["temperature"]) == ("preset", 8, 1.0)
+    assert settings["software"]["transformers"]
