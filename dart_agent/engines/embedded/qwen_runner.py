@@ -124,7 +124,8 @@ class QwenRunner:
         """Copy a checkpoint's weights into the model, or none. Raises `FileNotFoundError`; `ValueError`: others."""
         loaded = _read_safetensors(Path(path))
         own = self.model.state_dict()
-        loaded = {_current_name(name): tensor for name, tensor in loaded.items()}
+        # Published Qwen3.5 holds a head that predicts several tokens ("mtp."), which transformers does not load either.
+        loaded = {_current_name(name): tensor for name, tensor in loaded.items() if not name.startswith("mtp.")}
         tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         missing, extra = own.keys() - loaded.keys() - tied, loaded.keys() - own.keys()
         wrong = [name for name in own.keys() & loaded.keys() if own[name].shape != loaded[name].shape]

@@ -93,7 +93,7 @@ class ModelSize:
         text, vision = config.get("text_config") or config, config["vision_config"]
         heads = text["num_attention_heads"]
         head_width = text.get("head_dim") or text["hidden_size"] // heads
-        own = {name: count for name, count in numbers.items() if ".lora_" not in name}
+        own = {name: count for name, count in numbers.items() if ".lora_" not in name and name[:4] != "mtp."}
         tower = sum(count for name, count in own.items() if "visual." in name)
         in_layers = sum(count for name, count in own.items() if "visual." not in name and ".layers." in name)
         tower_hidden = vision.get("embed_dim") or vision["hidden_size"]
