@@ -23,7 +23,17 @@ NAVIGATION = {
     "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
     "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "security.md", "protocol.md"],
     "Agents": ["policies.md", "own_policy.md", "presets.md", "formats.md", "engines.md"],
-    "Training": ["training.md", "rollouts.md", "data.md", "curation.md", "losses.md", "efficiency.md", "multiturn.md"],
+    "Training": [
+        "training.md",
+        "one_node.md",
+        "ray.md",
+        "rollouts.md",
+        "data.md",
+        "curation.md",
+        "losses.md",
+        "efficiency.md",
+        "multiturn.md",
+    ],
     "Reference": ["configuration.md", "plugins.md", "design.md"],
     "Project": ["contributing.md", "testing.md", "performance.md", "capacity.md", "security.md", "changelog.md"],
 }

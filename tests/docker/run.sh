@@ -5,6 +5,7 @@
 #   tests/docker/run.sh [COMMAND...]       by default: pytest on this directory, with the daemon and the image at hand
 #
 # It needs root, Debian, and a kernel with overlayfs. Settings, all optional:
+#   IMAGES=train       build that image only (or osworld); TORCH and TORCH_INDEX as docker/train/Dockerfile has them
 #   APPS=all           build the image with every application (the default, base, is some minutes and gigabytes smaller)
 #   DOCKER_TEST_DIR    where daemon, images and logs go (a new directory below /tmp); it is removed at the end, unless
 #                      KEEP=1, which makes the next run with the same directory a matter of seconds
@@ -90,14 +91,14 @@ secrets() {
   [ ! -s "$ca" ] || SECRETS+=(--secret "id=ca,src=$ca")
 }
 
-build() {
-  local started=$SECONDS
-  secrets
-  say "building $IMAGE"
-  DOCKER_BUILDKIT=1 "$DOCKER" build --network=host --progress=plain "${SECRETS[@]}" --build-arg "APPS=$APPS" \
-    -f docker/osworld/Dockerfile -t "$IMAGE" . >"$DIR/build.log" 2>&1 ||
-    { tail -40 "$DIR/build.log" >&2; die "the image could not be built" "the end of its log is above"; }
-  say "built in $((SECONDS - started)) s, $("$DOCKER" image inspect -f '{{.Size}}' "$IMAGE" | numfmt --to=iec) large"
+build() {  # build IMAGE DOCKERFILE ARGUMENT=VALUE...
+  local started=$SECONDS image=$1 file=$2 arguments=(); shift 2
+  for argument in "$@"; do arguments+=(--build-arg "$argument"); done
+  say "building $image"
+  DOCKER_BUILDKIT=1 "$DOCKER" build --network=host --progress=plain "${SECRETS[@]}" "${arguments[@]}" \
+    -f "$file" -t "$image" . >"$DIR/build.log" 2>&1 ||
+    { tail -40 "$DIR/build.log" >&2; die "$image could not be built" "the end of its log is above"; }
+  say "built in $((SECONDS - started)) s, $("$DOCKER" image inspect -f '{{.Size}}' "$image" | numfmt --to=iec) large"
 }
 
 [ "$(id -u)" = 0 ] || die "a daemon of its own needs root" "run it as root, in a machine or a container for tests"
@@ -113,6 +114,11 @@ say "starting dockerd in $DIR"
 start_daemon
 say "storage driver: $("$DOCKER" info -f '{{.Driver}}')"
 base_image
-build
-export DART_DOCKER_IMAGE=$IMAGE
+secrets
+case ${IMAGES:-all} in all | osworld) build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS" ;; esac
+# The trainer's for the CPU: whatever torch pip gives for TORCH (or of TORCH_INDEX), on the same base.
+case ${IMAGES:-all} in
+  all | train) build dart-train:test docker/train/Dockerfile "TORCH=${TORCH:-torch==2.13.0}" "TORCH_INDEX=${TORCH_INDEX:-}" ;;
+esac
+export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test
 if [ $# -gt 0 ]; then "$@"; else "${PYTHON:-$ROOT/.venv/bin/python}" -m pytest -q -m docker tests/docker; fi
