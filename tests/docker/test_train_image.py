@@ -1,4 +1,4 @@
-"""The image of trainer and Ray's nodes, built for the CPU: its commands start, and a model is built and planned in it."""
+"""The image of trainer and Ray's nodes, built for the CPU: its commands start, and a model is prepared in it."""
 
 from __future__ import annotations
 
