@@ -149,7 +149,10 @@ def combine(statuses: dict[str, dict[str, Any] | str]) -> dict[str, Any]:
             counters[name] = counters.get(name, 0) + count
     return {
         "desktops": [{**desktop, "server": url} for url, status in answers.items() for desktop in status["desktops"]],
+        "warm": [one for status in answers.values() for one in status["warm"]],
         "waiting": sum(status["waiting"] for status in answers.values()),
+        "waiting_to_boot": sum(status["waiting_to_boot"] for status in answers.values()),
+        "waiting_because": "; ".join(filter(None, (status["waiting_because"] for status in answers.values()))),
         "sessions": sum(status["sessions"] for status in answers.values()),
         "uptime_s": max((status["uptime_s"] for status in answers.values()), default=0.0),
         "counters": counters,

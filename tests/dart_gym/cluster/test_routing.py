@@ -90,10 +90,12 @@ def test_bad_lists_of_servers_are_refused(url):
 
 def test_statuses_add_up():
     status = {"desktops": [{"slot": "0"}], "waiting": 2, "sessions": 3, "uptime_s": 5.0, "counters": {"step": 4}}
+    status |= {"warm": [{"ready": True}], "waiting_to_boot": 1, "waiting_because": "memory"}
     found = combine({"ws://a": status, "ws://b": "OSError", "ws://c": {**status, "uptime_s": 9.0}})
     assert (found["waiting"], found["sessions"], found["uptime_s"], found["counters"]) == (4, 6, 9.0, {"step": 8})
     assert [desktop["server"] for desktop in found["desktops"]] == ["ws://a", "ws://c"]
     assert found["servers"]["ws://b"] == "OSError"
+    assert (len(found["warm"]), found["waiting_to_boot"], found["waiting_because"]) == (2, 2, "memory; memory")
 
 
 # --- real servers

@@ -32,7 +32,9 @@ async def test_a_server_that_joins_the_list_takes_who_waits(start_server, tmp_pa
         listed(tmp_path / "servers", one, two)
         await resetting
         assert waits.server_url == two.url
-        assert {desktop["server"] for desktop in (await client.status())["desktops"]} == {one.url, two.url}
+        found = await client.status()
+        assert {desktop["server"] for desktop in found["desktops"]} == {one.url, two.url}
+        assert found.keys() >= {"warm", "waiting_to_boot", "waiting_because"}  # `dart-gym status` prints them
 
 
 async def test_a_server_that_is_lost_costs_its_episode(start_server, tmp_path):
