@@ -94,7 +94,7 @@ async def _update_while_sampling(model: Path, following: Path) -> Recorded:
             await engine.update_weights(str(following), 1)
         return await generate(*request)
 
-    engine.generate = generate_or_update  # type: ignore[method-assign]
+    engine.generate = generate_or_update  # type: ignore[method-assign, assignment]
     try:
         return await record(engine, model, SHAPE)
     finally:

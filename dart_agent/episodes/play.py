@@ -120,7 +120,7 @@ async def play(
         decision = await _decide(policy, observation, turn_limit_s)
         own = timings.add_decision(time.perf_counter() - started, decision)
         error = decision.error
-        usage.update(decision.usage)  # type: ignore[arg-type]  # dollars are no whole number
+        usage.update(decision.usage)  # dollars are no whole number
         on_phase("step")
         result = await _carry_out(session, decision, timings, own)
         kept = recorder.step(make_step(observation, decision, result, own))
