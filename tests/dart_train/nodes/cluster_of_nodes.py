@@ -9,10 +9,11 @@ from pathlib import Path
 
 from dart_train.config.run_config import load_config
 from dart_train.data.manager.data_manager import DataManager
-from tests.dart_train.nodes.head_services import BUCKET, PORT, SECRET, STORE_PORT
 from tests.dart_train.nodes.separate_nodes import HOME, ROOT, Network, Node
 from tests.helpers.waiting import wait_until
 
+PORT, STORE_PORT, BUCKET = 3306, 9000, "dart"
+SECRET = "of-the-test"
 START_S = 120.0
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 import boto3
 from moto.server import ThreadedMotoServer
 
+from tests.dart_train.nodes.cluster_of_nodes import BUCKET, PORT, SECRET, STORE_PORT
 from tests.helpers.mariadb import MariaDB
-
-PORT, STORE_PORT, BUCKET = 3306, 9000, "dart"
-SECRET = "of-the-test"
 
 
 def main(folder: Path, address: str) -> None:
