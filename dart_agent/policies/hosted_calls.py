@@ -96,18 +96,10 @@ class HostedCalls:
     async def ask(
         self, send: Callable[[], Awaitable[dict[str, Any]]], usage_of: Callable[[dict[str, Any]], Usage], model: str
     ) -> tuple[dict[str, Any], Usage] | Decision:
-        """Send a request until it is answered.
+        """Send a request until it is answered: the answer and what it cost, or how the episode ends without one.
 
-        Args:
-            send: sends it once; raises what the SDK raises, or `CutStreamError`.
-            usage_of: the tokens that an answer says it took.
-            model: for messages.
-
-        Returns:
-            The answer and what it cost, or how the episode ends because there is none.
-
-        Raises:
-            ConfigurationError: the key is wrong, there is no such model, or the budget is spent.
+        `send` raises what the SDK raises, or `CutStreamError`; `usage_of` are the tokens that an answer says it took.
+        Raises `ConfigurationError`: the key is wrong, there is no such model, or the budget is spent.
         """
         until = time.monotonic() + self._patience_s
         for attempt in range(1_000_000):
@@ -164,7 +156,7 @@ class HostedCalls:
         # 200: a fault that came in the midst of a stream.
         if status is not None and status not in (200, 408, 409, 429) and status < 500:
             return None
-        return _asked_pause(error) or min(LONGEST_PAUSE_S, 0.5 * 2**attempt) * random.uniform(0.75, 1.25)
+        return _asked_pause(error) or min(LONGEST_PAUSE_S, 0.5 * 2 ** min(attempt, 9)) * random.uniform(0.75, 1.25)
 
     def _said(self, error: Exception, attempt: int) -> str:
         status = _status(error)

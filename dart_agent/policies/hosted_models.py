@@ -53,18 +53,8 @@ class SentImage:
 class HostedPolicy:
     """A `Policy` that asks an API; what its subclasses add is how that API is spoken.
 
-    Args:
-        provider: whose API it is.
-        model: name of the model.
-        action_format: that reads its answers.
-        client: of the SDK; None makes one, with the key of the environment.
-        base_url: of that client, instead of the vendor's.
-        calls: shared with the other policies of the connection; None for patience without a budget.
-        max_tokens: of an answer.
-
-    Raises:
-        ConfigurationError: the key is missing.
-        MissingDependencyError: the SDK is not installed.
+    Without a `client` one is made, with the key of the environment; `calls` are shared with the other policies of a
+    connection. Raises `ConfigurationError`: no key; `MissingDependencyError`: no SDK.
     """
 
     def __init__(

@@ -102,6 +102,7 @@ async def test_patience_has_an_end_and_says_how_often_it_tried(monkeypatch):
     found = await calls.ask(failing(*[status_error(503)] * 1000), usage, "m")
     assert isinstance(found, Decision) and found.terminal is TerminalState.MODEL_ERROR
     assert "attempts" in found.error and "HTTP status 503" in found.error
+    assert hosted_calls.HostedCalls(OPENAI)._pause_after(status_error(503), 5000, "m") <= 60 * 1.25
     # A pause longer than the patience is not even begun.
     begun = time.monotonic()
     found = await calls.ask(failing(status_error(429, {"retry-after": "3600"})), usage, "m")
