@@ -185,3 +185,28 @@ async def test_weights_that_are_not_numbers(vllm_url, vllm_model, runners, token
     assert result.version == (4, 4)
     assert close_to(result.logprobs, plain_logprobs(runners[2], prompt, result.response_ids, tokens.suppressed_ids))
     await engine.close()
+
+
+async def test_a_screenshot_that_the_server_has_is_named_only(vllm_url, vllm_model, runners, tokens, vision):
+    """It answers the same to names as to pixels; images that it has lost are sent again, and nothing fails."""
+    engine = VLLMEngine(vllm_url, vllm_model, route="generate", timeout_s=600.0)
+    await engine.update_weights(str(runners[1].path), 1)
+    sent: list[int] = []
+    ask = engine.control.ask
+
+    async def listening(method, path, **more):
+        if more.get("content"):
+            sent.append(more["content"].count(b"base64,"))
+        return await ask(method, path, **more)
+
+    engine.control.ask = listening
+    prompt = prompts_of(tokens, vision)[3]
+    sampling = settings(tokens, max_tokens=8, temperature=0.0)
+    first = await engine.generate(prompt, sampling)
+    again = await engine.generate(prompt, sampling)
+    assert sent == [3, 0] and again.response_ids == first.response_ids
+    assert again.logprobs == pytest.approx(first.logprobs, abs=1e-5)
+    await engine.control.reset_image_caches()
+    lost = await engine.generate(prompt, sampling)
+    assert sent == [3, 0, 0, 3] and lost.response_ids == first.response_ids
+    await engine.close()
