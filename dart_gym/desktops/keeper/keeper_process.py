@@ -113,7 +113,7 @@ class DesktopKeeper:
         """The error, as one of the programs inside where they have ended the desktop."""
         if not isinstance(error, (DesktopError, OSError)) or not await self._desktop.ended_inside(_END_S):
             return error
-        return DesktopKilledError(str(error))
+        return DesktopKilledError(self._desktop.with_logs(str(error)))  # a closed socket alone says nothing
 
     async def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
         with contextlib.suppress(ConnectionError):  # the server has gone, which the reader finds

@@ -196,10 +196,15 @@ class XvfbDesktop:
             raise DesktopError("the desktop has ended by itself; the next reset gets a fresh one")
         return sandbox
 
+    def with_logs(self, message: str) -> str:
+        """The message with the last lines of the logs, which say why the desktop ended; as it is where it has them."""
+        if self._sandbox is None or LOG_MARK in message:
+            return message
+        return f"{message}{self._sandbox.disk_note()}{self._sandbox.log_tail(*_LOGS)}"
+
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """Raise a `DesktopError` with the last lines of the logs in its message."""
-        sandbox = self._sandbox
         try:
             yield
         except DesktopTimeoutError:
@@ -207,8 +212,7 @@ class XvfbDesktop:
         except DesktopError as error:
             if LOG_MARK in str(error):
                 raise  # explained by a method that this one called
-            more = sandbox.disk_note() + sandbox.log_tail(*_LOGS) if sandbox is not None else ""
-            raise DesktopError(f"{error}{more}") from error
+            raise DesktopError(self.with_logs(str(error))) from error
 
     def _parts(self) -> tuple[XConnection, Framebuffer, XInput]:
         self._running()
