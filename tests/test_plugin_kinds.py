@@ -9,7 +9,7 @@ import pytest
 from dart_agent.engines.engine_kinds import ENGINES
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.formats.format_registry import FORMATS
-from dart_agent.policies.policy_factory import POLICIES
+from dart_agent.policies.policy_factory import HOSTED, POLICIES
 from dart_gym.core.errors import UnknownNameError
 from dart_gym.desktops.factory import DESKTOPS
 from dart_gym.providers.provider_registry import PROVIDERS
@@ -24,7 +24,7 @@ KINDS: list[Registry] = [
     SUITES, DESKTOPS, PROVIDERS, FORMATS, POLICIES, EXPORTERS, ENGINES, RULES, LOSSES, ADVANTAGES, TRAINERS,
 ]  # fmt: skip
 PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
-NEEDS_OPTIONS = {"vlm", "anthropic", "openai", "human", "oracle", "dart_grpo"}  # made by who opens them, not by name
+NEEDS_OPTIONS = {"vlm", "chat", *HOSTED, "human", "oracle", "dart_grpo"}  # made by who opens them, not by name
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)

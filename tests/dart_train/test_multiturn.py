@@ -45,6 +45,7 @@ def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name):
     assert len(config.train_tasks) >= 10 and not set(config.train_tasks) & set(config.evaluation.beside)
 
 
+@pytest.mark.scale
 @pytest.mark.e2e
 def test_the_drawn_run_keeps_its_best_version_and_reports(tmp_path):
     small = ("rollout.budget_rollouts=64", "evaluation.episodes=2", "evaluation.beside_episodes=1",

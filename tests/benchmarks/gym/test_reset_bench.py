@@ -7,6 +7,7 @@ import pytest
 from benchmarks.gym import reset_bench
 
 
+@pytest.mark.scale
 @pytest.mark.desktop
 async def test_every_key_is_measured(monkeypatch):
     monkeypatch.setattr(reset_bench, "RESETS", 1)

@@ -20,6 +20,7 @@ from dart_train.plan.plan_machine import peak_flops
 pytestmark = pytest.mark.train
 
 
+@pytest.mark.scale
 def test_measures_and_writes_the_keys(tmp_path):
     path = tmp_path / "trainer.json"
     arguments = [

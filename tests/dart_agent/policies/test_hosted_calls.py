@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
@@ -174,6 +175,7 @@ async def test_the_sdks_do_not_try_again_by_themselves(spec, monkeypatch):
 def test_an_evaluation_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_path, monkeypatch):
     """The command: a few episodes, one line that says why it stopped, and the rest by the same command."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setattr(agent_cli, "console", Console(width=160))  # the command's is as wide as whatever made it first
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -192,7 +194,7 @@ def test_an_evaluation_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_pat
         stopped = CliRunner().invoke(agent_cli.app, [*command, "0.0045"])
         assert isinstance(stopped.exception, BudgetSpentError) and "larger budget goes on" in str(stopped.exception)
         assert len(api.requests) == 2
-        done = CliRunner().invoke(agent_cli.app, [*command, "1"], env={"COLUMNS": "160"})
+        done = CliRunner().invoke(agent_cli.app, [*command, "1"])
         assert done.exit_code == 0, done.output
         assert len(api.requests) == 4 and "usd, all episodes" in done.output and "0.008" in done.output
     finally:

@@ -132,6 +132,7 @@ def test_a_run_that_lost_what_it_had_has_collapsed(tmp_path, last, collapsed):
     assert found.collapsed is collapsed and found.curve[-1][2] == last and len(found.curve) == 3
 
 
+@pytest.mark.scale
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_where_it_was(tmp_path):

@@ -57,19 +57,9 @@ class Node:
     def __init__(self, network: Network, host: int) -> None:
         self.address, self._network, self._host = f"10.77.{network.number}.{host}", network, host
         mounts = "; ".join(f"mount -t tmpfs none {path}" for path in _PRIVATE)
-        script = f"{mounts}; mkdir -p {HOME} && touch /tmp/made && exec sleep infinity"
-        command = [
-            "unshare",
-            "--net",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "bash",
-            "-c",
-            script,
-        ]
+        checkout = f"mkdir -p {ROOT} && mount --no-canonicalize --bind /proc/self/fd/9 {ROOT}"  # it may lie below /tmp
+        script = f"exec 9<{ROOT}; {mounts}; {checkout} && mkdir -p {HOME} && touch /tmp/made && exec sleep infinity"
+        command = ["unshare", *"--net --mount --pid --fork --kill-child --mount-proc bash -c".split(), script]
         self._keeper = subprocess.Popen(command, start_new_session=True)
         wait_until(self._has_first, 20)
         outside, inside = f"dv{network.number}x{host}", "eth0"
