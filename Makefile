@@ -14,7 +14,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart multiturn ablations controls overnight lint format test test-unit test-all test-parts test-slow docs lock clean \
+.PHONY: help setup apps quickstart multiturn ablations controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
   setup-test setup-docs generated $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -74,6 +74,9 @@ test-parts:  ## the second half of test-all
 test-docker: setup-test  ## build the image and play episodes in containers, with a Docker daemon of its own (root)
 	@tests/docker/run.sh
 
+test-images: setup-test  ## build the trainer's image for the CPU and try it, which takes ten minutes (root)
+	@IMAGES=train tests/docker/run.sh
+
 test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its tests
 	@scripts/vllm.sh
 	@$(BIN)/python -m pytest -m vllm --timeout 900 $(VLLM)
@@ -94,7 +97,7 @@ test-security: setup-test  ## attacks of desktops, tasks, clients and pages; run
 	@scripts/security.sh
 
 test-slow: setup-test  ## the tests that take many minutes: learning on three seeds, the controls
-	@$(BIN)/python -m pytest -m "slow and not vllm" --timeout 7200
+	@$(BIN)/python -m pytest -m "slow and not vllm and not docker" --timeout 7200
 
 docs: setup-docs  ## the documentation as a site: build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -5,7 +5,8 @@
 #   tests/docker/run.sh [COMMAND...]       by default: pytest on this directory, with the daemon and the image at hand
 #
 # It needs root, Debian, and a kernel with overlayfs. Settings, all optional:
-#   IMAGES=train       build that image only (or osworld); TORCH and TORCH_INDEX as docker/train/Dockerfile has them
+#   IMAGES=train       build and try the trainer's image instead, which takes ten minutes; TORCH and TORCH_INDEX as
+#                      docker/train/Dockerfile has them
 #   APPS=all           build the image with every application (the default, base, is some minutes and gigabytes smaller)
 #   DOCKER_TEST_DIR    where daemon, images and logs go (a new directory below /tmp); it is removed at the end, unless
 #                      KEEP=1, which makes the next run with the same directory a matter of seconds
@@ -115,10 +116,13 @@ start_daemon
 say "storage driver: $("$DOCKER" info -f '{{.Driver}}')"
 base_image
 secrets
-case ${IMAGES:-all} in all | osworld) build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS" ;; esac
-# The trainer's for the CPU: whatever torch pip gives for TORCH (or of TORCH_INDEX), on the same base.
-case ${IMAGES:-all} in
-  all | train) build dart-train:test docker/train/Dockerfile "TORCH=${TORCH:-torch==2.13.0}" "TORCH_INDEX=${TORCH_INDEX:-}" ;;
-esac
+if [ "${IMAGES:-osworld}" = train ]; then
+  # For the CPU: whatever torch pip gives for TORCH (or of TORCH_INDEX), on the same base.
+  build dart-train:test docker/train/Dockerfile "TORCH=${TORCH:-torch==2.13.0}" "TORCH_INDEX=${TORCH_INDEX:-}"
+  TESTS="docker and slow"
+else
+  build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS"
+  TESTS="docker and not slow"
+fi
 export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test
-if [ $# -gt 0 ]; then "$@"; else "${PYTHON:-$ROOT/.venv/bin/python}" -m pytest -q -m docker tests/docker; fi
+if [ $# -gt 0 ]; then "$@"; else "${PYTHON:-$ROOT/.venv/bin/python}" -m pytest -q -m "$TESTS" tests/docker; fi

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def in_image(*command: str, entry: str = "dart-train") -> str:
