@@ -7,7 +7,7 @@ import pytest
 from benchmarks.train import parity_bench
 from dart_agent.models.families.family_table import FAMILIES
 
-pytestmark = [pytest.mark.scale, pytest.mark.train]
+pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.timeout(400)]
 
 
 def test_all_aims_are_met():

@@ -73,7 +73,7 @@ class Life:
         return [line.split("//")[1].split(":")[0] for line in path.read_text().split()] if path.exists() else []
 
     def played_on(self) -> set[str]:
-        """Addresses of the nodes on whose desktops somebody plays, as a client of the run's servers learns it."""
+        """Addresses of the nodes on whose desktops somebody has played, as a client of the run's servers learns it."""
         keys, patch = self.cluster.root(NAME) / "keys", pytest.MonkeyPatch()
         patch.setenv("SSL_CERT_FILE", str(keys / "authority.pem"))
         client = ClusterClient(f"file://{self.cluster.root(NAME)}/desktops.txt", token=(keys / "token").read_text())
@@ -83,7 +83,7 @@ class Life:
             return set()
         finally:
             patch.undo()
-        return {urlsplit(desktop["server"]).hostname for desktop in desktops if desktop["phase"] != "idle"}
+        return {urlsplit(desktop["server"]).hostname for desktop in desktops if desktop["episodes"]}
 
     def ask(self, node: Node, *words: str) -> str:
         """What `dart-train` answers on a node."""
