@@ -167,6 +167,7 @@ class DartGRPOTrainer(Trainer):
             ttl_s=args.lease_ttl_s,
             stop=self._should_stop,
             on_end=self._end_training,
+            weights=lambda: self.publisher.version,
             steps=args.steps_per_lease,
             parts=args.gradient_accumulation_steps,
             ranks=self.ranks,

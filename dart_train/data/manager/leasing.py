@@ -172,7 +172,14 @@ class Leasing(Insight):
     """One run's data as a trainer uses it."""
 
     def lease(
-        self, groups: int, holder: str, *, ttl_s: float = 60.0, timeout_s: float = 0.0, at_least: int | None = None
+        self,
+        groups: int,
+        holder: str,
+        *,
+        ttl_s: float = 60.0,
+        timeout_s: float = 0.0,
+        at_least: int | None = None,
+        weights: int | None = None,
     ) -> LeasedGroups | None:
         """Lease the oldest complete groups inside the staleness window.
 
@@ -184,6 +191,7 @@ class Leasing(Insight):
             ttl_s: seconds after the last heartbeat at which the groups come back to the others.
             timeout_s: seconds to wait for enough groups.
             at_least: take as few as this; `groups` by default.
+            weights: version that will be trained, from which staleness counts where it is not published yet.
 
         Returns:
             The groups, or None if there are too few (`diagnose()` says why).
@@ -191,7 +199,7 @@ class Leasing(Insight):
         need = groups if at_least is None else at_least
         deadline = time.monotonic() + timeout_s
         while True:
-            leased = self._try_lease(groups, max(need, 1), holder, ttl_s)
+            leased = self._try_lease(groups, max(need, 1), holder, ttl_s, weights)
             remaining = deadline - time.monotonic()
             if leased is not None or remaining <= 0:
                 return leased
@@ -264,11 +272,11 @@ class Leasing(Insight):
         self.write(checkpoint_rows.deprecate, version)
         shared_directories.unshare(self.files.storage, VERSIONS, path.name)
 
-    def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float) -> LeasedGroups | None:
+    def _try_lease(self, groups: int, need: int, holder: str, ttl_s: float, weights: int | None) -> LeasedGroups | None:
         """Lease now or not at all. Each round that finds damage rejects a group, so the rounds come to an end."""
-        while self.store.read(lambda c: lease_rows.may_take(c, self.run_id, self._oldest_allowed(c), need)):
+        while self.store.read(lambda c: lease_rows.may_take(c, self.run_id, self._oldest_allowed(c, weights), need)):
             lease_id = uuid.uuid4().hex  # chosen here, so that a transaction that is run again takes the same lease
-            taken = self.store.write(lambda c: self._take(c, lease_id, groups, need, holder, ttl_s))  # noqa: B023
+            taken = self.store.write(lambda c: self._take(c, lease_id, groups, need, holder, ttl_s, weights))  # noqa: B023
             if taken is None:
                 return None
             loaded = tuple(group for row in taken.groups if (group := self._load_group(row)) is not None)
@@ -279,9 +287,16 @@ class Leasing(Insight):
         return None
 
     def _take(
-        self, connection: sa.Connection, lease_id: str, groups: int, need: int, holder: str, ttl_s: float
+        self,
+        connection: sa.Connection,
+        lease_id: str,
+        groups: int,
+        need: int,
+        holder: str,
+        ttl_s: float,
+        weights: int | None,
     ) -> Taken | None:
-        oldest = self._oldest_allowed(connection)
+        oldest = self._oldest_allowed(connection, weights)
         lease_rows.sweep(connection, self.run_id, oldest)
         return lease_rows.take(connection, self.run_id, lease_id, holder, groups, need, oldest, ttl_s)
 

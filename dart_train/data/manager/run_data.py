@@ -155,6 +155,8 @@ class RunData:
     def _named(self, name: str) -> sa.ColumnElement[bool]:
         return (run_state.c.run_id == self.run_id) & (run_state.c.name == name)
 
-    def _oldest_allowed(self, connection: sa.Connection) -> int | None:
+    def _oldest_allowed(self, connection: sa.Connection, weights: int | None = None) -> int | None:
         newest = checkpoint_rows.newest_version(connection, self.run_id)
+        if newest is not None and weights is not None:
+            newest = max(newest, weights)
         return oldest_allowed(newest, self.config.max_staleness)

@@ -59,6 +59,7 @@ class LeaseSource(IterableDataset):
         holder: name of this trainer; what an earlier life under this name left is settled on entering.
         stop: asked before every lease and while waiting for one; only the main rank's counts.
         on_end: called once, on every rank, after `stop` said so.
+        weights: version that is trained now; it may still be on its way to the disk, where nobody else knows of it.
 
     Attributes:
         contained: serial of the newest lease that the weights contain; None if unknown. Set it before entering.
@@ -74,13 +75,14 @@ class LeaseSource(IterableDataset):
         ttl_s: float,
         stop: Callable[[], bool],
         on_end: Callable[[], None] = lambda: None,
+        weights: Callable[[], int | None] = lambda: None,
         steps: int = 1,
         parts: int = 1,
         ranks: Ranks = ALONE,
     ) -> None:
         self._data, self._name, self._groups, self._at_least = data, holder, groups, at_least
         self._ttl_s, self._stop, self._on_end, self._steps = ttl_s, stop, on_end, steps
-        self._parts, self._ranks = parts, ranks
+        self._parts, self._ranks, self._weights = parts, ranks, weights
         self._held: LeasedGroups | None = None
         self.contained: int | None = None
 
@@ -124,7 +126,8 @@ class LeaseSource(IterableDataset):
         """Whether it is over, and a lease if there is one within `POLL_S`."""
         if self._stop():
             return True, None
-        found = self._data.lease(self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, at_least=self._at_least)
+        wanted = {"at_least": self._at_least, "weights": self._weights()}
+        found = self._data.lease(self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, **wanted)
         if found is None:
             return False, None
         self._held = found.__enter__()  # heartbeats until it is settled

@@ -307,6 +307,15 @@ def test_stale_groups_are_not_leased_even_without_a_sweep(data):
     assert "2 older than version 2" in data.diagnose()
 
 
+def test_staleness_counts_from_weights_that_are_still_being_written(data):
+    """A trainer goes on while its version is written: it is one ahead of what everybody else knows of."""
+    record_group(data, "old", version=1)
+    record_group(data, "new", version=2)
+    publish(data, 3)
+    assert [group.key for group in data.lease(2, "me", at_least=1, weights=4).groups] == ["new"]
+    assert states(data)["old-0"] == "expired"
+
+
 def test_the_oldest_step_of_any_member_decides(data):
     data.record(make_trajectory("a", reward=0.0, version=5))
     data.record(make_trajectory("b", reward=1.0, steps=(make_step(5), make_step(2), make_step(5))))
