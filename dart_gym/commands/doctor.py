@@ -24,6 +24,7 @@ from dart_gym.desktops.sandbox.osworld_profile import desktop_python
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.sandbox.sandbox_end import kept_refused
 from dart_gym.tasks.evaluation import evaluator_environment
+from dart_gym.utils.processes import machine_memory
 
 PROGRAMS = {
     "Xvfb": "xvfb",
@@ -103,8 +104,7 @@ def check_refused() -> Finding:
 
 def check_memory() -> Finding:
     """Memory that is free now."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(lines["MemAvailable"].split()[0]) / 2**20
+    free = machine_memory()[0] / 2**30
     return Finding("memory", free >= MIN_MEMORY_GIB, f"{free:.1f} GiB free", f"{MIN_MEMORY_GIB:.0f} GiB are needed")
 
 

@@ -8,6 +8,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 SUPERVISED = "DART_SUPERVISED"
 """Environment variable of a process that somebody starts again when it fails."""
@@ -32,6 +33,12 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL) -> Callable[[], Non
             os._exit(1)
 
     return tie
+
+
+def machine_memory() -> tuple[int, int]:
+    """Bytes of the machine's memory that are available, and all of them; control groups may allow less."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) << 10, int(lines["MemTotal"].split()[0]) << 10
 
 
 def exit_status(*, hopeless: bool) -> int:

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dart_gym.commands.doctor import PROGRAMS
+from dart_gym.utils.processes import machine_memory
 from dart_train.core.package_version import VERSION
 
 DESKTOPS = "desktops"
@@ -43,7 +44,6 @@ class NodeFacts:
 
 def node_facts() -> NodeFacts:
     """Look at this node."""
-    memory = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     try:
         ray = version("ray")
     except PackageNotFoundError:
@@ -52,7 +52,7 @@ def node_facts() -> NodeFacts:
         versions={"dart-gui": VERSION, "Python": platform.python_version(), "Ray": ray},
         clock=time.time(),
         cores=len(os.sched_getaffinity(0)),
-        memory_mb=int(memory["MemAvailable"].split()[0]) / 1024,
+        memory_mb=machine_memory()[0] / 2**20,
         disk_gb=shutil.disk_usage(Path.home()).free / 1e9,
         lacks=tuple(sorted({package for name, package in PROGRAMS.items() if shutil.which(name) is None})),
     )

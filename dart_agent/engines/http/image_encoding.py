@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import os
 import weakref
-from collections import OrderedDict
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dart_gym.utils.lru_cache import LRUCache
 from dart_gym.utils.png import encode_png
 
 CAPACITY = 64 << 20  # what is sent again is rare, and encoded within milliseconds
@@ -57,10 +57,9 @@ class ImageEncoder:
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._capacity, self._bytes = capacity, 0
         # By identity: to know an image by its pixels takes longer than to encode it.
         self._names: dict[int, tuple[weakref.ref[NDArray[np.uint8]], str]] = {}
-        self._encoded: OrderedDict[str, EncodedImage] = OrderedDict()
+        self._encoded: LRUCache[EncodedImage] = LRUCache(capacity, lambda encoded: len(encoded.base64))
         self._threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="image")
 
     async def encode(self, images: Sequence[NDArray[np.uint8]], unneeded: Container[str] = ()) -> list[EncodedImage]:
@@ -77,19 +76,14 @@ class ImageEncoder:
         _, name = self._names.get(key, (None, ""))
         if name and name in unneeded:
             return EncodedImage(name)
-        if name in self._encoded:
-            self._encoded.move_to_end(name)
-            return self._encoded[name]
+        if kept := self._encoded.find(name):
+            return kept
         if image.nbytes < SMALL:
             encoded = encode(image)
         else:
             encoded = await asyncio.get_running_loop().run_in_executor(self._threads, encode, image)
         self._names[key] = weakref.ref(image, lambda _: self._names.pop(key, None)), encoded.name
-        if encoded.name not in self._encoded:
-            self._encoded[encoded.name] = encoded
-            self._bytes += len(encoded.base64)
-        while self._bytes > self._capacity and len(self._encoded) > 1:
-            self._bytes -= len(self._encoded.popitem(last=False)[1].base64)
+        self._encoded.keep(encoded.name, encoded)
         return EncodedImage(encoded.name) if encoded.name in unneeded else encoded
 
 

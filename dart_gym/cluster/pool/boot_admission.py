@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.utils.processes import machine_memory
 
 MIB = 1 << 20
 _PERIOD_S = 0.25  # the kernel tells nobody when memory becomes free
@@ -111,8 +112,7 @@ def read_machine() -> Machine:
 
 def _meminfo() -> tuple[int, int] | None:
     try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) << 10, int(lines["MemTotal"].split()[0]) << 10
+        return machine_memory()
     except (OSError, KeyError, ValueError):
         return None
 

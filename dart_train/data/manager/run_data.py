@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_gym.utils.lru_cache import LRUCache
 from dart_train.core.data_states import CheckpointStatus, RolloutState
 from dart_train.data.curation.rules import CurationConfig, oldest_allowed
 from dart_train.data.files import shared_directories
-from dart_train.data.files.lru_cache import LRUCache
 from dart_train.data.files.trajectory_files import TrajectoryFiles
 from dart_train.data.groups import checkpoint_rows, trajectory_rows
 from dart_train.data.groups.checkpoint_rows import CheckpointRow

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dart_agent.models.image_patches import VisionSpec
-from dart_train.data.files.lru_cache import LRUCache
+from dart_gym.utils.lru_cache import LRUCache
 
 Grid = tuple[int, int, int]
 WORKERS = 2

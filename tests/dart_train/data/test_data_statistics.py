@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dart_gym.core.outcomes import TerminalState
-from dart_train.data.files.lru_cache import LRUCache
+from dart_gym.utils.lru_cache import LRUCache
 from dart_train.data.insight import statistics
 from dart_train.data.insight.statistics import TaskStats
 

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[V]):
-    """Keeps the values used last, up to a total cost; without `cost` each costs 1."""
+    """Keeps the values used last, which are never None, up to a total cost; without `cost` each costs 1."""
 
     def __init__(self, capacity: float, cost: Callable[[V], float] = lambda value: 1.0) -> None:
         self._capacity, self._cost = capacity, cost
@@ -23,11 +23,21 @@ class LRUCache(Generic[V]):
 
     def get(self, key: str, load: Callable[[str], V]) -> V:
         """Return the value of a key, loading it if it is not here (twice if two threads ask at once)."""
+        found = self.find(key)
+        if found is None:
+            found = load(key)
+            self.keep(key, found)
+        return found
+
+    def find(self, key: str) -> V | None:
+        """The value of a key; None if it is not here."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
-                return self._values[key]
-        value = load(key)
+            return self._values.get(key)
+
+    def keep(self, key: str, value: V) -> None:
+        """Keep a value; one that is here already stays."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = value
@@ -35,4 +45,3 @@ class LRUCache(Generic[V]):
                 while self._total > self._capacity and len(self._values) > 1:
                     _, oldest = self._values.popitem(last=False)
                     self._total -= self._cost(oldest)
-        return value
