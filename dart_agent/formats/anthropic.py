@@ -18,12 +18,13 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
 )
 from dart_agent.formats.grammar.element_actions import Zoom
 from dart_agent.formats.grammar.fields import Fields
 from dart_agent.formats.grammar.key_chords import write_chord
-from dart_agent.formats.grammar.pointer import drag_to, holding
+from dart_agent.formats.grammar.pointer import click_name, drag_to, holding
 from dart_agent.formats.grammar.tool_replies import (
     ENDING,
     blocks,
@@ -54,7 +55,6 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
     "triple_click": ("left", 3),
 }
 _SINCE_2025 = frozenset(("left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click"))
-_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 class AnthropicFormat:
@@ -65,8 +65,7 @@ class AnthropicFormat:
 
     def __init__(self, version: Version = "2025-01") -> None:
         """Choose the version of the tool."""
-        if version not in _TOOLS:
-            raise TypeError(f"unknown version {version!r}; known: {', '.join(_TOOLS)}")
+        one_of(_TOOLS, "version", version)
         self._version = version
 
     def space(self, screen: Screen) -> CoordinateSpace:
@@ -122,7 +121,7 @@ class AnthropicFormat:
         if kind in _SINCE_2025 and self._version == "2024-10":
             raise UnreadableError(f"{kind} is not an action of {_TOOLS[self._version]}")
         if kind in _CLICKS:
-            held = given.keys("text")
+            held = given.keys("text", "key")
             x, y = given.pair("coordinate") or (None, None)
             done += holding(held, [a.Click(x, y, *_CLICKS[kind])])
         elif kind == "left_click_drag":
@@ -212,12 +211,9 @@ def _drag(done: list[a.Action], given: Fields) -> None:
 
 def _scroll(given: Fields) -> a.Action:
     x, y = given.pair("coordinate") or (None, None)
-    direction, amount = given.text("scroll_direction"), given.integer("scroll_amount")
-    if direction not in _DIRECTIONS:
-        raise UnreadableError(f"scroll_direction must be up, down, left or right, got {direction[:40]!r}")
+    (dx, dy), amount = given.direction("scroll_direction"), given.integer("scroll_amount")
     if not 0 <= amount <= 100:
         raise UnreadableError(f"scroll_amount must be in [0, 100], got {amount}")
-    dx, dy = _DIRECTIONS[direction]
     return a.Scroll(x, y, dx * amount, dy * amount)
 
 
@@ -238,8 +234,8 @@ def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any] | None:
         return {} if x is None or y is None else {name: list(space.written(x, y))}
 
     match action:
-        case a.Click(button=button, count=count) if (button, count) in _CLICKS.values():
-            name = next(name for name, pair in _CLICKS.items() if pair == (button, count))
+        case a.Click() if (action.button, action.count) in _CLICKS.values():
+            name = click_name(_CLICKS, action)
             held = {"text": write_chord(action.modifiers, "+")} if action.modifiers else {}
             return {"action": name, **at("coordinate", action.x, action.y), **held}
         case a.Drag(path=(start, end), button="left"):

@@ -21,11 +21,12 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, Point
-from dart_agent.formats.grammar.pointer import straight
+from dart_agent.formats.grammar.pointer import click_name, straight
 from dart_agent.formats.grammar.tool_replies import (
     ENDING,
     blocks,
@@ -64,8 +65,7 @@ class GeminiFormat:
 
     def __init__(self, functions: Functions = "3.5") -> None:
         """Choose which functions `format` writes: those of Gemini 3.5 and later, or of the preview. Both are read."""
-        if functions not in self.variants:
-            raise TypeError(f"unknown functions {functions!r}; known: {', '.join(self.variants)}")
+        one_of(self.variants, "functions", functions)
         self._old = functions == "2.5"
 
     def space(self, screen: Screen) -> CoordinateSpace:
@@ -150,14 +150,10 @@ def _at(given: Fields) -> Point:
 
 def _scroll(given: Fields, amount: int = 800) -> list[a.Action]:
     place = given.xy() or (None, None)
-    direction = given.text("direction")
+    dx, dy = given.direction("direction")
     size = given.number("magnitude", default=amount) / SIZE
-    if direction not in ("up", "down", "left", "right"):
-        raise UnreadableError(f"direction must be up, down, left or right, got {direction[:40]!r}")
-    across = direction in ("left", "right")
-    count = notches(size * given.space.screen[0 if across else 1], PIXELS_PER_NOTCH)
-    count = -count if direction in ("up", "left") else count
-    return [a.Scroll(place[0], place[1], count if across else 0, 0 if across else count)]
+    count = notches(size * given.space.screen[0 if dx else 1], PIXELS_PER_NOTCH)
+    return [a.Scroll(*place, dx * count, dy * count)]
 
 
 def _drag(given: Fields) -> list[a.Action]:
@@ -207,8 +203,7 @@ def _write(action: a.Action, space: CoordinateSpace) -> Written:  # noqa: C901  
 
     match action:
         case a.Click(x=int() as x, y=int() as y, modifiers=()) if (action.button, action.count) in _CLICKS.values():
-            name = next(name for name, pair in _CLICKS.items() if pair == (action.button, action.count))
-            return name, at(x, y)
+            return click_name(_CLICKS, action), at(x, y)
         case a.Drag(button="left"):
             start, end = straight(action, "Gemini")
             return "drag_and_drop", at(*start) | at(*end, ("destination_x", "destination_y"))

@@ -27,6 +27,7 @@ from dart_agent.formats.grammar.action_format import (
 from dart_agent.formats.grammar.calls import parse_calls, quote
 from dart_agent.formats.grammar.fields import Fields, Point, read_json
 from dart_agent.formats.grammar.key_chords import write_chord
+from dart_agent.formats.grammar.pointer import click_name
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -145,8 +146,7 @@ def _write(action: a.Action, space: CoordinateSpace) -> str:
 
     match action:
         case a.Click(x=int() as x, y=int() as y, modifiers=()) if (action.button, action.count) in _CLICKS.values():
-            name = next(name for name, pair in _CLICKS.items() if pair == (action.button, action.count))
-            return f"{name}({at('start_box', x, y)})"
+            return f"{click_name(_CLICKS, action)}({at('start_box', x, y)})"
         case a.Move():
             return f"hover({at('start_box', action.x, action.y)})"
         case a.Drag(path=(start, end), button="left"):

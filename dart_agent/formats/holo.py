@@ -22,11 +22,12 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
     text_of,
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
-from dart_agent.formats.grammar.fields import Fields, json_objects
+from dart_agent.formats.grammar.fields import DIRECTIONS, Fields, json_objects
 from dart_agent.formats.grammar.tool_replies import dump, words
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
@@ -35,7 +36,6 @@ Version = Literal["1", "1.5", "2"]
 SCROLL_NOTCHES = 5
 _CLICK = re.compile(r"\bClick\(\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*,\s*(-?\d{1,7}(?:\.\d{1,6})?)\s*\)")
 _THINK = re.compile(r"</?think>")
-_DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 DESCRIPTION = """Write one JSON object: {"note": "", "thought": "your reasoning", "action": ACTION}, with ACTION one of
 {"action": "click_element", "element": "its description", "x": int, "y": int}
@@ -53,17 +53,14 @@ class HoloFormat:
 
     def __init__(self, version: Version = "1") -> None:
         """Choose how clicks are written, and whether numbers are pixels of the image (1, 1.5) or 0 to 1000 (2)."""
-        if version not in self.variants:
-            raise TypeError(f"unknown version {version!r}; known: {', '.join(self.variants)}")
+        one_of(self.variants, "version", version)
         self._version = version
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """Pixels of the image resized by Qwen2.5-VL's own limits for a bare size, or relative to 1000."""
         if self._version == "2":
             return CoordinateSpace.relative(screen, 1000)
-        if isinstance(screen, CoordinateSpace):
-            return screen
-        return CoordinateSpace.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
+        return CoordinateSpace.resized(screen)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
@@ -119,7 +116,7 @@ class HoloFormat:
                 named = {"1": {"action": "click_element", "element": ""}, "1.5": {"action": "click_absolute"}, "2": {}}
                 return {**named[self._version], **place}
             case a.Scroll(x=None) if self._version == "1":
-                for direction, (dx, dy) in _DIRECTIONS.items():
+                for direction, (dx, dy) in DIRECTIONS.items():
                     if (action.dx, action.dy) == (dx * SCROLL_NOTCHES, dy * SCROLL_NOTCHES):
                         return {"action": "scroll", "direction": direction}
             case a.Wait() if self._version == "1":
@@ -142,10 +139,7 @@ def _click(given: Fields) -> list[a.Action]:
 
 
 def _scroll(given: Fields) -> list[a.Action]:
-    direction = given.text("direction")
-    if direction not in _DIRECTIONS:
-        raise UnreadableError(f"direction must be down, up, left or right, got {direction[:40]!r}")
-    dx, dy = _DIRECTIONS[direction]
+    dx, dy = given.direction("direction")
     return [a.Scroll(dx=dx * SCROLL_NOTCHES, dy=dy * SCROLL_NOTCHES)]
 
 

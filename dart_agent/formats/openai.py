@@ -18,6 +18,7 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
 )
 from dart_agent.formats.grammar.fields import Fields
@@ -52,8 +53,7 @@ class OpenAIFormat:
             tool: what is declared, and whether `format` writes one list of actions or a call for each.
             wait_s: what the action `wait` stands for.
         """
-        if tool not in ("computer", "computer_use_preview"):
-            raise TypeError(f"unknown tool {tool!r}; known: computer, computer_use_preview")
+        one_of(self.variants, "tool", tool)
         self._tool, self._wait_s = tool, wait_s
 
     def space(self, screen: Screen) -> CoordinateSpace:

@@ -14,6 +14,7 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
     text_of,
 )
@@ -23,7 +24,6 @@ from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
 Coordinates = Literal["qwen25", "absolute", "relative", "relative1000"]
-_COORDINATES = get_args(Coordinates)
 _CODE = re.compile(r"^#{1,3}[ \t]*Code:?[ \t]*$", re.MULTILINE | re.IGNORECASE)
 
 DESCRIPTION = """For each step, write:
@@ -43,12 +43,11 @@ class OpenCUAFormat:
     """`ActionFormat` of OpenCUA."""
 
     name = "opencua"
-    variants = {name: {"coordinates": name} for name in _COORDINATES}
+    variants = {name: {"coordinates": name} for name in get_args(Coordinates)}
 
     def __init__(self, coordinates: Coordinates = "qwen25") -> None:
         """Choose what coordinates mean: resized pixels, pixels, fractions of the screen, or 0 to 1000."""
-        if coordinates not in _COORDINATES:
-            raise TypeError(f"unknown coordinates {coordinates!r}; known: {', '.join(_COORDINATES)}")
+        one_of(self.variants, "coordinates", coordinates)
         self._coordinates = coordinates
 
     def space(self, screen: Screen) -> CoordinateSpace:
@@ -57,9 +56,7 @@ class OpenCUAFormat:
             return CoordinateSpace.relative(screen, 1)
         if self._coordinates == "relative1000":
             return CoordinateSpace.relative(screen, 1000)
-        if isinstance(screen, CoordinateSpace) or self._coordinates == "absolute":
-            return CoordinateSpace.of(screen)
-        return CoordinateSpace.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
+        return CoordinateSpace.of(screen) if self._coordinates == "absolute" else CoordinateSpace.resized(screen)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response; the thought keeps the other sections as they are."""

@@ -25,13 +25,14 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
     text_of,
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, read_json
 from dart_agent.formats.grammar.key_chords import write_chord
-from dart_agent.formats.grammar.pointer import drag_to, holding, straight
+from dart_agent.formats.grammar.pointer import click_name, drag_to, holding, straight
 from dart_agent.formats.grammar.seed_calls import read_tag_calls
 from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
 from dart_agent.models.coordinates import CoordinateSpace
@@ -86,17 +87,14 @@ class QwenFormat:
 
     def __init__(self, version: Version = "3") -> None:
         """Choose the version, which decides what coordinates mean and how calls are written."""
-        if version not in self.variants:
-            raise TypeError(f"unknown version {version!r}; known: {', '.join(self.variants)}")
+        one_of(self.variants, "version", version)
         self._version = version
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """Relative to 999 or 1000, or absolute in the image resized by Qwen2.5-VL's own limits for a bare size."""
         if self._version in _SPACES:
             return CoordinateSpace.relative(screen, _SPACES[self._version])
-        if isinstance(screen, CoordinateSpace):
-            return screen
-        return CoordinateSpace.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
+        return CoordinateSpace.resized(screen)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""
@@ -298,8 +296,8 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[dict[str, Any]]:  #
         return {} if x is None or y is None else {"coordinate": list(space.written(x, y))}
 
     match action:
-        case a.Click(button=button, count=count) if (button, count) in _CLICKS.values():
-            name = next(name for name, pair in _CLICKS.items() if pair == (button, count))
+        case a.Click() if (action.button, action.count) in _CLICKS.values():
+            name = click_name(_CLICKS, action)
             held = {"text": write_chord(action.modifiers, "+")} if action.modifiers else {}
             return [{"action": name, **at(action.x, action.y), **held}]
         case a.Drag(button="left"):

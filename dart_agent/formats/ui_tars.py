@@ -22,10 +22,12 @@ from dart_agent.formats.grammar.action_format import (
     Screen,
     UnreadableError,
     as_tuple,
+    one_of,
     parse_error,
     text_of,
 )
 from dart_agent.formats.grammar.calls import Call, parse_calls, quote
+from dart_agent.formats.grammar.fields import DIRECTIONS
 from dart_agent.formats.grammar.key_chords import read_chord, write_chord
 from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls
 from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
@@ -57,7 +59,6 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
     "middle_single": ("middle", 1),
     "middle_click": ("middle", 1),
 }
-_DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 
 
 class UITarsFormat:
@@ -85,10 +86,8 @@ class UITarsFormat:
         Raises:
             TypeError: an unknown dialect or compat.
         """
-        if dialect not in get_args(Dialect):
-            raise TypeError(f"unknown dialect {dialect!r}; known: {', '.join(get_args(Dialect))}")
-        if compat not in (None, "dart", "osworld-uitars15-v1"):
-            raise TypeError(f"unknown compat {compat!r}; known: dart, osworld-uitars15-v1")
+        one_of(get_args(Dialect), "dialect", dialect)
+        one_of(get_args(Compat), "compat", compat or "dart")
         self._dialect, self._compat, self._wait_s = dialect, compat, wait_s
 
     def space(self, screen: Screen) -> CoordinateSpace:
@@ -111,7 +110,7 @@ class UITarsFormat:
         errors: list[ParseError] = []
         for call in calls:
             try:
-                actions.append(self._action(_Arguments(call, space)))
+                actions += self._action(_Arguments(call, space))
             except ValueError as error:  # also a typed action that refuses its fields: an absurd number
                 errors.append(parse_error(error, call.span))
         return ParsedResponse(thought, tuple(actions), tuple(errors))
@@ -129,8 +128,9 @@ class UITarsFormat:
         """The action space as the prompt states it."""
         return UI_TARS_DOUBAO_ACTION_SPACE if self._dialect in ("doubao", "2") else UI_TARS_ACTION_SPACE
 
-    def _action(self, arguments: _Arguments) -> a.Action:
+    def _action(self, arguments: _Arguments) -> list[a.Action]:
         name = arguments.call.name.lower()
+        field = arguments.point(_START[:-1]) if name == "type" else None  # is clicked first
         if name == "wait":
             action: a.Action = a.Wait(arguments.number(("seconds", "time", "duration", ""), self._wait_s))
         elif name in _CLICKS:
@@ -143,7 +143,7 @@ class UITarsFormat:
                 "type, scroll, wait, finished"
             )
         arguments.check_all_used()
-        return action
+        return [action] if field is None else [a.Click(*field), action]
 
     def _call(self, action: a.Action, space: CoordinateSpace) -> str:
         if isinstance(action, a.Wait):
@@ -286,7 +286,7 @@ def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
     return space.pixel((numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2)
 
 
-def _click(arguments: _Arguments, button: a.Button, count: int) -> a.Action:
+def _click(arguments: _Arguments, button: a.Button = "left", count: int = 1) -> a.Action:
     x, y = arguments.point(_START) or (None, None)
     named = arguments.text(("button",), button)
     modifiers = read_chord(arguments.text(("modifiers",), ""))
@@ -306,10 +306,10 @@ def _scroll(arguments: _Arguments) -> a.Action:
     direction = arguments.text(("direction", ""), "").strip().lower()
     dx, dy = arguments.integer(("dx",), 0), arguments.integer(("dy",), 0)
     if direction:
-        if direction not in _DIRECTIONS:
+        if direction not in DIRECTIONS:
             raise UnreadableError(f"scroll: direction must be down, up, left or right, got {direction[:40]!r}")
         notches = arguments.integer(("amount",), WHEEL_NOTCHES)
-        dx, dy = (notches * step for step in _DIRECTIONS[direction])
+        dx, dy = (notches * step for step in DIRECTIONS[direction])
     elif not {"dx", "dy"} & arguments.call.arguments.keys():
         raise UnreadableError("scroll needs direction='down', 'up', 'left' or 'right'")
     return a.Scroll(x, y, dx, dy)
@@ -331,7 +331,7 @@ def _one_key(arguments: _Arguments) -> str:
 
 _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
     "drag": _drag,
-    "select": _drag,
+    "select": lambda given: (_drag if given.point(_END) else _click)(given),
     "hover": lambda given: a.Move(*given.need_point(_START)),
     "move_to": lambda given: a.Move(*given.need_point(_START)),
     "scroll": _scroll,
@@ -377,7 +377,7 @@ def _write_drag(action: a.Drag, space: CoordinateSpace) -> Written:
 
 def _write_scroll(action: a.Scroll, space: CoordinateSpace) -> Written:
     arguments = {} if action.x is None or action.y is None else {"start_box": _place(action.x, action.y, space)}
-    for direction, (dx, dy) in _DIRECTIONS.items():
+    for direction, (dx, dy) in DIRECTIONS.items():
         if (action.dx, action.dy) == (dx * WHEEL_NOTCHES, dy * WHEEL_NOTCHES):
             return "scroll", arguments | {"direction": direction}
     return "scroll", arguments | {"dx": str(action.dx), "dy": str(action.dy)}

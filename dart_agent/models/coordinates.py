@@ -89,6 +89,13 @@ class CoordinateSpace:
         """The space itself; for a bare (width, height) that of a model that saw the screenshot as it is."""
         return screen if isinstance(screen, CoordinateSpace) else cls(screen, screen)
 
+    @classmethod
+    def resized(cls, screen: tuple[int, int] | CoordinateSpace) -> CoordinateSpace:
+        """The space itself; for a bare (width, height) that of an image resized by Qwen2.5-VL's own limits."""
+        if isinstance(screen, CoordinateSpace):
+            return screen
+        return cls.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
+
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
         """From the model's coordinates to screen pixels, unrounded and unclipped."""
         return x / self.model[0] * self.screen[0], y / self.model[1] * self.screen[1]

@@ -9,7 +9,7 @@ Invariants:
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -109,6 +109,12 @@ class ToolFormat(ActionFormat, Protocol):
 
     def tool_schema(self, screen: Screen) -> dict[str, Any]:
         """The tool as the request declares it, for a model that sees this screen."""
+
+
+def one_of(known: Iterable[str], what: str, value: str) -> None:
+    """Raise `TypeError` for an unknown option of a format; the message lists what is known."""
+    if value not in known:
+        raise TypeError(f"unknown {what} {value!r}; known: {', '.join(known)}")
 
 
 def text_of(response: Response) -> str:

@@ -16,6 +16,7 @@ _DECODER = json.JSONDecoder()
 _START = re.compile(r"\{")
 _TRIES = 64
 _MISSING = object()
+DIRECTIONS = {"down": (0, 1), "up": (0, -1), "right": (1, 0), "left": (-1, 0)}
 Point = tuple[int, int]
 
 
@@ -77,6 +78,13 @@ class Fields:
         if value not in ("left", "middle", "right"):
             raise self._wrong(names[0], "left, middle or right", value)
         return cast(Button, value)
+
+    def direction(self, name: str) -> tuple[int, int]:
+        """Signs of `dx` and `dy` of one of `DIRECTIONS`."""
+        value = self.text(name)
+        if value not in DIRECTIONS:
+            raise self._wrong(name, "down, up, left or right", value)
+        return DIRECTIONS[value]
 
     def keys(self, *names: str) -> tuple[str, ...]:
         """Keys in a list or as one text; empty where not given."""

@@ -1,11 +1,16 @@
 """What formats without a typed drag share: drags from where the pointer is, keys held around an action."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dart_agent.formats.grammar.action_format import InexpressibleError
 from dart_gym.core import actions as a
 
 Point = tuple[int, int]
+
+
+def click_name(names: Mapping[str, tuple[a.Button, int]], click: a.Click) -> str:
+    """The first name of a click by its button and count, which must have one."""
+    return next(name for name, pair in names.items() if pair == (click.button, click.count))
 
 
 def drag_to(done: list[a.Action], end: Point, button: a.Button = "left") -> None:
