@@ -2,7 +2,8 @@
 
 Elements are descriptions, so actions on them are `Ungrounded` values; `grounding.ground` finds their places. What needs
 more than mouse and keyboard (cells of a spreadsheet, programs, selecting text by its words) is an error that says so.
-Source: `gui_agents/s3/agents/grounding.py`.
+Agent-S3 allows one call in a response, and tells its planner where there are more; without the variant all are read.
+Source: `gui_agents/s3/agents/grounding.py`, `gui_agents/s3/utils/formatters.py`.
 """
 
 from collections.abc import Callable
@@ -42,6 +43,11 @@ class AgentSFormat:
     """`ActionFormat` of Agent-S3; its actions need a grounder."""
 
     name = "agent_s"
+    variants = {"s3": {"single": True}}
+
+    def __init__(self, single: bool = False) -> None:
+        """Choose whether a second call in a response is an error."""
+        self._single = single
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """That of the screen: descriptions have no coordinates."""
@@ -56,7 +62,8 @@ class AgentSFormat:
             if block is None:
                 raise UnreadableError("no ```python block with a call such as agent.click(...)", (0, len(text)))
             reading.thought = (text[: block.start] + text[block.end :]).strip()
-            for call in read_calls(text[block.code], offset=block.code.start):
+            calls = list(read_calls(text[block.code], offset=block.code.start))
+            for call in calls:
                 if isinstance(call, UnreadableError):
                     reading.errors.append(parse_error(call))
                     continue
@@ -64,13 +71,18 @@ class AgentSFormat:
                     reading.actions += _read(call, space)
                 except ValueError as error:
                     reading.errors.append(parse_error(error, call.span))
+            if self._single and len(calls) > 1:
+                reading.fail(f"one call is allowed in a response, there are {len(calls)}", calls[1].span or (0, 0))
         except UnreadableError as error:
             reading.errors.append(parse_error(error))
         return reading.result("there is no call in the code")
 
     def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
         """Write a response: the thought, and a code block with one line per call."""
-        block = "```python\n" + "\n".join(_write(action) for action in as_tuple(actions)) + "\n```"
+        lines = [_write(action) for action in as_tuple(actions)]
+        if self._single and len(lines) > 1:
+            raise InexpressibleError("Agent-S3 allows one call in a response")
+        block = "```python\n" + "\n".join(lines) + "\n```"
         return f"{thought}\n{block}" if thought else block
 
     def describe(self) -> str:

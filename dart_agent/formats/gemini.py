@@ -149,11 +149,11 @@ def _at(given: Fields) -> Point:
 
 
 def _scroll(given: Fields, amount: int = 800) -> list[a.Action]:
-    place = given.xy() or (None, None)
+    x, y = given.xy() or (None, None)
     dx, dy = given.direction("direction")
     size = given.number("magnitude", default=amount) / SIZE
     count = notches(size * given.space.screen[0 if dx else 1], PIXELS_PER_NOTCH)
-    return [a.Scroll(*place, dx * count, dy * count)]
+    return [a.Scroll(x, y, dx * count, dy * count)]
 
 
 def _drag(given: Fields) -> list[a.Action]:

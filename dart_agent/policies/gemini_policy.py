@@ -14,7 +14,7 @@ from typing import Any
 
 from dart_agent.formats import get_format
 from dart_agent.policies.hosted_calls import CutStreamError, Usage
-from dart_agent.policies.hosted_models import GEMINI, HostedPolicy, SentImage, counted
+from dart_agent.policies.hosted_models import GEMINI, HostedPolicy, SentImage, counted, left_out
 
 
 class GeminiPolicy(HostedPolicy):
@@ -115,9 +115,8 @@ def _calls(parts: Any) -> list[dict[str, Any]]:
 
 
 def _drop_screens(contents: list[dict[str, Any]], keep: int) -> None:
-    """Leave out the screenshots of old function responses, in place; `keep` at a time, as `drop_images` says why."""
+    """Leave out the screenshots of old function responses, in place."""
     shown = [part["function_response"] for item in contents for part in item["parts"] if "function_response" in part]
     shown = [one for one in shown if one.get("parts")]
-    excess = max(0, len(shown) - keep)
-    for one in shown[: excess - excess % max(1, keep)]:
+    for one in shown[: left_out(len(shown), keep)]:
         del one["parts"]

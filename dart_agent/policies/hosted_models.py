@@ -10,6 +10,7 @@ Invariants:
 import base64
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,7 @@ class SentImage:
     space: CoordinateSpace
 
 
-class HostedPolicy:
+class HostedPolicy(ABC):
     """A `Policy` that asks an API; what its subclasses add is how that API is spoken.
 
     Without a `client` one is made, with the key of the environment; `calls` are shared with the other policies of a
@@ -101,25 +102,25 @@ class HostedPolicy:
                 return _with(ended, spent, text)
             shown, failed = image, f"Nothing of this was carried out: {problem}"
 
+    @abstractmethod
     def _begin(self) -> None:
         """Forget the conversation."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _send(self, image: SentImage, failed: str) -> dict[str, Any]:
         """Ask once. Goes on with the conversation where the answer came whole, and only there."""
-        raise NotImplementedError
 
     def _parsed(self, answer: dict[str, Any]) -> dict[str, Any]:
         """What of an answer the format reads."""
         return answer
 
+    @abstractmethod
     def _usage(self, answer: dict[str, Any]) -> Usage:
         """The tokens that an answer says it took."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _readable(self, answer: dict[str, Any]) -> str:
         """What the model wrote, for people."""
-        raise NotImplementedError
 
     def _check(self, answer: dict[str, Any]) -> str:
         """What the provider wants a person to check, where nobody takes that on."""
@@ -165,11 +166,14 @@ def fit_image(screenshot: NDArray[np.uint8], limit: tuple[int, int] = MAX_IMAGE,
     return SentImage(base64.b64encode(encode_png(np.asarray(image))).decode(), CoordinateSpace((width, height), size))
 
 
-def drop_images(messages: Sequence[dict[str, Any]], keep: int) -> None:
-    """Replace old images of a conversation (blocks of type "image"), in place, by a word; at least `keep` stay.
+def left_out(shown: int, keep: int) -> int:
+    """How many of the oldest screenshots go: `keep` at a time, so that until then requests begin as those before."""
+    excess = max(0, shown - keep)
+    return excess - excess % max(1, keep)
 
-    They go `keep` at a time: between two such times each request begins as the one before, which the API has cached.
-    """
+
+def drop_images(messages: Sequence[dict[str, Any]], keep: int) -> None:
+    """Replace old images of a conversation (blocks of type "image"), in place, by a word; at least `keep` stay."""
     places = [
         (blocks, index)
         for message in messages
@@ -177,8 +181,7 @@ def drop_images(messages: Sequence[dict[str, Any]], keep: int) -> None:
         for index, block in enumerate(blocks)
         if isinstance(block, dict) and block.get("type") == "image"
     ]
-    excess = max(0, len(places) - keep)
-    for blocks, index in places[: excess - excess % max(1, keep)]:
+    for blocks, index in places[: left_out(len(places), keep)]:
         blocks[index] = {"type": "text", "text": LEFT_OUT}
 
 

@@ -2,8 +2,9 @@
 
 Invariants:
     - The planner never writes coordinates, the grounder never decides anything.
-    - An element that is not found is told to the planner with the next screenshot, and the desktop is left alone; after
-      `patience` such steps in a row the episode ends as PARSE_ERROR.
+    - An element that is not found, or what makes a part of a response unreadable, is told to the planner with the next
+      screenshot, and the desktop is left alone; after `patience` such steps in a row, or where nothing at all can be
+      read, the episode ends as PARSE_ERROR.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.formats import ActionFormat, ParsedResponse, get_format
-from dart_agent.formats.grammar.element_actions import ground, targets
+from dart_agent.formats.grammar.element_actions import ground
 from dart_agent.policies.grounder import Grounder
 from dart_agent.policies.hosted_calls import HostedCalls, Usage
 from dart_agent.policies.hosted_models import OPENAI, connect, counted, fit_image
@@ -45,9 +46,9 @@ class PlannerGrounderPolicy:
     """A `Policy` of a planner and a grounder."""
 
     def __init__(
-        self, planner: Planner, grounder: Grounder, *, action_format: str = "agent_s", patience: int = 3
+        self, planner: Planner, grounder: Grounder, *, action_format: str = "agent_s:s3", patience: int = 3
     ) -> None:
-        """Put the parts together; `patience`: so many steps in a row may name elements that are not there."""
+        """Put the parts together; `patience`: so many steps in a row may be mistaken."""
         self._planner, self._grounder, self._patience = planner, grounder, patience
         self._format: ActionFormat = get_format(action_format)
         self._instruction = ""
@@ -79,9 +80,8 @@ class PlannerGrounderPolicy:
         if not grounded.errors:
             self._misses = 0
             return Decision(grounded.actions, text, grounded.thought)
-        missing = not planned.errors and bool(targets(planned))
         self._misses += 1
-        if missing and self._misses < self._patience:  # nothing is done; the planner sees why, and the screen again
+        if planned.actions and self._misses < self._patience:  # nothing is done; the planner sees why
             return Decision((Wait(0.0),), text, grounded.thought, error=grounded.problem)
         return Decision(text=text, thought=grounded.thought, error=grounded.problem, terminal=TerminalState.PARSE_ERROR)
 

@@ -437,6 +437,7 @@ OLDER_TABLES: dict[str, tuple[list[Line], int]] = {
     "opencua:relative": (FRACTIONS, 1000),
     "opencua:relative1000": (THOUSANDTHS, 1000),
     "agent_s": (AGENT_S, 1000),
+    "agent_s:s3": (AGENT_S, 1000),
     "openai:computer_use_preview": (PREVIEW, 1000),
     "anthropic:2024-10": (CLAUDE_2024, 1000),
     "anthropic:2025-01": (CLAUDE_2025, 1000),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.element_actions import ClickOn, DragOn, ScrollOn, TypeInto, ground, targets
+from dart_agent.presets import get_preset
 from dart_gym.core import actions as a
 from dart_gym.core.actions import as_action
 from tests.dart_agent.formats.action_strategies import BUTTON, TEXT
@@ -139,3 +140,14 @@ async def test_errors_ask_nothing():
     parsed = parse("agent.click('a')\nagent.jump()")
     assert await ground(parsed, grounder, "the screenshot") is parsed
     assert grounder.asked == []
+
+
+def test_two_calls_where_one_is_allowed_are_an_error_that_says_so():
+    """Agent-S3's own check of a response (`single_action_check`)."""
+    two = "I go on.\n```python\nagent.click('the File menu')\nagent.wait(1)\n```"
+    assert not get_format("agent_s").parse(two, (800, 600)).errors
+    found = get_format("agent_s:s3").parse(two, (800, 600))
+    (error,) = found.errors
+    assert error.reason == "one call is allowed in a response, there are 2"
+    assert two[slice(*error.span)] == "agent.wait(1)"
+    assert get_preset("agent-s3").format == "agent_s:s3"

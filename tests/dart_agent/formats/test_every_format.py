@@ -213,7 +213,11 @@ def test_several_actions(name):
         several = (a.Type("x"), a.Press(("enter",)), a.Wait(2.0))
     elif "type" in missing(name):
         several = (a.Click(5, 6), a.Click(7, 8))
-    assert get_format(name).parse(get_format(name).format(several, SIZE), SIZE).actions == several
+    if name == "agent_s:s3":
+        with pytest.raises(InexpressibleError, match="one call in a response"):
+            get_format(name).format(several, SIZE)
+    else:
+        assert get_format(name).parse(get_format(name).format(several, SIZE), SIZE).actions == several
     with pytest.raises(InexpressibleError, match="at least one action"):
         get_format(name).format((), SIZE)
 

@@ -325,6 +325,9 @@ async def test_a_model_looks_closer_without_touching_the_desktop(api):
     api.replies = [
         message({**zoom, "input": {"region": [200, 100, 300, 150]}}),
         message({**zoom, "id": "toolu_2", "input": {"region": [600, 100, 700, 150]}}),
+        message(
+            {**zoom, "id": "toolu_4", "input": {"region": [0, 0, 9, 9]}}, use(5, action="left_click", coordinate=[1, 1])
+        ),
         message(use(3, action="left_click", coordinate=[210, 120])),
     ]
     async with connect(ANTHROPIC, api.url) as made:
@@ -338,3 +341,6 @@ async def test_a_model_looks_closer_without_touching_the_desktop(api):
     assert crop.size == (1280, 640) and np.asarray(crop).min() > 190
     (refused,) = api.requests[2]["messages"][-1]["content"]
     assert refused["is_error"] and "within the screen" in refused["content"][0]["text"]
+    results = api.requests[3]["messages"][-1]["content"]
+    assert [one["tool_use_id"] for one in results] == ["toolu_4", "toolu_5"]
+    assert "zoom has to be the only action of a turn" in results[-1]["content"][0]["text"]

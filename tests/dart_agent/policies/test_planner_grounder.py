@@ -13,6 +13,7 @@ from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.grounder import EngineGrounder, point_of
 from dart_agent.policies.planner_grounder import PlannedStep, PlannerGrounderPolicy
 from dart_agent.policies.policy import Episode
+from dart_agent.presets import get_preset
 from dart_gym.core.actions import Click, Done, Wait
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.sessions.session import Session
@@ -84,6 +85,19 @@ async def test_what_is_not_found_is_told_to_the_planner_and_ends_when_it_goes_on
     policy.reset(Episode("t/x", "Do it"))
     planner.texts = ["```python\nagent.done()\n```"]
     assert (await policy.act(observation())).actions == (Done(),) and planner.histories[-1] == []
+
+
+async def test_a_second_call_is_told_to_the_planner_and_nothing_of_both_is_done():
+    two = "```python\nagent.wait(1)\nagent.done()\n```"
+    planner = Words(two, "```python\nagent.wait(1)\n```", *[two] * 3)
+    policy = PlannerGrounderPolicy(planner, Colors(), action_format=get_preset("agent-s3").format)
+    policy.reset(Episode("t/x", "Do it"))
+    decision = await policy.act(observation())
+    assert (decision.actions, decision.terminal) == ((Wait(0.0),), None)
+    assert (await policy.act(observation())).actions == (Wait(1.0),)
+    assert planner.histories[1] == [PlannedStep(two, "one call is allowed in a response, there are 2")]
+    ends = [await policy.act(observation()) for _ in range(3)]
+    assert [one.terminal for one in ends] == [None, None, TerminalState.PARSE_ERROR]
 
 
 async def test_what_cannot_be_read_or_answered():
