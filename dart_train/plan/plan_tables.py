@@ -47,6 +47,7 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
             "weights_bytes": plan.engine.weights,
             "cache_bytes": plan.engine.cache,
             "token_bytes": plan.engine.token,
+            "memory_bytes": plan.engine.memory,
             "request_tokens": plan.engine.request,
             "requests": plan.engine.requests,
         },
@@ -64,7 +65,7 @@ def as_values(plan: RunPlan) -> dict[str, Any]:
 def _engine(plan: RunPlan) -> str:
     engine = plan.engine
     text = f"A replica holds {engine.weights / GIB:.1f} GiB of weights; the longest request is {engine.request} tokens"
-    text += f" and takes {engine.request * engine.token / GIB:.2f} GiB of keys and values"
+    text += f" and takes {(engine.request * engine.token + engine.memory) / GIB:.2f} GiB of cache"
     if engine.requests is None:
         return f"{text}.\n"
     return f"{text}; {(engine.cache or 0) / GIB:.1f} GiB are left for them: {engine.requests} requests at once.\n"

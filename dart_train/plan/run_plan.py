@@ -53,11 +53,12 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One replica, with bytes of its cache of keys and values (None: not bounded by a GPU), in all and of a token."""
+    """One replica, with bytes of its cache (None: not bounded by a GPU), in all, of a token, and of any request."""
 
     weights: int
     cache: int | None
     token: int
+    memory: int
     request: int
     gpus: int
     replicas: int
@@ -65,7 +66,7 @@ class EnginePlan:
     @property
     def requests(self) -> int | None:
         """How many requests of the longest kind it holds at the same time."""
-        return None if self.cache is None else max(self.cache // (self.token * self.request), 0)
+        return None if self.cache is None else max(self.cache // (self.token * self.request + self.memory), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +186,20 @@ def refusals(config: RunConfig, size: ModelSize, machine: Machine) -> list[str]:
 
 def _engine(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed) -> EnginePlan:
     """One replica; ours computes in float32 on the CPU, vLLM in bfloat16 on its GPUs."""
-    token_numbers = 2 * size.layers * size.keys_width
+    token_numbers = 2 * size.attending * size.keys_width
     request = PROMPT_TOKENS + config.agent.screenshots * assumed.image_tokens
     request += config.agent.texts * min(assumed.response, config.rollout.sampling.max_tokens)
     request += config.rollout.sampling.max_tokens
     section, wanted = config.rollout.engine, demand(config, machine.gpus)
     if not wanted.engine_gpus:
         number = 4 if section.kind == "transformers" and not section.urls else 2
-        return EnginePlan(number * size.total, None, number * token_numbers, request, 0, wanted.replicas)
+        return EnginePlan(
+            number * size.total, None, number * token_numbers, 4 * size.memory, request, 0, wanted.replicas
+        )
     weights, taken = 2 * size.total, int(wanted.engine_memory * wanted.engine_gpus * machine.gpu_bytes)
-    return EnginePlan(weights, taken - weights, 2 * token_numbers, request, wanted.engine_gpus, wanted.replicas)
+    return EnginePlan(
+        weights, taken - weights, 2 * token_numbers, 4 * size.memory, request, wanted.engine_gpus, wanted.replicas
+    )
 
 
 def _room(wanted: Demand, machine: Machine) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -52,6 +53,9 @@ class ModelSize:
         whole_blocks: blocks of the tower that attend to whole images.
         merge: patches a side that become one token.
         levels: of features that an image has.
+        attending: text layers with keys and values; the others are recurrent.
+        memory: numbers that all recurrent layers together remember of a text, however long it is.
+        adapted: inputs and outputs of all layers that get an adapter, together.
         stored: bytes of a number in its files, which is what is published too.
     """
 
@@ -70,17 +74,25 @@ class ModelSize:
     whole_blocks: int
     merge: int = 2
     levels: int = 1
+    attending: int = 0
+    memory: int = 0
+    adapted: int = 0
     stored: int = 2
 
     @classmethod
     def of_directory(cls, model_dir: str | Path) -> ModelSize:
         """The model of a directory. Raises `ConfigurationError`: unknown family; `DartTrainError`: no safetensors."""
-        family_in(model_dir)
+        layers = re.compile(family_in(model_dir).adapted_layers + r"\.weight")
         found = _header_in(Path(model_dir))
         widths = {item["dtype"]: math.prod(item["shape"]) for item in found.values()}
         numbers = {name: math.prod(item["shape"]) for name, item in found.items()}
         size = cls.of(model_config(model_dir), numbers)
-        return replace(size, stored=_WIDTHS.get(max(widths, key=lambda name: widths[name]), 4))
+        sides = sum(
+            sum(item["shape"])
+            for name, item in found.items()
+            if name[:4] != "mtp." and "visual." not in name and layers.fullmatch(f"language_model.{name}")
+        )
+        return replace(size, adapted=sides, stored=_WIDTHS.get(max(widths, key=lambda name: widths[name]), 4))
 
     @classmethod
     def published(cls, name: str) -> ModelSize:
@@ -98,6 +110,9 @@ class ModelSize:
         in_layers = sum(count for name, count in own.items() if "visual." not in name and ".layers." in name)
         tower_hidden = vision.get("embed_dim") or vision["hidden_size"]
         inner = vision.get("intermediate_size") or int(tower_hidden * vision.get("mlp_ratio", 4))
+        keys_width, wide = (text.get("num_key_value_heads") or heads) * head_width, text["intermediate_size"]
+        sides = 4 * text["hidden_size"] + 2 * heads * head_width + 2 * keys_width + 3 * (text["hidden_size"] + wide)
+        recurrent = list(text.get("layer_types") or ()).count("linear_attention")
         return cls(
             layers=text["num_hidden_layers"],
             layer=in_layers // text["num_hidden_layers"],
@@ -105,8 +120,8 @@ class ModelSize:
             tower=tower,
             hidden=text["hidden_size"],
             heads_width=heads * head_width,
-            keys_width=(text.get("num_key_value_heads") or heads) * head_width,
-            inner=text["intermediate_size"],
+            keys_width=keys_width,
+            inner=wide,
             vocabulary=text["vocab_size"],
             depth=vision["depth"],
             tower_hidden=tower_hidden,
@@ -114,6 +129,9 @@ class ModelSize:
             whole_blocks=len(vision.get("fullatt_block_indexes") or range(vision["depth"])),
             merge=vision.get("spatial_merge_size", 2),
             levels=1 + len(vision.get("deepstack_visual_indexes") or ()),
+            attending=text["num_hidden_layers"] - recurrent,
+            memory=recurrent * _remembered(text) if recurrent else 0,
+            adapted=text["num_hidden_layers"] * sides,
         )
 
     @property
@@ -128,17 +146,20 @@ class ModelSize:
 
     def adapter(self, rank: int) -> int:
         """Numbers of a LoRA adapter on all linear layers of the language model."""
-        sides = (
-            self.hidden + self.heads_width, 2 * (self.hidden + self.keys_width), self.heads_width + self.hidden,
-            3 * (self.hidden + self.inner),
-        )  # fmt: skip
-        return rank * self.layers * sum(sides)
+        return rank * self.adapted
 
     def forward_flops(self, tokens: int, attended: float, responses: int, patches: int, per_image: int) -> float:
         """Operations of a forward pass: two for each weight, and attention to `attended` tokens on average."""
-        text = 2.0 * self.layers * self.layer * tokens + 4.0 * self.layers * self.heads_width * tokens * attended
+        text = 2.0 * self.layers * self.layer * tokens + 4.0 * self.attending * self.heads_width * tokens * attended
         tower = 2.0 * self.tower * patches + 4.0 * self.whole_blocks * self.tower_hidden * patches * per_image
         return text + tower + 2.0 * self.hidden * self.vocabulary * responses
+
+
+def _remembered(text: Mapping[str, Any]) -> int:
+    """Numbers of a Gated DeltaNet layer: what its convolution still sees, and its memory."""
+    keys, values = text["linear_num_key_heads"], text["linear_num_value_heads"]
+    key, value = text["linear_key_head_dim"], text["linear_value_head_dim"]
+    return (text["linear_conv_kernel_dim"] - 1) * (2 * keys * key + values * value) + values * key * value
 
 
 def _header_in(model_dir: Path) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
+from dart_agent.episodes.episode_files import find_episodes, read_episode
 from dart_agent.evaluation import conditions
 from dart_agent.evaluation.conditions import PROTOCOLS, Protocol, differences, protocol_named
 from dart_agent.evaluation.evaluation_directory import MANIFEST
@@ -80,6 +82,32 @@ def test_a_protocol_sets_pacing_steps_and_screen(tmp_path, monkeypatch):
     found = conditions.conditions(evaluated(tmp_path / "out", "--protocol", "quick"))
     assert (found["pacing"], found["max_steps"], found["protocol"]) == ("settle", 7, "quick")
     assert found["screen"] == {"fake/two-steps": "640x400"}
+
+
+@pytest.mark.desktop
+@pytest.mark.slow
+def test_osworld_verified_is_played_through_on_a_real_desktop(tmp_path):
+    """With its minute after a reset, its two seconds after every action, and its screen, whatever the task's is."""
+    out, verified = tmp_path / "out", PROTOCOLS["osworld-verified"]
+    began = time.monotonic()
+    found = command(
+        *("eval", "dialogs/save-text", "--policy", "oracle", "--n", "1", "--parallel", "1"),
+        *("--protocol", "osworld-verified", "--out", str(out)),
+    )
+    took = time.monotonic() - began
+    assert found.exit_code == 0, found.output + repr(found.exception)
+    (path,) = find_episodes(out)
+    episode = read_episode(path)
+    assert episode.success and len(episode.steps) >= 4
+    assert {step.screen for step in episode.steps} == {verified.screen}
+    pauses = 60.0 + 2.0 * (len(episode.steps) - 1)
+    assert took > episode.timings["reset"] + episode.timings["step"] > pauses
+    said = conditions.conditions(out)
+    assert (said["protocol"], said["pacing"], said["max_steps"]) == ("osworld-verified", "osworld", 50)
+    assert said["screen"] == {"dialogs/save-text": "1920x1080"}
+    other = evaluated(tmp_path / "other", "--max-steps", "15")
+    refused = command("compare", str(out), str(other))
+    assert isinstance(refused.exception, ConfigurationError) and "pacing: osworld" in str(refused.exception)
 
 
 def test_a_protocol_is_not_half_of_one():
