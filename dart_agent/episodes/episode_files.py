@@ -134,14 +134,14 @@ class EpisodeWriter:
             while view:  # a nearly full disk takes a part, then says that it is full
                 view = view[self._file.write(view) :]
 
-    def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
+    def _write_image(self, image_id: str, image: NDArray[np.uint8] | bytes) -> None:
         path = self._root / image_key(image_id)
         self._image_folders.add(path.parent)  # another episode's writer may not have synced it yet
         if path.exists():
             return
         with explained(path):
             make_directories(path.parent)
-            write_file(path, encode_png(image))
+            write_file(path, image if isinstance(image, bytes) else encode_png(image))
 
 
 def episode_directory(root: Path, task_id: str, seed: int) -> Path:

@@ -2,6 +2,8 @@
 
 import hashlib
 import io
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +11,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_gym.utils.png import encode_png
 
-Images = dict[str, NDArray[np.uint8]]
-"""(H, W, 3) uint8 images by their content hash."""
+Images = dict[str, NDArray[np.uint8] | bytes]
+"""(H, W, 3) uint8 images, or their PNGs, by their content hash."""
+LARGE = 300_000  # bytes of pixels; smaller ones are packed sooner than a thread has begun
+_PACKERS = ThreadPoolExecutor(os.cpu_count(), "pack")
 
 
 def image_hash(image: NDArray[np.uint8]) -> str:
@@ -19,6 +24,11 @@ def image_hash(image: NDArray[np.uint8]) -> str:
     digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(image).data)
     return digest.hexdigest()
+
+
+def pack(image: NDArray[np.uint8]) -> NDArray[np.uint8] | Future[tuple[str, bytes]]:
+    """What is kept of an image that is only to be stored: soon its hash and PNG, made in a thread; a small one."""
+    return image if image.nbytes < LARGE else _PACKERS.submit(lambda: (image_hash(image), encode_png(image)))
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
@@ -34,7 +44,8 @@ class ImageNames:
     """Replaces the pixels of an episode's steps by content hashes; what several prompts show is hashed once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[NDArray[np.uint8], str]] = {}  # by identity; holding an image keeps its identity
+        # By identity, which is kept by holding the image: its hash, and what is stored.
+        self._known: dict[int, tuple[object, str, NDArray[np.uint8] | bytes]] = {}
 
     def name(self, step: Step) -> tuple[Step, Images]:
         """Return the step as it is stored, and its images by hash. Steps come in their order."""
@@ -42,7 +53,7 @@ class ImageNames:
         if pixels is None:
             return step, {}
         shown = [image for image in (pixels.screen, *pixels.prompt, pixels.after) if image is not None]
-        self._known = {id(image): self._known.get(id(image)) or (image, image_hash(image)) for image in shown}
+        self._known = {id(image): self._known.get(id(image)) or (image, *_named(image)) for image in shown}
         hashes = tuple(self._known[id(image)][1] for image in pixels.prompt)
         named = replace(
             step,
@@ -51,7 +62,7 @@ class ImageNames:
             screenshot_after=self._hash(pixels.after),
             pixels=None,
         )
-        return named, {name: image for image, name in self._known.values()}
+        return named, {name: stored for _, name, stored in self._known.values()}
 
     def _hash(self, image: NDArray[np.uint8] | None) -> str:
         return "" if image is None else self._known[id(image)][1]
@@ -68,6 +79,16 @@ def name_images(trajectory: Trajectory) -> tuple[Trajectory, Images]:
 
 
 def prompt_bytes(trajectory: Trajectory) -> int:
-    """Return the memory that the screenshots of its prompts hold, in bytes; each image counts once."""
+    """Return the memory that the screenshots of its prompts hold, in bytes; each counts once, and once it is packed."""
     pixels = [step.pixels.prompt for step in trajectory.steps if step.pixels is not None]
-    return sum({id(image): image.nbytes for prompt in pixels for image in prompt}.values())
+    return sum(_size(image) for image in {id(image): image for prompt in pixels for image in prompt}.values())
+
+
+def _named(image: NDArray[np.uint8] | Future[tuple[str, bytes]]) -> tuple[str, NDArray[np.uint8] | bytes]:
+    return image.result() if isinstance(image, Future) else (image_hash(image), image)
+
+
+def _size(image: NDArray[np.uint8] | Future[tuple[str, bytes]]) -> int:
+    if isinstance(image, Future):
+        return len(image.result()[1]) if image.done() else 0
+    return image.nbytes

@@ -10,6 +10,7 @@ Invariants:
     - Pixels are never stored with a step: a recorder replaces them by hashes (`screenshots.ImageNames`).
 """
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,12 +26,12 @@ class Pixels:
 
     Attributes:
         screen: what was seen before the decision; None where the prompt's newest image stands for it.
-        prompt: the images of the prompt, as the model gets them.
+        prompt: the images of the prompt, as the model gets them; or their hashes and PNGs (`screenshots.pack`).
         after: what was to be seen when the episode ended; None before its last step.
     """
 
     screen: NDArray[np.uint8] | None = None
-    prompt: tuple[NDArray[np.uint8], ...] = ()
+    prompt: tuple[NDArray[np.uint8] | Future[tuple[str, bytes]], ...] = ()
     after: NDArray[np.uint8] | None = None
 
 

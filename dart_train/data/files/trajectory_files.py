@@ -86,8 +86,8 @@ class TrajectoryFiles:
 
     # Screenshots
 
-    def write_images(self, images: Mapping[str, NDArray[np.uint8]]) -> None:
-        """Store images under their hashes; those that are there already cost next to nothing."""
+    def write_images(self, images: Mapping[str, NDArray[np.uint8] | bytes]) -> None:
+        """Store images, or PNGs that were made by `screenshots.pack`, under their hashes; those that are there already cost next to nothing."""
         unseen = {name: image for name, image in images.items() if not self._is_fresh(name)}
         if self.storage.directory is None and len(unseen) > 1:
             with ThreadPoolExecutor(REQUESTS) as threads:  # each is two or three requests
@@ -97,16 +97,21 @@ class TrajectoryFiles:
                 self._write_image(name, image)
         self._settle_images(unseen)
 
-    def _write_image(self, image_id: str, image: NDArray[np.uint8]) -> None:
+    def _write_image(self, image_id: str, image: NDArray[np.uint8] | bytes) -> None:
         if self._refresh(image_id):
             return
+        ready = isinstance(image, bytes) and self._image_format == "png"
+        data = image if ready else self._encoded(image_id, decode_image(image) if isinstance(image, bytes) else image)
+        self.storage.write(image_key(image_id, self._image_format), data)
+        self._remember(image_id)
+
+    def _encoded(self, image_id: str, image: NDArray[np.uint8]) -> bytes:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image_hash(image) != image_id:
             raise InvalidTrajectoryError(
                 f"image {image_id} of shape {image.shape}, {image.dtype} is not what its hash says: "
                 "screenshots are (H, W, 3) uint8, named by data.image_hash(image), and not changed afterwards"
             )
-        self.storage.write(image_key(image_id, self._image_format), ENCODERS[self._image_format](image))
-        self._remember(image_id)
+        return ENCODERS[self._image_format](image)
 
     def has_image(self, image_id: str) -> bool:
         """Whether an image is stored, and stays so for as long as recording a trajectory takes."""

@@ -42,7 +42,7 @@ class Recording(Insight):
     def record(
         self,
         trajectory: Trajectory,
-        images: Mapping[str, NDArray[np.uint8]] | None = None,
+        images: Mapping[str, NDArray[np.uint8] | bytes] | None = None,
         *,
         expected: int | None = None,
     ) -> RolloutState:
@@ -52,8 +52,8 @@ class Recording(Insight):
 
         Args:
             trajectory: complete; its `run_id` must be the run's.
-            images: screenshots of its prompts by `image_hash`, (height, width, 3) uint8; those stored before may be
-                left out.
+            images: screenshots of its prompts by `image_hash`, (height, width, 3) uint8, or PNGs made by
+                `screenshots.pack`; those stored before may be left out.
             expected: trainable members that complete its group, by default `config.group_size`; the first one decides.
 
         Returns:
@@ -68,7 +68,7 @@ class Recording(Insight):
         return self.insert([kept])[0]
 
     def keep(
-        self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8]], expected: int | None = None
+        self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8] | bytes], expected: int | None = None
     ) -> Kept:
         """Store a trajectory's files, the first half of `record`; several threads may do so at once."""
         self._check(trajectory, images)
@@ -175,7 +175,7 @@ class Recording(Insight):
         attempts = self.config.min_rollouts if self.config.dynamic_rollouts else self.config.group_size
         return self.read(statistics.cut_off_steps, capped, attempts)
 
-    def _check(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8]]) -> None:
+    def _check(self, trajectory: Trajectory, images: Mapping[str, NDArray[np.uint8] | bytes]) -> None:
         name, by_policy = trajectory.trajectory_id, trajectory.source == trajectory_rows.POLICY_SOURCE
         if trajectory.run_id != self.run_id:
             raise InvalidTrajectoryError(f"trajectory {name} is of run {trajectory.run_id!r}, not {self.run_id!r}")

@@ -57,7 +57,7 @@ class Recorder:
         self._data = data
         self._dependencies = dependencies or Dependencies(unavailable_timeout_s)
         self._most, self._most_bytes, self._on_failure = most, most_bytes, on_failure
-        self._queue: SimpleQueue[tuple[Trajectory, int] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Trajectory, int, int] | None] = SimpleQueue()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting = self._waiting_bytes = 0
@@ -78,8 +78,9 @@ class Recorder:
 
     def put(self, trajectory: Trajectory, expected: int) -> None:
         """Record a finished episode, whose steps have their pixels, soon; `expected` members complete its group."""
-        self._count(trajectory, 1)
-        self._queue.put((trajectory, expected))
+        size = prompt_bytes(trajectory)
+        self._count(1, size)
+        self._queue.put((trajectory, expected, size))
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Record what is pending and end the thread; what cannot be recorded within the time is lost, and said so."""
@@ -91,8 +92,7 @@ class Recorder:
             away = "; ".join(f"{state.what}: {state.reason}" for state in self._dependencies.present().values())
             _log.error("%d episodes were not recorded: %s", self.pending, self.failure or away or "no time was left")
 
-    def _count(self, trajectory: Trajectory, change: int) -> None:
-        size = change * prompt_bytes(trajectory)
+    def _count(self, change: int, size: int) -> None:
         with self._lock:
             self._waiting += change
             self._waiting_bytes += size
@@ -102,30 +102,30 @@ class Recorder:
             with ThreadPoolExecutor(FILE_THREADS, "files") as threads:
                 while batch := self._next_batch():
                     done = len(batch) > 1 and self._record_together(batch, threads)
-                    for waiting in batch:
-                        if not done and not self._record(*waiting):
+                    for trajectory, expected, size in batch:
+                        if not done and not self._record(trajectory, expected):
                             return
-                        self._count(waiting[0], -1)
+                        self._count(-1, -size)
         except Exception as error:
             self.failure = error
             _log.exception("recording has failed")
             if self._on_failure is not None:
                 self._on_failure()
 
-    def _next_batch(self) -> list[tuple[Trajectory, int]]:
+    def _next_batch(self) -> list[tuple[Trajectory, int, int]]:
         """What waits, in order; empty at the end."""
-        batch: list[tuple[Trajectory, int]] = []
+        batch: list[tuple[Trajectory, int, int]] = []
         while not self._ending and len(batch) < BATCH and (not batch or not self._queue.empty()):
             waiting = self._queue.get()
             self._ending = waiting is None
             batch += [waiting] if waiting is not None else []
         return batch
 
-    def _record_together(self, batch: list[tuple[Trajectory, int]], threads: ThreadPoolExecutor) -> bool:
+    def _record_together(self, batch: list[tuple[Trajectory, int, int]], threads: ThreadPoolExecutor) -> bool:
         """Record episodes side by side, with one transaction; where that fails nothing is lost by trying each again."""
         started = time.perf_counter()
 
-        def keep(waiting: tuple[Trajectory, int]) -> Kept:
+        def keep(waiting: tuple[Trajectory, int, int]) -> Kept:
             named, images = name_images(replace(waiting[0], run_id=self._data.run_id))
             return self._data.keep(named, images, waiting[1])
 

@@ -4,6 +4,7 @@ Invariants:
     - Nothing that a policy, a desktop or a task's set-up does wrong raises here; what raises is the loss of the
       cluster's connection. What was played until then is not lost: `Rollout.cut_off`.
     - A step is kept exactly when an engine answered: its prompt and sampled ids are the engine's own, untouched.
+    - A running rollout holds the pixels of the newest prompt's screens alone; older ones wait as PNGs to be recorded.
     - Only what ended in a trainable state with a score is trainable; an error never becomes a score of 0.
 """
 
@@ -12,8 +13,10 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dart_agent.episodes.play import ignore_phase, play
+from dart_agent.episodes.screenshots import pack
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.core.errors import TaskError, UnknownTaskError
@@ -49,6 +52,7 @@ class Rollout:
     source: str = "rollout"
     over: Callable[[str], bool] | None = None
     trajectory: Trajectory = field(init=False)
+    _packed: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False)  # by identity, which holding it keeps
 
     def __post_init__(self) -> None:
         self.trajectory = self.begin(Trajectory(self.assignment.task_id, self.assignment.seed))
@@ -100,7 +104,9 @@ class Rollout:
         goes_on = step.pixels is None or step.pixels.after is None
         kept = None
         if step.pixels is not None and step.generated:
-            kept = replace(step, pixels=Pixels(prompt=step.pixels.prompt))
+            shown = step.pixels.prompt
+            self._packed = {id(image): self._packed.get(id(image)) or (image, pack(image)) for image in shown}
+            kept = replace(step, pixels=Pixels(prompt=tuple(self._packed[id(image)][1] for image in shown)))
             self.trajectory = replace(self.trajectory, steps=(*self.trajectory.steps, kept))
         if goes_on and self.over is not None and self.over(self.assignment.group_key):
             raise GroupOver(self.assignment.group_key)

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+from dataclasses import replace
 
 import broken_suite
 import numpy as np
 import pytest
 
 from dart_agent.engines.base.engine import Generation, Prompt
-from dart_agent.episodes.screenshots import image_hash, name_images, prompt_bytes
+from dart_agent.episodes.play import make_step
+from dart_agent.episodes.screenshots import decode_image, image_hash, name_images, prompt_bytes
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Click, Done, Fail, Wait, action_from_dict
 from dart_gym.core.errors import UnknownTaskError
-from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
+from dart_train.data.files.trajectory_files import TrajectoryFiles
 from dart_train.rollout.play.rollouts import (
     PHASES,
     GroupOver,
@@ -22,6 +26,7 @@ from dart_train.rollout.play.rollouts import (
     new_trajectory_id,
 )
 from dart_train.rollout.schedule.scheduler import Assignment
+from tests.helpers.waiting import wait_until
 
 ASSIGNMENT = Assignment("fake/two-steps", 10_007, "fake/two-steps@10007#0.0", 3, 0, 99, 4)
 
@@ -168,6 +173,41 @@ async def test_what_is_cut_off_keeps_its_steps_and_has_no_score():
     assert prompt_bytes(rollout.trajectory) == sum(image.nbytes for image in policy.frames[:2])
     trajectory, images = name_images(episode)
     assert trajectory.terminal is TerminalState.INTERRUPTED and len(trajectory.steps) == 2 and images
+
+
+def drawn_screen(seed: int) -> np.ndarray:
+    """1932x1092, as a 7B sees them: windows and lines of text on a plain ground."""
+    rng = np.random.default_rng(seed)
+    screen = np.full((1092, 1932, 3), 240, np.uint8)
+    for x, y in zip(rng.integers(0, 1800, 2000), rng.integers(0, 1060, 2000), strict=True):
+        screen[y : y + 12, x : x + 8] = rng.integers(0, 256, 3)
+    return screen
+
+
+def test_a_running_rollout_keeps_the_screens_of_its_newest_prompt_alone_as_pixels(data):
+    steps, window = 20, 5
+    rollout, shown, hashes = Rollout(ASSIGNMENT), list[np.ndarray](), list[str]()
+    tracemalloc.start()
+    try:
+        for number in range(steps):
+            shown = [*shown, drawn_screen(number)][-window:]
+            hashes.append(image_hash(shown[-1]))
+            decision, observation = says(Wait(0.0)), Observation(shown[-1], "i")
+            decision = replace(decision, prompt=Prompt((number,), tuple(shown)))
+            rollout.step(make_step(observation, decision, StepResult(observation), {}))
+        raw = shown[-1].nbytes
+        wait_until(lambda: tracemalloc.get_traced_memory()[0] < (window + 2) * raw + steps * raw / 8)
+    finally:
+        tracemalloc.stop()
+    assert prompt_bytes(rollout.trajectory) < steps * raw / 8
+    trajectory, images = name_images(replace(rollout.trajectory, run_id=data.run_id, instruction="i", task_hash="h"))
+    assert [step.image_hashes[-1] for step in trajectory.steps] == hashes and set(images) == set(hashes)
+    assert all(image_hash(decode_image(png)) == name for name, png in images.items())
+    data.record(replace(trajectory, terminal=TerminalState.DONE, score=1.0, ended_at=1.0), images)
+    assert all(image_hash(data.files.read_image(name)) == name for name in hashes)
+    webp = TrajectoryFiles(data.files.root / "webp", image_format="webp")
+    webp.write_images({hashes[0]: images[hashes[0]]})
+    assert image_hash(webp.read_image(hashes[0])) == hashes[0]
 
 
 async def test_a_task_that_cannot_be_set_up_is_lost_and_an_unknown_one_is_an_error():
