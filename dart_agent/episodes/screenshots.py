@@ -7,10 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
+import PIL.Image
 from numpy.typing import NDArray
-from PIL import Image
 
-from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory import Image, Step, Trajectory
 from dart_gym.utils.png import encode_png
 
 Images = dict[str, NDArray[np.uint8] | bytes]
@@ -26,17 +26,19 @@ def image_hash(image: NDArray[np.uint8]) -> str:
     return digest.hexdigest()
 
 
-def pack(image: NDArray[np.uint8]) -> NDArray[np.uint8] | Future[tuple[str, bytes]]:
+def pack(image: Image) -> Image:
     """What is kept of an image that is only to be stored: soon its hash and PNG, made in a thread; a small one."""
-    return image if image.nbytes < LARGE else _PACKERS.submit(lambda: (image_hash(image), encode_png(image)))
+    if isinstance(image, Future) or image.nbytes < LARGE:
+        return image
+    return _PACKERS.submit(lambda pixels: (image_hash(pixels), encode_png(pixels)), image)
 
 
 def decode_image(data: bytes) -> NDArray[np.uint8]:
     """Return a PNG or WebP as (H, W, 3) uint8. Raises `OSError`, `SyntaxError`, `ValueError`: damaged, or too large."""
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "WEBP")) as picture:
+        with PIL.Image.open(io.BytesIO(data), formats=("PNG", "WEBP")) as picture:
             return np.array(picture.convert("RGB"))
-    except Image.DecompressionBombError as error:
+    except PIL.Image.DecompressionBombError as error:
         raise ValueError(str(error)) from error
 
 
@@ -84,11 +86,11 @@ def prompt_bytes(trajectory: Trajectory) -> int:
     return sum(_size(image) for image in {id(image): image for prompt in pixels for image in prompt}.values())
 
 
-def _named(image: NDArray[np.uint8] | Future[tuple[str, bytes]]) -> tuple[str, NDArray[np.uint8] | bytes]:
+def _named(image: Image) -> tuple[str, NDArray[np.uint8] | bytes]:
     return image.result() if isinstance(image, Future) else (image_hash(image), image)
 
 
-def _size(image: NDArray[np.uint8] | Future[tuple[str, bytes]]) -> int:
+def _size(image: Image) -> int:
     if isinstance(image, Future):
         return len(image.result()[1]) if image.done() else 0
     return image.nbytes

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 from dart_gym.core.outcomes import TerminalState
 
+Image = NDArray[np.uint8] | Future[tuple[str, bytes]]
+"""(H, W, 3) uint8; or of one that nobody computes with any more, soon, its hash and PNG (`screenshots.pack`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
@@ -26,12 +29,12 @@ class Pixels:
 
     Attributes:
         screen: what was seen before the decision; None where the prompt's newest image stands for it.
-        prompt: the images of the prompt, as the model gets them; or their hashes and PNGs (`screenshots.pack`).
+        prompt: the images of the prompt, as the model gets them.
         after: what was to be seen when the episode ended; None before its last step.
     """
 
     screen: NDArray[np.uint8] | None = None
-    prompt: tuple[NDArray[np.uint8] | Future[tuple[str, bytes]], ...] = ()
+    prompt: tuple[Image, ...] = ()
     after: NDArray[np.uint8] | None = None
 
 

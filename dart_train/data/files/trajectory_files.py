@@ -87,7 +87,7 @@ class TrajectoryFiles:
     # Screenshots
 
     def write_images(self, images: Mapping[str, NDArray[np.uint8] | bytes]) -> None:
-        """Store images, or PNGs that were made by `screenshots.pack`, under their hashes; those that are there already cost next to nothing."""
+        """Store images, or PNGs by `screenshots.pack`, by hash; those stored already cost next to nothing."""
         unseen = {name: image for name, image in images.items() if not self._is_fresh(name)}
         if self.storage.directory is None and len(unseen) > 1:
             with ThreadPoolExecutor(REQUESTS) as threads:  # each is two or three requests
@@ -100,8 +100,9 @@ class TrajectoryFiles:
     def _write_image(self, image_id: str, image: NDArray[np.uint8] | bytes) -> None:
         if self._refresh(image_id):
             return
-        ready = isinstance(image, bytes) and self._image_format == "png"
-        data = image if ready else self._encoded(image_id, decode_image(image) if isinstance(image, bytes) else image)
+        if isinstance(image, bytes) and self._image_format != "png":
+            image = decode_image(image)
+        data = image if isinstance(image, bytes) else self._encoded(image_id, image)
         self.storage.write(image_key(image_id, self._image_format), data)
         self._remember(image_id)
 

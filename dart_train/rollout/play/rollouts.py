@@ -13,11 +13,10 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from dart_agent.episodes.play import ignore_phase, play
 from dart_agent.episodes.screenshots import pack
-from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
+from dart_agent.episodes.trajectory import Image, Pixels, Step, Trajectory
 from dart_agent.policies.policy import PlayableSession, Policy
 from dart_gym.core.errors import TaskError, UnknownTaskError
 from dart_gym.core.outcomes import TerminalState
@@ -52,7 +51,7 @@ class Rollout:
     source: str = "rollout"
     over: Callable[[str], bool] | None = None
     trajectory: Trajectory = field(init=False)
-    _packed: dict[int, tuple[Any, Any]] = field(default_factory=dict, init=False)  # by identity, which holding it keeps
+    _packed: dict[int, tuple[Image, Image]] = field(default_factory=dict, init=False)  # by identity, while held
 
     def __post_init__(self) -> None:
         self.trajectory = self.begin(Trajectory(self.assignment.task_id, self.assignment.seed))

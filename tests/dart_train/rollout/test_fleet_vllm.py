@@ -6,10 +6,12 @@ import dataclasses
 import os
 import shutil
 import signal
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -21,11 +23,17 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_train.data.files.object_storage import Storage, open_storage
+from dart_train.data.files.shared_directories import place, share
+from dart_train.nodes.program_host import NODE_DIR_ENV, RunOnNodes
+from dart_train.nodes.ray_cluster import NAMESPACE, EnginesOnNodes
+from dart_train.nodes.run_keys import AUTHORITY_ENV, RunKeys
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from tests.helpers.object_store import s3_bucket
 from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
 
 __all__ = ["vllm_model"]
@@ -212,6 +220,74 @@ async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vll
             f"{steps / seconds / quiet:.0%} within the updates of both, {seconds / UPDATES:.2f} s each"
         )
     assert ratio >= 0.8
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch) -> Iterator[tuple[EnginesOnNodes, Storage]]:
+    """A Ray cluster on this machine, whose engines share nothing with us but an object store and the run's keys."""
+    import ray
+
+    keys = RunKeys.of_run(tmp_path / "keys")
+    for name, value in keys.environment(tmp_path / "keys" / "authority.pem").items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(NODE_DIR_ENV, str(tmp_path / "node"))
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    with s3_bucket() as bucket:
+        access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        run = RunOnNodes("r", str(tmp_path / "runs" / "r"), "no node", "name: r\n", keys, str(tmp_path), "", access)
+        ray.init("local", num_cpus=2, namespace=NAMESPACE, include_dashboard=False, log_to_driver=False)
+        try:
+            yield EnginesOnNodes(run), open_storage(f"{bucket}/{tmp_path.name}")
+        finally:
+            ray.shutdown()
+
+
+async def test_five_updates_through_an_object_store_on_a_ray_cluster(versions, vllm_model, nodes, tmp_path, capsys):
+    """As on a cluster: TLS, the run's token on every route, versions fetched by the node and never read from here."""
+    engines, store = nodes
+
+    def published(version: Version) -> Weights:
+        share(store, "versions", path := Path(version.weights.path))
+        return dataclasses.replace(version.weights, url=place(store, "versions", path))
+
+    updates, seconds = 5, 0.0
+    newest = [published(versions[0])]
+    pool = EnginePool(settings(), newest[0], directory=tmp_path, log_dir=tmp_path, nodes=engines)
+    async with pool:
+        await until(lambda: all(replica.state is ReplicaState.READY for replica in pool.replicas), timeout=START_S)
+        episodes = Episodes(pool, vllm_model)
+        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
+        update = asyncio.create_task(sync.run())
+        playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
+        for version in versions[1 : updates + 1]:
+            await episodes.until_steps(20)
+            newest[0] = published(version)
+            seconds -= time.monotonic()
+            await until(lambda: all(r.verified == newest[0].version for r in pool.replicas), timeout=600)
+            seconds += time.monotonic()
+        await episodes.until_steps(20)
+        episodes.going = False
+        await asyncio.gather(*playing)
+        trust = ssl.create_default_context(cafile=os.environ[AUTHORITY_ENV])
+        async with httpx.AsyncClient(verify=trust, trust_env=False) as stranger:
+            for route in ("/health", "/v1/models", "/pause"):
+                for replica in pool.replicas:
+                    assert replica.url.startswith("https://")
+                    assert (await stranger.get(f"{replica.url}{route}")).status_code == 401
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        assert sync.updates == 2 * updates and sync.failed == 0 and not sync.skipped and not pool.fleet.faults
+        assert pool.reissued == 0
+    copies = tmp_path / "node" / "runs" / "r" / "engine-copies"
+    assert Path(versions[updates].weights.path).name in {path.name for path in copies.iterdir()}
+    assert all(str(copies) in (tmp_path / f"engine-{index}.log").read_text() for index in range(2))
+    whole = [step for step in episodes.steps if len(set(step.generation.version)) == 1]
+    assert {step.generation.version[0] for step in whole} == set(range(updates + 1))
+    assert {step.replica for step in whole} == {"r0", "r1"}
+    worst = max(off(step, versions[step.generation.version[0]], episodes.suppressed).max() for step in whole[::5])
+    with capsys.disabled():
+        print(f"\n{seconds / updates:.1f} s for an update of both; log-probabilities off by {worst:.1e}")
+    assert worst < EXACT
 
 
 async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm_model, tmp_path):
