@@ -1,6 +1,7 @@
 """HTTPServer: a server that speaks JSON over HTTP, as a client sees it: what can go wrong becomes an `EngineError`."""
 
 import io
+import ssl
 from dataclasses import dataclass
 from json import loads as parse
 from typing import Any
@@ -87,7 +88,9 @@ class HTTPServer:
     ) -> _Answer:
         if self._client is None:  # it belongs to a running loop
             # A pool without limit never makes a request wait behind others; each says its own timeout.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+            # aiohttp's own context trusts whom SSL_CERT_FILE named when it was imported.
+            trust = ssl.create_default_context() if self.url.startswith("https") else True
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S, ssl=trust)
             self._client = aiohttp.ClientSession(headers=self._headers, connector=connector, trust_env=False)
         if self._client.closed:
             raise aiohttp.ClientConnectionError("the client was closed")
