@@ -132,7 +132,7 @@ class ClusterNodes:
         from ray.util.placement_group import placement_group
 
         self._run, self._wanted = run, placement.demand
-        self._spec = described(config, run, cluster)
+        self._spec = described(config, run, cluster, shared=self._wanted.shared)
         self._programs: list[RemoteProgram] = []
         self._servers: dict[str, Supervisor] = {}
         self._facts: dict[str, NodeFacts | str] = {}

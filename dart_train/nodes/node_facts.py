@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from dart_gym.cluster.pool.boot_admission import read_machine
 from dart_gym.commands.doctor import PROGRAMS
-from dart_gym.utils.processes import machine_memory
 from dart_train.core.package_version import VERSION
 
 DESKTOPS = "desktops"
@@ -29,7 +29,7 @@ class NodeFacts:
         versions: of this package, Python and Ray, by name.
         clock: its Unix time when it was asked.
         cores: processors that it may use.
-        memory_mb: memory that is free.
+        memory_mb: memory that is free, within the limits of its control groups.
         disk_gb: space that is free where runs go.
         lacks: Debian packages of desktops that are not installed.
     """
@@ -52,7 +52,7 @@ def node_facts() -> NodeFacts:
         versions={"dart-gui": VERSION, "Python": platform.python_version(), "Ray": ray},
         clock=time.time(),
         cores=len(os.sched_getaffinity(0)),
-        memory_mb=machine_memory()[0] / 2**20,
+        memory_mb=(read_machine().available or 0) / 2**20,
         disk_gb=shutil.disk_usage(Path.home()).free / 1e9,
         lacks=tuple(sorted({package for name, package in PROGRAMS.items() if shutil.which(name) is None})),
     )

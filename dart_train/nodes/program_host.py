@@ -9,7 +9,6 @@ Invariants:
 
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,10 @@ from pathlib import Path
 
 from dart_agent.engines.base.engine_kind import EngineKind, Launch, Public
 from dart_gym.utils.durable_files import make_directories, write_file
-from dart_gym.utils.processes import SUPERVISED
+from dart_gym.utils.processes import SUPERVISED, free_port
 from dart_train.core.child_process import ChildProcess
 from dart_train.data.files.shared_directories import fetch
 from dart_train.nodes.run_keys import RunKeys
-from dart_train.rollout.fleet.weight_files import Weights
 from dart_train.run.run_directory import RunDirectory
 from dart_train.run.supervisor import start_child
 
@@ -104,8 +102,7 @@ class ProgramHost:
         path = self.fetch(url)
         own = self._own_values()
         public = Public(self._address, int(own[PORT]), own[CERTIFICATE], own[KEY])
-        weights = Weights(path, launch.version)
-        launch = replace(launch, path=path, model_dir=weights.model, directory=self._short, public=public)
+        launch = replace(launch, path=path, directory=self._short, public=public)
         command = kind.command(launch)
         self._start(command.argv, command.environment)
         return command.url
@@ -175,10 +172,7 @@ class ProgramHost:
         certificate, key = self._short / "node.pem", self._short / "node.key"
         for path, data in zip((certificate, key), self._spec.keys.certificate(self._address), strict=True):
             write_file(path, data, mode=0o600)
-        with socket.socket() as chosen:
-            chosen.bind((self._address, 0))
-            port = chosen.getsockname()[1]
-        return {HOST: self._address, PORT: str(port), CERTIFICATE: str(certificate), KEY: str(key)}
+        return {HOST: self._address, PORT: str(free_port(self._address)), CERTIFICATE: str(certificate), KEY: str(key)}
 
 
 def _this_node() -> tuple[str, str]:

@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 NAMESPACE = "dart-train"
 CONNECT_S = 5.0
 ANSWER_S = 15.0
-SHARED = 0.5
-"""An engine that takes less of its GPU's memory than this leaves the rest to the trainer."""
 
 
 class ClusterUnreachable(DartTrainError):
@@ -150,23 +148,27 @@ def start(
     return RemoteProgram(actor, begun, name, told(asks), log=log, metrics=Path(run.root) / "metrics")
 
 
+def asks_of(kind: EngineKind, launch: Launch, *, shared: bool) -> dict[str, Any]:
+    """What an engine asks of its node: its GPUs, or its part of one that is `shared`; else a core a thread. Pure."""
+    if not launch.gpus:
+        return {"num_cpus": getattr(kind, "threads", 1)}
+    return {"num_cpus": 1, "num_gpus": launch.gpu_memory if shared else len(launch.gpus)}
+
+
 class EnginesOnNodes:
     """Starts the engines of a rollout service on nodes of the cluster: see `replica.EngineNodes`."""
 
-    def __init__(self, run: RunOnNodes) -> None:
-        self._run = run
+    def __init__(self, run: RunOnNodes, *, shared: bool = False) -> None:
+        """For a run whose engines and trainer have GPUs of their own, or are `shared`."""
+        self._run, self._shared = run, shared
 
     async def start(self, kind: EngineKind, launch: Launch, url: str, log: Path | None) -> tuple[RemoteProgram, str]:
-        """See `replica.EngineNodes`. One without GPUs takes a core for each of its threads."""
+        """See `replica.EngineNodes`."""
         if not url:
             raise EngineError("these weights are on this node alone: publish them, for engines on others")
-        share = launch.gpu_memory if launch.gpus and launch.gpu_memory and launch.gpu_memory < SHARED else None
-        asks: dict[str, Any] = {"num_cpus": getattr(kind, "threads", 1)}
-        if launch.gpus:
-            asks = {"num_cpus": 1, "num_gpus": share or len(launch.gpus)}
-        name = f"engine-{launch.index}"
+        name, asks = f"engine-{launch.index}", asks_of(kind, launch, shared=self._shared)
         actor = new_host(self._run, name, asks)
-        begun = actor.start_server.remote(kind, replace(launch, path="", model_dir="", directory=Path()), url)
+        begun = actor.start_server.remote(kind, replace(launch, path="", directory=Path()), url)
         program = RemoteProgram(actor, begun, name, told(asks), log=log)
         try:
             return program, await program.begun()

@@ -16,6 +16,7 @@ from typing import Any
 
 from dart_agent.engines.base.engine import EngineError
 from dart_gym.utils.processes import HOPELESS_STATUS
+from dart_train.nodes.program_host import HOST
 
 POLL_S = 0.3
 KILL_S = 2.0
@@ -51,6 +52,11 @@ class RemoteProgram:
 
     returncode: int | None
     started: Any
+
+    @property
+    def node(self) -> str:
+        """Address of the node that a module runs on; "" before it was started."""
+        return str((self.started or {}).get(HOST, ""))
 
     @property
     def waiting(self) -> str:

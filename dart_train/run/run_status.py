@@ -16,10 +16,10 @@ FILE = "modules.json"
 
 
 def write_modules(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
-    """Write down what a launcher keeps going, and where. A process elsewhere says where it is in `started`."""
+    """Write down what a launcher keeps going, and where. A process elsewhere says on which `node` it is."""
     modules = {
         name: {
-            "node": (getattr(module.process, "started", None) or {}).get("@HOST@", ""),
+            "node": getattr(module.process, "node", ""),
             "runs": module.running,
             "restarts": module.restarts,
         }

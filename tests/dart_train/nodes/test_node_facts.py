@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dart_gym.cluster.pool import boot_admission
 from dart_train.nodes.node_facts import NodeFacts, clock_skew, desktops_of, node_facts, why_unusable
 
 HERE = NodeFacts({"dart-gui": "1", "Python": "3.11.2", "Ray": "2.60.0"}, 0.0, 16, 64000.0, 100.0, ())
@@ -41,6 +42,11 @@ def test_a_clock_is_off_only_by_more_than_the_question_took():
     assert clock_skew("n", replace(HERE, clock=100.0), 98.0, 103.0) == ""
     assert "7 s off" in clock_skew("n", replace(HERE, clock=110.0), 98.0, 103.0)
     assert "8 s off" in clock_skew("n", replace(HERE, clock=90.0), 98.0, 103.0)
+
+
+def test_memory_is_what_control_groups_leave(monkeypatch):
+    monkeypatch.setattr(boot_admission, "control_groups", lambda: [(3 << 20, 5 << 20)])
+    assert node_facts().memory_mb == 3.0
 
 
 def test_this_node_says_what_it_has():

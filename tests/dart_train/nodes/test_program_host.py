@@ -116,7 +116,7 @@ def test_an_engine_is_reached_with_the_run_s_token_alone(run, hosts, bucket, tmp
     build_tiny_model(model, seed=0)
     share(store, "versions", model)
     host = hosts("engine-0")
-    launch = Launch("r0", 0, "", "", 0, tmp_path, gpus=())
+    launch = Launch("r0", 0, "", 0, tmp_path, gpus=())
     url = host.start_server(TransformersServer(), launch, place(store, "versions", model))
     assert url.startswith("wss://127.0.0.1:")
     wait_until(lambda: b"engine ready" in host.poll({})[1].get("log", b""), 200)
