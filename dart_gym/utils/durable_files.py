@@ -10,11 +10,12 @@ Invariants:
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,6 +49,15 @@ def publish_directory(made: Path, target: Path) -> None:
     """Give a complete directory its final name, with all in it on the disk. Raises `OSError` as `os.rename`."""
     sync_tree(made)
     rename(made, target)
+
+
+@contextlib.contextmanager
+def only_maker(target: Path) -> Iterator[None]:
+    """Let one process at a time make something, while others wait; one that dies holds nobody up."""
+    make_directories(target.parent)
+    with open(target.parent / f".{target.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def make_directories(path: Path) -> None:

@@ -7,6 +7,7 @@ that happens, `kill -9` included.
 import ctypes
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def machine_memory() -> tuple[int, int]:
     """Bytes of the machine's memory that are available, and all of them; control groups may allow less."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     return int(lines["MemAvailable"].split()[0]) << 10, int(lines["MemTotal"].split()[0]) << 10
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port of an address of this machine that nobody has at this moment."""
+    with socket.socket() as chosen:
+        chosen.bind((host, 0))
+        return int(chosen.getsockname()[1])
 
 
 def exit_status(*, hopeless: bool) -> int:

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dart_gym.core.suggestions import suggest
 from dart_gym.utils.processes import die_with_parent
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
 from dart_train.run.run_directory import RunDirectory, write_text
+from dart_train.run.supervisor import log_tail
 
 BASE = "base"
 EVALUATIONS = 10
@@ -209,9 +209,6 @@ def _run(config: RunConfig, root: Path) -> tuple[int, str]:
     command = [sys.executable, "-m", "dart_train", "run", str(path), "--runs-dir", str(root), "--plain"]
     with log.open("ab") as file:
         process = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent())
-        size = file.seek(0, os.SEEK_END)
-    with log.open("rb") as file:
-        file.seek(max(0, size - 4000))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in log_tail(log).splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error: ")] or lines or [f"ended with {process.returncode}"]
     return process.returncode, said[-1]

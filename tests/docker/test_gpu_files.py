@@ -28,7 +28,7 @@ def engine_options() -> list[str]:
     """What a run itself starts vLLM with for the paper's configuration, but for the model and the port."""
     section = load_config(PAPER).rollout.engine
     kind = VLLMServer.parse(section.options)
-    launch = Launch("r0", 0, "/m", "/m", 0, Path("/s"), images=section.images, gpus=(6,), gpu_memory=0.9)
+    launch = Launch("r0", 0, "/m", 0, Path("/s"), images=section.images, gpus=(6,), gpu_memory=0.9)
     argv = list(kind.command(launch).argv)
     del argv[argv.index("--host") : argv.index("--port") + 2]
     return argv[3:]

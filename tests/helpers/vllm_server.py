@@ -14,9 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dart_agent.engines.kinds.vllm_server import free_port
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
-from dart_gym.utils.processes import die_with_parent
+from dart_gym.utils.processes import die_with_parent, free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / ".venv-vllm" / "bin" / "vllm"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from dart_agent.engines.base.engine import ModelEngine
 from dart_gym.core.section import Section
 
-Transfer = Literal["files", "lora", "nccl", "tcp"]
+Transfer = Literal["files", "nccl", "tcp"]
 """How new weights get into a server; see `SyncConfig` of the rollout service."""
 
 
@@ -67,11 +67,10 @@ class Launch:
 
     Attributes:
         name: name of the replica, unique among those that are started together.
-        model_dir: directory of the whole model: `path`, or what an adapter at `path` was trained on.
+        path: directory of the model.
         directory: directory for sockets and temporary files; a short path, removed at the end.
         images: most screenshots of a prompt.
         transfer: how new weights will get into the server.
-        lora_rank: largest rank of adapters, where `transfer` is "lora".
         gpus: indices of its GPUs in the order of the bus; None where nobody gave it any, empty for the CPU.
         gpu_memory: share of their memory that it takes; None for its own default.
         public: where other nodes reach it; None for a server for this machine alone.
@@ -80,12 +79,10 @@ class Launch:
     name: str
     index: int
     path: str
-    model_dir: str
     version: int
     directory: Path
     images: int = 5
     transfer: Transfer = "files"
-    lora_rank: int = 16
     gpus: tuple[int, ...] | None = None
     gpu_memory: float | None = None
     public: Public | None = None

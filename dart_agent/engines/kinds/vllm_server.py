@@ -8,23 +8,22 @@ Invariants:
 """
 
 import json
-import socket
 from typing import ClassVar
 
 from pydantic import Field
 
 from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.engines.base.engine_kind import Command, Connection, EngineKind, Launch, Transfer
-from dart_agent.engines.vllm.vllm_adapters import KEPT
 from dart_agent.engines.vllm.vllm_environment import program
 from dart_agent.engines.weight_stream import DIRECTORY, GUARD, RECEIVER, TCP_BACKEND
+from dart_gym.utils.processes import free_port
 
 
 class VLLMServer(EngineKind):
     """Any model that vLLM serves. An update pauses the server."""
 
     schemes: ClassVar[tuple[str, ...]] = ("http", "https")
-    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "lora", "nccl", "tcp")
+    transfers: ClassVar[tuple[Transfer, ...]] = ("files", "nccl", "tcp")
     drains: ClassVar[bool] = True
     computes_on_gpus: ClassVar[bool] = True
 
@@ -56,14 +55,13 @@ class VLLMServer(EngineKind):
         """A server on a free port of loopback; one that loses the port to somebody else ends and is started again."""
         public = launch.public
         host, port = (public.host, public.port) if public is not None else ("127.0.0.1", free_port())
-        argv = [*(self.program or (program(),)), "serve", launch.model_dir, "--served-model-name", self.model]
+        argv = [*(self.program or (program(),)), "serve", launch.path, "--served-model-name", self.model]
         argv += ["--host", host, "--port", str(port)]
         argv += ["--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
         limits = json.dumps({"image": launch.images, "video": 0})
         argv += ["--limit-mm-per-prompt", limits, "--max-model-len", str(self.max_length)]
         environment = {
             "VLLM_SERVER_DEV_MODE": "1",
-            "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
             "VLLM_HOST_IP": "127.0.0.1",  # its own processes talk on loopback, too
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
@@ -79,8 +77,6 @@ class VLLMServer(EngineKind):
             argv += ["--ssl-certfile", public.certificate, "--ssl-keyfile", public.key, "--middleware", GUARD]
             environment["PYTHONPATH"] = str(DIRECTORY)
         match launch.transfer:
-            case "lora":
-                argv += ["--enable-lora", "--max-lora-rank", str(launch.lora_rank), "--max-loras", str(KEPT + 1)]
             case "nccl":
                 argv += ["--weight-transfer-config", json.dumps({"backend": "nccl"})]
             case "tcp":
@@ -89,13 +85,6 @@ class VLLMServer(EngineKind):
                 environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
         url = f"{'http' if public is None else 'https'}://{host}:{port}"
         return Command((*argv, *self.options), url, {**environment, **self.environment})
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nobody has at this moment."""
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        return chosen.getsockname()[1]
 
 
 KIND = VLLMServer

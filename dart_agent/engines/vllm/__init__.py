@@ -1,1 +1,1 @@
-"""Engines that are vLLM servers: requests, weight updates, LoRA adapters. `vllm_engine.VLLMEngine` is the face."""
+"""Engines that are vLLM servers: requests and weight updates. `vllm_engine.VLLMEngine` is the face."""

@@ -116,15 +116,6 @@ class VLLMControl(HTTPServer):
         """End an update by stream and label the weights."""
         await self._steer("/finish_weight_update", json={"weight_version": label})
 
-    async def load_lora(self, name: str, path: str, timeout_s: float = 600.0) -> None:
-        """Serve an adapter under a name: a new one for every version, because caches are kept by name."""
-        body = {"lora_name": name, "lora_path": path}
-        await self.ask("POST", "/v1/load_lora_adapter", json=body, timeout_s=timeout_s)
-
-    async def unload_lora(self, name: str) -> None:
-        """Serve an adapter no longer."""
-        await self.ask("POST", "/v1/unload_lora_adapter", json={"lora_name": name})
-
     async def _steer(
         self, path: str, *, method: str = "POST", json: Any = None, params: dict[str, str] | None = None,
         timeout_s: float = 60.0,

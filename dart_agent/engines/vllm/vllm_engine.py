@@ -33,7 +33,6 @@ from dart_agent.engines.http.http_server import RouteMissing
 from dart_agent.engines.http.image_encoding import ENCODER
 from dart_agent.engines.vllm import vllm_wire as wire
 from dart_agent.engines.vllm.server_images import ServerImages
-from dart_agent.engines.vllm.vllm_adapters import Adapters, Served, is_adapter
 from dart_agent.engines.vllm.vllm_control import PauseMode, ServerLoad, VLLMControl
 from dart_agent.engines.vllm.weight_loading import FromFiles, WeightLoading
 from dart_agent.models.model_tokens import ModelTokens
@@ -66,7 +65,7 @@ class VLLMEngine:
         Args:
             url: such as "http://127.0.0.1:8000".
             model_dir: the model's tokenizer and processor files (no weights are needed here).
-            model: what the server calls it (`--served-model-name`), or the name of an adapter.
+            model: what the server calls it (`--served-model-name`).
             name: what results carry as `Generation.engine`; "" for the URL.
             version: version of the weights that the server was started with.
             route: "generate" takes token ids as they are; "chat" has the server tokenise messages, and fails where
@@ -74,12 +73,12 @@ class VLLMEngine:
             timeout_s: most seconds for one response, waiting for a paused or busy server included.
             update_timeout_s: most seconds for one update of the weights.
             pause: what an update does to running requests; see `VLLMControl.pause`.
-            loading: how a whole model's weights get into the server; None for the server reading their files.
+            loading: how weights get into the server; None for the server reading their files.
             key: API key; None takes it from the environment (`VLLM_API_KEY`).
         """
         self.control = VLLMControl(url, key=key)
         self._tokens = ModelTokens.load(model_dir)
-        self._adapters, self._name = Adapters(model), name or self.control.url
+        self._model, self._name = model, name or self.control.url
         self._loading = loading or FromFiles()
         self._first_version = self._version = version
         self._route = {"generate": GENERATE_ROUTE, "chat": CHAT_ROUTE}.get(route)
@@ -128,34 +127,28 @@ class VLLMEngine:
     async def update_weights(self, path: str, version: int) -> None:
         """Load a checkpoint that the server can read at `path`. Raises `EngineError`.
 
-        A directory with an adapter is loaded beside the weights (`vllm_adapters`), without any pause; with a sender
-        (`weight_loading`) the directory must be readable here, and not for the server. After an error
-        the server may hold a mixture of old and new weights: update it again, or restart it.
+        With a sender (`weight_loading`) the directory must be readable here, and not for the server. After an error the
+        server may hold a mixture of old and new weights: update it again, or restart it.
         """
         try:
             async with asyncio.timeout(self._update_timeout):
-                if is_adapter(path):
-                    await self._adapters.load(self.control, path, version, self._update_timeout)
-                    self._version = version
-                else:
-                    await self._replace_weights(path, version)
+                await self._replace_weights(path, version)
         except TimeoutError:
             raise EngineTimeout(f"{self._name} did not load {path} within {self._update_timeout:.0f} s") from None
 
     async def info(self) -> EngineInfo:
         """Current state, as the server and this client know it. Raises `EngineError`."""
         models = await self.control.models()
-        served = self._adapters.current
-        if served.model not in models:
+        if self._model not in models:
             raise EngineMismatch(
-                f"{self._name} serves {', '.join(models) or 'nothing'}, not {served.model!r}: give the engine that "
-                f"name, or start the server with --served-model-name {served.model}"
+                f"{self._name} serves {', '.join(models) or 'nothing'}, not {self._model!r}: give the engine that "
+                f"name, or start the server with --served-model-name {self._model}"
             )
         version, load = await asyncio.gather(self._served_version(), self._load())
         self._version = max(self._version, version)  # another client may have updated it
         return EngineInfo(
             name=self._name,
-            model=served.model,
+            model=self._model,
             version=version,
             in_flight=self._in_flight,
             busy_s=self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0),
@@ -197,11 +190,8 @@ class VLLMEngine:
         if sampling.training:
             await self._probe(timeout_s)
         floor = self._version
-        with self._adapters.use() as served:
-            answer = wire.read_answer(await self._post(prompt, sampling, timeout_s, served))
-        wire.check_answer(answer, prompt, sampling, model=served.model)
-        if served.version is not None:
-            return answer, [served.version] if answer.response_ids else []
+        answer = wire.read_answer(await self._post(prompt, sampling, timeout_s))
+        wire.check_answer(answer, prompt, sampling, model=self._model)
         if answer.versions:
             versions = [wire.version_number(label, self._first_version) for label in answer.versions]
         elif answer.response_ids:  # the server does not say: some version between the one before and the one now
@@ -221,18 +211,16 @@ class VLLMEngine:
             if self._probed:
                 return
             prompt, sampling, more = wire.probe(self._tokens)
-            with self._adapters.use() as served:
-                data = await self._post(prompt, sampling, timeout_s, served, more)
-            wire.check_probe(wire.read_answer(data))
+            wire.check_probe(wire.read_answer(await self._post(prompt, sampling, timeout_s, more)))
             self._probed = True
 
     async def _post(
-        self, prompt: Prompt, sampling: Sampling, timeout_s: float, served: Served, more: dict[str, Any] | None = None
+        self, prompt: Prompt, sampling: Sampling, timeout_s: float, more: dict[str, Any] | None = None
     ) -> object:
         """Send a request over the route that the server offers."""
         salt = f"v{self._version}"  # keys and values of other versions are not reused
         if self._route != CHAT_ROUTE:
-            body = wire.generate_body(prompt, sampling, self._tokens, model=served.model, cache_salt=salt)
+            body = wire.generate_body(prompt, sampling, self._tokens, model=self._model, cache_salt=salt)
             body["sampling_params"] |= more or {}
             try:
                 return await self._post_images(body, prompt, timeout_s)
@@ -241,7 +229,7 @@ class VLLMEngine:
                     raise RouteMissing(f"{error}; start the server with --enable-scale-out") from error
                 self._route = CHAT_ROUTE
         urls = [image.url for image in await ENCODER.encode(prompt.images)]
-        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=served.model, cache_salt=salt) | (more or {})
+        body = wire.chat_body(prompt, sampling, self._tokens, urls, model=self._model, cache_salt=salt) | (more or {})
         return await self.control.ask("POST", CHAT_ROUTE, json=body, timeout_s=timeout_s)
 
     async def _post_images(self, body: dict[str, Any], prompt: Prompt, timeout_s: float) -> object:
@@ -267,8 +255,6 @@ class VLLMEngine:
 
     async def _served_version(self) -> int:
         """The version that the server names; ours where it has no such route (it then cannot be updated either)."""
-        if self._adapters.current.version is not None:
-            return self._adapters.current.version
         try:
             return wire.version_number(await self.control.weight_info(), self._first_version)
         except RouteMissing:
@@ -300,7 +286,6 @@ class VLLMEngine:
                     "hold a part of the new weights (vLLM 0.32 ends itself after a load that failed)"
                 ) from failure
         self._images.forget()
-        await self._adapters.drop(self.control)
         served = await self._served_version()
         if served != version:
             raise EngineMismatch(f"{self._name} says version {served} after an update to {version}")

@@ -1,6 +1,5 @@
 """vLLM's own Python environment, for it decides over the versions of torch and transformers: made, found, examined."""
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -9,6 +8,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from dart_gym.core.errors import MissingDependencyError
+from dart_gym.utils.durable_files import only_maker
 
 VERSION = "0.32.0"
 VARIABLE = "DART_VLLM"
@@ -47,9 +47,7 @@ def install(root: Path | None = None) -> Path:
         MissingDependencyError: too little space, something else is in the way, or the installer failed.
     """
     root = root or location()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with open(root.parent / f".{root.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file closes, also by a maker that dies
+    with only_maker(root):
         if problem(root):
             _make(root)
     return root

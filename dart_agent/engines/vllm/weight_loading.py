@@ -1,6 +1,6 @@
 """How a whole model's weights get into a vLLM server: it reads their files itself, or a sender streams them to it.
 
-Two of one interface, `WeightLoading`; adapters have a way of their own (`vllm_adapters`). Files need a directory that
+Two of one interface, `WeightLoading`. Files need a directory that
 both sides see, and the server reads it while it is paused. A stream needs neither a shared directory nor the server's
 disk: `WeightSender` reads the files beside us, and vLLM's weight transfer engine takes the tensors off the wire.
 

@@ -9,7 +9,6 @@ Invariants:
     - Making it is idempotent; of several makers at once, one works and the others wait for it.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.utils.durable_files import only_maker
 
 PACKAGE, VERSION = "desktop-env", "1.0.2"
 EVALUATOR = f"{PACKAGE}/{VERSION}"
@@ -76,9 +76,7 @@ def _stamp(root: Path) -> Path:
 def install(root: Path | None = None) -> EvaluatorEnvironment:
     """Make the environment, or update it. Raises `MissingDependencyError`: no Python, no space, pip failed."""
     root = root or location()
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with open(root.parent / f".{root.name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file closes, also by a maker that dies
+    with only_maker(root):
         if not _stamp(root).is_file():
             _make(root)
     return find(root)

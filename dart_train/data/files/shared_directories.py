@@ -5,7 +5,6 @@ Invariants:
     - A node fetches a directory once, however many of its processes ask at the same time; what has its name is whole.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from dart_gym.utils.durable_files import make_directories, publish_directory
+from dart_gym.utils.durable_files import only_maker, publish_directory
 from dart_train.core.digests import why_changed
 from dart_train.core.train_errors import CheckpointError, DiskFullError
 from dart_train.data.files.object_storage import ObjectStore, Storage, open_storage
@@ -24,11 +23,11 @@ KEPT = 4
 """Fetched directories that stay on a node; the one used last goes last."""
 
 
-def place(storage: Storage, folder: str, directory: Path) -> str:
+def place(storage: Storage, folder: str, directory: str | Path) -> str:
     """URL that a directory has, or will have, for other nodes; its own path where files lie in a directory."""
     if not isinstance(storage, ObjectStore) or "://" in str(directory):
         return str(directory)
-    return storage.name(f"{folder}/{directory.name}")
+    return storage.name(f"{folder}/{Path(directory).name}")
 
 
 def share(storage: Storage, folder: str, directory: Path) -> None:
@@ -71,14 +70,12 @@ def fetch(url: str, into: Path, known: Sequence[Path] = (), *, keep: int = KEPT)
             if parent == into:
                 os.utime(parent / name)
             return parent / name
-    make_directories(into)
-    with (into / f".lock-{name}").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with only_maker(into / name):
         if not (into / name).is_dir():
             _download(root, name, into)
     for old in sorted(_copies(into), key=lambda path: path.stat().st_mtime, reverse=True)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
-        (into / f".lock-{old.name}").unlink(missing_ok=True)
+        (into / f".{old.name}.lock").unlink(missing_ok=True)
     return into / name
 
 
@@ -98,14 +95,11 @@ def _download(root: str, name: str, into: Path) -> None:
             raise DiskFullError(into / name)
         with ThreadPoolExecutor(REQUESTS) as threads:
             list(threads.map(lambda file: storage.download(f"{name}/{file}", temporary / file), sizes))
+        short = [file for file, size in sizes.items() if (temporary / file).stat().st_size != size]
+        if wrong := f"{short[0]} has another size" if short else why_changed(temporary):
+            raise CheckpointError(f"{root}/{name}: {wrong} after it was fetched; it is fetched again next time")
+        publish_directory(temporary, into / name)
     except FileNotFoundError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"{root}/{name} is not there, or is being removed: a newer one is") from error
-    except BaseException:
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    short = [file for file, size in sizes.items() if (temporary / file).stat().st_size != size]
-    if wrong := f"{short[0]} has another size" if short else why_changed(temporary):
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"{root}/{name}: {wrong} after it was fetched; it is fetched again next time")
-    publish_directory(temporary, into / name)

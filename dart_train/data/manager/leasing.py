@@ -265,7 +265,7 @@ class Leasing(Insight):
 
     def place(self, path: str | Path) -> str:
         """What the row of a version at a path says: where every node can read it."""
-        return str(path) if "://" in str(path) else shared_directories.place(self.files.storage, VERSIONS, Path(path))
+        return shared_directories.place(self.files.storage, VERSIONS, path)
 
     def retire(self, version: int, path: Path) -> None:
         """Say that a version is not there any more, and remove what other nodes read of it."""

@@ -97,12 +97,10 @@ class ReplicaSpec:
             name=f"r{self.index}",
             index=self.index,
             path=weights.path,
-            model_dir=weights.model,
             version=weights.version,
             directory=self.directory,
             images=self.config.images,
             transfer=self.sync.transfer,
-            lora_rank=self.sync.lora_rank,
             gpus=self.gpus,
             gpu_memory=self.gpu_memory,
         )
@@ -186,9 +184,9 @@ class Replica:
         self.engine = spec.kind.connect(
             Connection(
                 self.url,
-                weights.model,
+                weights.path,
                 name=self.name,
-                version=weights.version if spec.owned and not weights.is_adapter else UNKNOWN,
+                version=weights.version if spec.owned else UNKNOWN,
                 # `ReplicaLife.ask` is stricter: it knows the queue.
                 request_timeout_s=max(spec.config.request_timeout_s, spec.config.unavailable_timeout_s),
                 update_timeout_s=spec.config.start_timeout_s,

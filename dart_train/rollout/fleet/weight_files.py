@@ -11,8 +11,6 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from dart_agent.engines.vllm.vllm_adapters import ADAPTER_CONFIG, MODEL_CONFIG, is_adapter
-from dart_gym.core.errors import ConfigurationError
 from dart_train.core.digests import why_changed
 
 
@@ -30,23 +28,6 @@ class Weights:
     version: int
     url: str = field(default="", compare=False)
 
-    @property
-    def is_adapter(self) -> bool:
-        """Whether it holds a LoRA adapter, not a whole model."""
-        return is_adapter(self.path)
-
-    @property
-    def model(self) -> str:
-        """Directory of the whole model: its own, or the adapter's base. Raises `ConfigurationError`: not named."""
-        if not self.is_adapter:
-            return self.path
-        try:
-            return str(json.loads((Path(self.path) / ADAPTER_CONFIG).read_bytes())["base_model_name_or_path"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(
-                f"{self.path}/{ADAPTER_CONFIG} does not name its model ({error}): set base_model_name_or_path"
-            ) from error
-
 
 class BrokenFileError(Exception):
     """A file of weights is not whole; the message says how."""
@@ -57,11 +38,10 @@ def why_unusable(path: str | Path) -> str:
     directory = Path(path)
     if not directory.is_dir():
         return f"{directory} is no directory"
-    config = ADAPTER_CONFIG if Weights(str(path), 0).is_adapter else MODEL_CONFIG
     try:
-        json.loads((directory / config).read_bytes())
+        json.loads((directory / "config.json").read_bytes())
     except (OSError, ValueError) as error:
-        return f"{config} cannot be read: {error}"
+        return f"config.json cannot be read: {error}"
     try:
         shapes = tensor_shapes(directory)
     except BrokenFileError as error:

@@ -158,8 +158,6 @@ class WeightSync:
         """Whether its files are whole and its tensors those of the model."""
         if weights != self._checked:
             reason = await asyncio.to_thread(why_unusable, weights.path)
-            if self._pool.sync.transfer == "lora" and not weights.is_adapter and weights != self._pool.fleet.weights:
-                reason = reason or "it is a whole model, and rollout.sync.transfer lora takes adapters only: use files"
             reason = reason or await asyncio.to_thread(why_unfit, weights.path, self._pool.fleet.weights.path)
             if reason:
                 self._skip(weights, reason)

@@ -166,7 +166,7 @@ class SyncConfig(Section):
     transfer: Transfer = Field(
         "files",
         description="How new weights get into the replicas. files: each replica reads the published directory "
-        "itself. lora: versions are adapters, whole models are not taken. nccl, tcp (vLLM only): a "
+        "itself. nccl, tcp (vLLM only): a "
         "sender beside the rollout service reads the directory and streams the tensors, between GPUs or "
         "without; servers that were not started from here must have been started for it "
         "(docs/engines.md).",
@@ -184,9 +184,6 @@ class SyncConfig(Section):
         "127.0.0.1", min_length=1, description="Address of this machine at which replicas reach the sender."
     )
     buffer_mib: float = Field(1024.0, gt=0, description="Tensors are sent together up to this size in MiB.")
-    lora_rank: int = Field(
-        16, ge=1, description="Largest rank of adapters, for vLLM servers that are started from here."
-    )
     lease_s: float = Field(
         30.0,
         gt=0,

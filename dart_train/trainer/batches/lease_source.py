@@ -126,8 +126,10 @@ class LeaseSource(IterableDataset):
         """Whether it is over, and a lease if there is one within `POLL_S`."""
         if self._stop():
             return True, None
-        wanted = {"at_least": self._at_least, "weights": self._weights()}
-        found = self._data.lease(self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, **wanted)
+        weights, least = self._weights(), self._at_least
+        found = self._data.lease(
+            self._groups, self._name, ttl_s=self._ttl_s, timeout_s=POLL_S, at_least=least, weights=weights
+        )
         if found is None:
             return False, None
         self._held = found.__enter__()  # heartbeats until it is settled

@@ -31,10 +31,10 @@ def test_no_route_answers_without_the_token(monkeypatch, headers, passes, kind):
 
 
 def test_a_server_for_other_nodes_has_tls_and_the_guard_and_one_for_this_machine_neither(tmp_path):
-    here = VLLMServer().command(Launch("r0", 0, "m", "m", 0, tmp_path))
+    here = VLLMServer().command(Launch("r0", 0, "m", 0, tmp_path))
     assert here.url.startswith("http://127.0.0.1:") and "--middleware" not in here.argv
     public = Public("10.0.0.3", 8443, "/node.pem", "/node.key")
-    there = VLLMServer().command(Launch("r0", 0, "m", "m", 0, tmp_path, public=public))
+    there = VLLMServer().command(Launch("r0", 0, "m", 0, tmp_path, public=public))
     assert there.url == "https://10.0.0.3:8443"
     words = dict(zip(there.argv, there.argv[1:], strict=False))
     assert (words["--host"], words["--ssl-certfile"], words["--ssl-keyfile"]) == ("10.0.0.3", "/node.pem", "/node.key")

@@ -439,8 +439,6 @@ async def test_control_routes(stub, engine):
     await control.finish_weight_update("12")
     await control.reset_image_caches()
     await control.shutdown_weight_transfer()
-    await control.load_lora("policy-12", "/adapters/12")
-    await control.unload_lora("policy-11")
     assert await control.weight_info() == "12"
     assert stub.calls == [
         "/get_world_size",
@@ -451,8 +449,6 @@ async def test_control_routes(stub, engine):
         "/reset_mm_cache",
         "/reset_encoder_cache",
         "/shutdown_weight_transfer_engine",
-        "/v1/load_lora_adapter",
-        "/v1/unload_lora_adapter",
         "/weight_info",
     ]
 

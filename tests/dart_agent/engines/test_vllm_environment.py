@@ -33,7 +33,7 @@ def place(tmp_path, monkeypatch):
 
 
 def started_with() -> str:
-    return VLLMServer().command(Launch("r0", 0, "/v1", "/v1", 1, Path("/s"))).argv[0]
+    return VLLMServer().command(Launch("r0", 0, "/v1", 1, Path("/s"))).argv[0]
 
 
 def test_without_an_environment_the_path_is_asked(place):

@@ -112,13 +112,6 @@ class VLLMStub:
             return web.json_response({"data": [{"id": name} for name in self.models]})
         if path == "/health":
             return web.Response()
-        if path.startswith("/v1/") and path.endswith("lora_adapter"):
-            self.calls.append(path)
-            name = body["lora_name"]
-            self.models = [model for model in self.models if model != name] + [name] * path.endswith(
-                "/load_lora_adapter"
-            )
-            return web.Response(text="Success")
         if path in STREAM_ROUTES and self.dev:
             return await self._stream(path, body)
         return self._steer(path, dict(request.query), body)

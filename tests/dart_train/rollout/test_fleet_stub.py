@@ -1,10 +1,9 @@
-"""vLLM servers that somebody else started, behind a stand-in for their routes: first weights, updates, adapters."""
+"""vLLM servers that somebody else started, behind a stand-in for their routes: first weights, updates."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_train.rollout.fleet.engine_pool import EnginePool
 from dart_train.rollout.fleet.replica import ReplicaState
-from dart_train.rollout.fleet.weight_files import Weights, different_shapes, why_unusable
+from dart_train.rollout.fleet.weight_files import Weights, different_shapes
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlaces, SyncConfig
 from tests.dart_agent.engines.stream_workers import Worker
@@ -43,13 +42,6 @@ def real_checkpoint(directory: Path, version: int) -> Weights:
     weights = checkpoint(directory, version)
     save_file({"weight": np.full(2, version, np.float32)}, directory / "model.safetensors")
     return weights
-
-
-def adapter(directory: Path, base: Weights, version: int) -> Weights:
-    directory.mkdir()
-    (directory / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base.path}))
-    (directory / "adapter_model.safetensors").write_bytes(b"\x02" + bytes(7) + b"{}")
-    return Weights(str(directory), version)
 
 
 @pytest.fixture
@@ -148,48 +140,6 @@ async def test_weights_that_end_a_server_never_reach_the_last_one(first, request
             assert {replica.verified for replica in pool.replicas} == {5}
 
 
-async def test_adapters_are_versions_without_a_pause(first, request_of, tmp_path):
-    async with stubs(first, 1) as ([stub], urls):
-        unwatched = config_of(urls, health_interval_s=600.0)  # the versions come past the pool, which would object
-        async with EnginePool(unwatched, first, directory=tmp_path) as pool:
-            await until(all_ready(pool))
-            await pool.generate(*request_of)
-            pauses = sum(call.startswith("/pause") for call in stub.calls)
-            stub.hold = asyncio.Event()
-            running = asyncio.create_task(pool.generate(*request_of))
-            await until(lambda: pool.replicas[0].in_flight == 1)
-            for version in (4, 5, 6):
-                await pool.replicas[0].engine.update_weights(
-                    adapter(tmp_path / f"a{version}", first, version).path, version
-                )
-            stub.hold.set()
-            assert (await running).version == (3, 3), "what has begun goes on with what it began with"
-            stub.hold = None
-            pool.replicas[0].verified = pool.replicas[0].version = 6
-            assert (await pool.generate(*request_of)).version == (6, 6)
-            path, body = [each for each in stub.requests if "generate" in each[0]][-1]
-            assert (body["model"], body["cache_salt"]) == ("policy-v6", "v6")
-            assert stub.models == ["policy", "policy-v5", "policy-v6"], "older ones are unloaded"
-            assert sum(call.startswith("/pause") for call in stub.calls) == pauses
-
-
-async def test_adapters_are_synced_like_weights_and_lost_ones_found_out(first, request_of, tmp_path):
-    newest = [adapter(tmp_path / "a4", first, 4)]
-    assert newest[0].is_adapter and newest[0].model == first.path and why_unusable(newest[0].path) == ""
-    async with stubs(first) as (servers, urls):
-        async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
-            await until(all_ready(pool))
-            sync = WeightSync(lambda: newest[0], pool)
-            while await update_some(sync):
-                pass
-            assert {replica.verified for replica in pool.replicas} == {4} and pool.fleet.weights == newest[0]
-            servers[0].models, servers[0].label = ["policy"], "default"  # it was started again
-            await until(lambda: "policy-v4" in servers[0].models)
-            await until(all_ready(pool))
-            assert pool.fleet.faults["stale"] == 1
-            assert (await pool.generate_near(*request_of, "r0"))[0].version == (4, 4)
-
-
 async def test_a_server_that_answers_500s_is_replaced_by_the_others(first, request_of, tmp_path):
     async with stubs(first) as ([good, bad], urls):
         async with EnginePool(config_of(urls), first, directory=tmp_path) as pool:
@@ -244,23 +194,10 @@ async def test_a_sender_that_cannot_start_is_told_at_once(first, tmp_path, caplo
             await until(all_ready(pool))
 
 
-async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_path):
-    whole, small = checkpoint(tmp_path / "v4", 4), adapter(tmp_path / "a5", first, 5)
-    newest = [whole]
-    async with stubs(first, 1) as (_, urls):
-        config = SyncConfig(transfer="lora")
-        async with EnginePool(config_of(urls), first, directory=tmp_path, sync=config) as pool:
-            sync = WeightSync(lambda: newest[0], pool)
-            assert await update_some(sync) == 0 and "takes adapters only" in sync.skipped[whole]
-            newest[0] = small
-            assert await update_some(sync) == 1 and pool.replicas[0].verified == 5
-
-
 @pytest.mark.parametrize(
     ("transfer", "options", "path"),
     [
         ("files", "", ""),
-        ("lora", "--enable-lora --max-lora-rank 8 --max-loras 3", ""),
         ("nccl", '--weight-transfer-config {"backend": "nccl"}', ""),
         (
             "tcp",
@@ -270,7 +207,7 @@ async def test_whole_models_are_not_taken_where_adapters_are_the_way(first, tmp_
     ],
 )
 def test_servers_are_started_for_the_way_weights_come(tmp_path, transfer, options, path):
-    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, tmp_path, transfer=transfer, lora_rank=8)
+    launch = Launch("r0", 0, "/weights/v1", 1, tmp_path, transfer=transfer)
     command = VLLMServer(options=("--last",)).command(launch)
     assert " ".join(command.argv).endswith(f" {options} --last".replace("  ", " "))
     assert Path(command.environment["PYTHONPATH"]).name == path
@@ -296,7 +233,7 @@ async def test_a_start_that_waits_for_engines_says_so(tmp_path, monkeypatch):
 
 def test_the_command_of_a_vllm_server():
     server = VLLMServer(options=("--enable-lora",), environment={"A": "b"})
-    launch = Launch("r0", 0, "/weights/v1", "/weights/v1", 1, Path("/sockets"), gpus=(2, 3), gpu_memory=0.4)
+    launch = Launch("r0", 0, "/weights/v1", 1, Path("/sockets"), gpus=(2, 3), gpu_memory=0.4)
     command = server.command(launch)
     line = " ".join(command.argv)
     assert line.startswith("vllm serve /weights/v1 --served-model-name policy --host 127.0.0.1 --port ")

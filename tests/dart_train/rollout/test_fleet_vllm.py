@@ -25,14 +25,15 @@ from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_train.data.files.object_storage import Storage, open_storage
 from dart_train.data.files.shared_directories import place, share
-from dart_train.nodes.program_host import NODE_DIR_ENV, RunOnNodes
-from dart_train.nodes.ray_cluster import NAMESPACE, EnginesOnNodes
+from dart_train.nodes.program_host import RunOnNodes
+from dart_train.nodes.ray_cluster import EnginesOnNodes
 from dart_train.nodes.run_keys import AUTHORITY_ENV, RunKeys
 from dart_train.rollout.fleet.engine_pool import EnginePool, EpisodeEngine
 from dart_train.rollout.fleet.replica import ReplicaState, Weights
 from dart_train.rollout.fleet.weight_sync import WeightSync
 from dart_train.rollout.settings.rollout_config import EngineConfig, SyncConfig
 from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
+from tests.helpers.local_ray import local_ray
 from tests.helpers.object_store import s3_bucket
 from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
 
@@ -225,21 +226,15 @@ async def test_ten_updates_under_two_replicas_while_episodes_go_on(versions, vll
 @pytest.fixture
 def nodes(tmp_path, monkeypatch) -> Iterator[tuple[EnginesOnNodes, Storage]]:
     """A Ray cluster on this machine, whose engines share nothing with us but an object store and the run's keys."""
-    import ray
-
     keys = RunKeys.of_run(tmp_path / "keys")
     for name, value in keys.environment(tmp_path / "keys" / "authority.pem").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(NODE_DIR_ENV, str(tmp_path / "node"))
     (tmp_path / "runs" / "r").mkdir(parents=True)
     with s3_bucket() as bucket:
         access = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         run = RunOnNodes("r", str(tmp_path / "runs" / "r"), "no node", "name: r\n", keys, str(tmp_path), "", access)
-        ray.init("local", num_cpus=2, namespace=NAMESPACE, include_dashboard=False, log_to_driver=False)
-        try:
+        with local_ray(run, tmp_path / "node", cores=2):
             yield EnginesOnNodes(run), open_storage(f"{bucket}/{tmp_path.name}")
-        finally:
-            ray.shutdown()
 
 
 async def test_five_updates_through_an_object_store_on_a_ray_cluster(versions, vllm_model, nodes, tmp_path, capsys):
@@ -323,59 +318,6 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         assert pool.fleet.faults["died"] == 1 and sync.failed == 0
         assert {step.replica for step in episodes.steps[-20:]} == {"r0", "r1"}
         assert {step.generation.version for step in episodes.steps[-20:]} == {(1, 1)}
-
-
-def write_adapter(base: QwenRunner, model_dir: Path, path: Path, seed: int) -> QwenRunner:
-    """A LoRA adapter with noise in it, as peft writes them; returns the model with the adapter merged."""
-    from peft import LoraConfig, get_peft_model
-
-    runner = QwenRunner.load(model_dir, base.vision)
-    targets = r".*language_model.*(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-    with_adapter = get_peft_model(runner.model, LoraConfig(r=8, lora_alpha=16, target_modules=targets))
-    noise = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in with_adapter.named_parameters():
-            if "lora_" in name:
-                tensor.copy_(0.1 * torch.randn(tensor.shape, generator=noise))
-    with_adapter.peft_config["default"].base_model_name_or_path = str(model_dir)
-    with_adapter.save_pretrained(path)
-    return QwenRunner(with_adapter.merge_and_unload().eval(), base.vision)
-
-
-async def test_adapters_as_versions(versions, vllm_model, tmp_path):
-    """No pause: each response is of the adapter that it began with, and shows that adapter's log-probabilities."""
-    base = versions[0]
-    adapters = {0: base.runner}
-    for number in (1, 2):
-        path = tmp_path / f"a{number}"
-        adapters[number] = write_adapter(base.runner, Path(base.weights.path), path, number)
-    lora = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
-    options = {**settings().options, "options": (*OPTIONS, *lora)}
-    newest = [base.weights]
-    async with EnginePool(
-        settings(replicas=1, options=options), base.weights, directory=tmp_path, log_dir=tmp_path
-    ) as pool:
-        episodes = Episodes(pool, vllm_model)
-        sync = WeightSync(lambda: newest[0], pool, interval_s=0.05)
-        update = asyncio.create_task(sync.run())
-        playing = [asyncio.create_task(episodes.play(number)) for number in range(2)]
-        for number in (1, 2):
-            await episodes.until_steps(20)
-            newest[0] = Weights(str(tmp_path / f"a{number}"), number)
-            await until(lambda: pool.replicas[0].verified == newest[0].version, timeout=600)
-        await episodes.until_steps(20)
-        episodes.going = False
-        await asyncio.gather(*playing)
-        update.cancel()
-        await asyncio.gather(update, return_exceptions=True)
-        assert sync.failed == 0 and not pool.fleet.faults and pool.fleet.weights == newest[0]
-    seen = collections.Counter(step.generation.version for step in episodes.steps)
-    assert set(seen) == {(0, 0), (1, 1), (2, 2)}
-    for step in episodes.steps[::5]:
-        number = step.generation.version[0]
-        got = np.asarray(step.generation.logprobs)
-        assert np.abs(got - plain(adapters[number], step, episodes.suppressed)).max() < EXACT
-        assert np.abs(got - plain(adapters[(number + 1) % 3], step, episodes.suppressed)).max() > EXACT
 
 
 async def test_streamed_weights(versions, vllm_model, tmp_path, capsys):

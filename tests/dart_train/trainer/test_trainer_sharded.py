@@ -17,7 +17,7 @@ from rank_checks import (
 )
 from training_lives import as_left, assert_same_training, copy_run, live
 
-from dart_agent.engines.kinds.vllm_server import free_port
+from dart_gym.utils.processes import free_port
 from dart_train.core.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.scale, pytest.mark.train, pytest.mark.process, pytest.mark.timeout(800)]

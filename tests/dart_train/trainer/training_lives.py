@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dart_agent.engines.kinds.vllm_server import free_port
+from dart_gym.utils.processes import free_port
 
 if TYPE_CHECKING:
     from torch import Tensor
