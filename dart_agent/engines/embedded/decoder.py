@@ -31,6 +31,7 @@ class DecodeState:
         values: of the same shape. Of a recurrent layer its memory, (B, heads, key size, value size).
         cos: (B, T, 1, rotated size) of the rotary embedding, future positions included.
         visible: (B, 1, 1, T), True where a later token may look.
+        attends: whether a layer has keys and values, for each.
     """
 
     keys: list[Tensor]
@@ -38,12 +39,13 @@ class DecodeState:
     cos: Tensor
     sin: Tensor
     visible: Tensor
+    attends: list[bool]
     length: int = 0
 
     def take(self, rows: Tensor) -> DecodeState:
         """The cache of some rows (N,) of the batch, each with a copy of its own."""
         keys, values = ([part[rows] for part in parts] for parts in (self.keys, self.values))
-        return DecodeState(keys, values, self.cos[rows], self.sin[rows], self.visible[rows], self.length)
+        return DecodeState(keys, values, self.cos[rows], self.sin[rows], self.visible[rows], self.attends, self.length)
 
 
 class Decoder:
@@ -62,8 +64,9 @@ class Decoder:
             )
 
     def prefill(
-        self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = ()
-    ) -> tuple[DecodeState, Tensor]:
+        self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = (),
+        before: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]] | None] = (),
+    ) -> tuple[DecodeState, Tensor]:  # fmt: skip
         """Run left-padded prompts.
 
         Args:
@@ -72,39 +75,51 @@ class Decoder:
             mask: (B, L), True for real tokens.
             room: how many tokens will be appended at most.
             deep: (B, L, hidden) each, added to the output of the first layers, zero but on images.
+            before: of each row the keys and values, by layer, of tokens that were read before these; none by default.
 
         Returns:
             The state, and the last hidden state (B, hidden) after the final norm.
         """
         batch, length, _ = embeds.shape
+        attends = [not hasattr(layer, "linear_attn") for layer in self._model.layers]
+        places = [one[0][attends.index(True)].shape[1] if one else 0 for one in before] or [0] * batch
+        past = max(places)  # columns of the cache before these tokens, filled from the right
+        positions = F.pad(positions, (past, 0))
         ahead = positions[:, :, -1:] + torch.arange(1, room + 1, device=positions.device)
         cos, sin = self._model.rotary_emb(embeds, torch.cat([positions, ahead], -1))
         half = sin.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        shape = (batch, self._kv_heads, length + room, self._head_size)
-        visible = F.pad(mask, (0, room), value=True)[:, None, None]
+        shape = (batch, self._kv_heads, past + length + room, self._head_size)
+        visible = F.pad(F.pad(mask, (past, 0)), (0, room), value=True)[:, None, None]
         keys, values = zip(*(_empty_cache(layer, embeds, shape) for layer in self._model.layers), strict=True)
         state = DecodeState(
-            keys=list(keys), values=list(values), cos=cos[:, :, None], sin=sin[:, :, None], visible=visible
-        )
-        causal = torch.ones(length, length, dtype=torch.bool, device=embeds.device).tril()
+            keys=list(keys), values=list(values), cos=cos[:, :, None], sin=sin[:, :, None], visible=visible,
+            attends=attends, length=past,
+        )  # fmt: skip
+        for row, (one, size) in enumerate(zip(before, places, strict=False)):
+            visible[row, :, :, past - size : past] = True
+            for parts, kept in zip((state.keys, state.values), one or (), strict=False):
+                for part, own, attending in zip(parts, kept, attends, strict=True):
+                    (part[row, :, past - size : past] if attending else part[row]).copy_(own)
+        causal = torch.ones(length, past + length, dtype=torch.bool, device=embeds.device).tril(past)
         # A pad sees itself only: a row of nothing but masked entries would be NaN.
-        own = torch.eye(length, dtype=torch.bool, device=embeds.device)
-        return state, self._run(embeds, state, (visible[..., :length] & causal) | own, deep)
+        own = causal.triu(past)
+        return state, self._run(embeds, state, (visible[..., : past + length] & causal) | own, deep, mask[..., None])
 
     def step(self, state: DecodeState, tokens: Tensor) -> Tensor:
         """Append one token (B,) to every row; returns the last hidden state (B, hidden) after the final norm."""
         embeds = self._model.embed_tokens(tokens)[:, None]
         return self._run(embeds, state, state.visible[..., : state.length + 1])
 
-    def _run(self, hidden: Tensor, state: DecodeState, mask: Tensor, deep: Sequence[Tensor] = ()) -> Tensor:
-        """New positions through all layers; fills the cache and moves it on."""
+    def _run(
+        self, hidden: Tensor, state: DecodeState, mask: Tensor, deep: Sequence[Tensor] = (), real: Tensor | None = None
+    ) -> Tensor:
+        """New positions through all layers, padding where `real` (B, L, 1) is not; fills the cache and moves it on."""
         start, end = state.length, state.length + hidden.shape[1]
         cos, sin = state.cos[:, start:end], state.sin[:, start:end]
         for index, layer in enumerate(self._model.layers):
             normed = rms_norm(layer.input_layernorm, hidden)
-            if hasattr(layer, "linear_attn"):
-                real = None if start else state.visible[:, 0, 0, :end, None]
+            if not state.attends[index]:
                 hidden = hidden + _recur(layer.linear_attn, normed, state, index, real)
             else:
                 keys, values = state.keys[index][:, :, :end], state.values[index][:, :, :end]
@@ -143,7 +158,7 @@ class Decoder:
 def _empty_cache(layer: Any, like: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Room for a layer's keys and values, or what a recurrent layer remembers before the first token: nothing."""
     if not hasattr(layer, "linear_attn"):
-        return like.new_empty(shape), like.new_empty(shape)
+        return like.new_zeros(shape), like.new_zeros(shape)  # no number may come of what nobody wrote
     mixer, rows = layer.linear_attn, shape[0]
     memory = rows, mixer.num_v_heads, mixer.head_k_dim, mixer.head_v_dim
     recent = like.new_zeros(rows, mixer.conv_kernel_size - 1, mixer.conv_dim)
@@ -153,7 +168,14 @@ def _empty_cache(layer: Any, like: Tensor, shape: tuple[int, ...]) -> tuple[Tens
 def _recur(mixer: Any, hidden: Tensor, state: DecodeState, index: int, real: Tensor | None) -> Tensor:
     """A recurrent layer on new positions; of padding, which is where `real` (B, L, 1) is False, nothing stays."""
     inputs, beta, decay = gated_delta.project(mixer, hidden)
-    inputs = torch.cat([state.keys[index], inputs if real is None else inputs * real], 1)
+    recent = state.keys[index]
+    if real is not None:
+        inputs, beta, decay = inputs * real, beta * real, decay * real
+    inputs = torch.cat([recent, inputs], 1)
+    if real is not None:  # what was read before stands directly before the first token that is no padding
+        first = (~real).sum(1) + torch.arange(recent.shape[1], device=recent.device)
+        inputs[:, : recent.shape[1]] = 0
+        inputs.scatter_(1, first[..., None].expand_as(recent), recent)
     mixed, state.values[index] = gated_delta.recur(mixer, inputs, beta, decay, state.values[index])
     state.keys[index] = inputs[:, -state.keys[index].shape[1] :]
     return gated_delta.finish(mixer, mixed, hidden)

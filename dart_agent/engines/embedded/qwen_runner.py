@@ -26,10 +26,14 @@ from torch import Tensor
 
 from dart_agent.engines.base.engine import Prompt, RequestRefused, Sampling
 from dart_agent.engines.embedded.decoder import Decoder
+from dart_agent.engines.embedded.prefixes import Prefixes
 from dart_agent.engines.embedded.vision_tower import Tower
 from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
 from dart_gym.core.errors import ConfigurationError
+
+PREFIX_BYTES = 256 << 20
+"""Of what prompts left in the cache for those that go on with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,7 @@ class QwenRunner:
         self._tower = Tower(model.model.visual, family_of(model.config))
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
         self._cache_size = vision_cache
+        self._prefixes = Prefixes(PREFIX_BYTES)
         self._stream = torch.Generator().manual_seed(torch.seed() % 2**63)
 
     @classmethod
@@ -99,9 +104,12 @@ class QwenRunner:
         """Sample one response to each prompt, as one batch; equal prompts are run once."""
         draws = _Draws(samplings, self._vocab, self._stream, self.device)
         distinct, rows = _distinct(prompts)
-        tokens, positions, mask = self._layout(distinct)
+        digests = [tuple(map(_image_key, prompt.images)) for prompt in distinct]
+        known = [self._prefixes.longest(prompt.token_ids, keys) for prompt, keys in zip(distinct, digests, strict=True)]
+        tokens, positions, mask = self._layout(distinct, [len(one.ids) if one else 0 for one in known])
         embeds = self.model.model.language_model.embed_tokens(tokens)
-        images = [image for prompt in distinct for image in prompt.images]
+        pairs = zip(distinct, known, strict=True)
+        images = [image for prompt, one in pairs for image in prompt.images[len(one.images) if one else 0 :]]
         deep: list[Tensor] = []
         if images:
             places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
@@ -110,7 +118,10 @@ class QwenRunner:
                 deep.append(torch.zeros_like(embeds))
                 deep[-1][places] = features[:, level]
         room = max(sampling.max_tokens for sampling in samplings)
-        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep)
+        before = [(one.keys, one.values) if one else None for one in known]
+        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep, before)
+        for row, (prompt, keys) in enumerate(zip(distinct, digests, strict=True)):
+            self._prefixes.keep(prompt.token_ids, keys, state, row)
         if len(distinct) < len(prompts):
             taken = torch.tensor(rows, device=self.device)
             state, hidden = state.take(taken), hidden[taken]
@@ -138,21 +149,20 @@ class QwenRunner:
             for name, tensor in loaded.items():
                 own[name].copy_(tensor)
         self._cache.clear()
+        self._prefixes.clear()
 
-    def _layout(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
-        """Left-padded (tokens (B, L), positions (3, B, L), mask (B, L) with True for real tokens)."""
-        length = max(len(prompt.token_ids) for prompt in prompts)
+    def _layout(self, prompts: Sequence[Prompt], starts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """From a start on and left-padded: tokens (B, L), positions (3, B, L), mask (B, L), True for real tokens."""
+        length = max(len(prompt.token_ids) - start for prompt, start in zip(prompts, starts, strict=True))
         tokens = np.zeros((len(prompts), length), np.int64)
         positions = np.zeros((3, len(prompts), length), np.int64)
         mask = np.zeros((len(prompts), length), bool)
-        for row, prompt in enumerate(prompts):
-            ids = np.asarray(prompt.token_ids)
+        for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
+            ids, left = np.asarray(prompt.token_ids), length - len(prompt.token_ids) + start
             grids = [self.vision.grid(image) for image in prompt.images]
-            tokens[row, length - len(ids) :] = ids
-            positions[:, row, length - len(ids) :] = rope_positions(
-                ids, grids, self._image_token, self.vision.merge_size
-            )
-            mask[row, length - len(ids) :] = True
+            places = rope_positions(ids, grids, self._image_token, self.vision.merge_size)
+            tokens[row, left:], positions[:, row, left:] = ids[start:], places[:, start:]
+            mask[row, left:] = True
         return tuple(torch.from_numpy(array).to(self.device) for array in (tokens, positions, mask))  # type: ignore[return-value]
 
     def _embed(self, images: Sequence[NDArray[np.uint8]]) -> Tensor:

@@ -307,6 +307,64 @@ def test_equal_prompts_run_once_and_go_on_alone(family, monkeypatch):
         assert np.abs(np.asarray(row.logprobs) - expected.numpy()).max() < 1e-5
 
 
+def test_a_prompt_that_goes_on_reads_only_what_is_new(family, monkeypatch, tmp_path):
+    """Beside others, of unlike lengths before and after; other pictures and other weights are read anew."""
+    runner, tokens, vision = family
+    runner._prefixes.clear()
+    frames = [vision.resize(screen(i, *size)) for i, size in enumerate(SIZES)]
+    prefill, read = runner._decoder.prefill, []
+    monkeypatch.setattr(
+        runner._decoder, "prefill", lambda rows, *rest: read.append(tuple(rows.shape[:2])) or prefill(rows, *rest)
+    )
+
+    def sample(*prompts):
+        samplings = [settings(tokens, seed=i, max_tokens=4 + i) for i in range(len(prompts))]
+        rows = runner.sample(prompts, samplings)
+        for prompt, row in zip(prompts, rows, strict=True):
+            expected = plain_logprobs(runner, prompt, row.response_ids, tokens.suppressed_ids)
+            assert np.abs(np.asarray(row.logprobs) - expected.numpy()).max() < 1e-5
+        return rows
+
+    def following(prompt, row, image):
+        more = make_prompt(tokens, vision, [image] if image is not None else [], "")
+        return Prompt((*prompt.token_ids, *row.response_ids, *more.token_ids), (*prompt.images, *more.images))
+
+    short, long = (make_prompt(tokens, vision, frames[:1], text) for text in ("go", "go on " * 9))
+    rows = sample(short, long)
+    seconds = [following(short, rows[0], frames[1]), following(long, rows[1], None)]
+    first = make_prompt(tokens, vision, frames[2:4])
+    rows = sample(*seconds, first)  # one new beside two that go on
+    assert read[-1] == (3, len(first.token_ids))
+    thirds = [following(prompt, row, frames[4]) for prompt, row in zip((*seconds, first), rows, strict=True)]
+    rows = sample(*thirds)
+    news = [len(now.token_ids) - len(old.token_ids) for now, old in zip(thirds, (*seconds, first), strict=True)]
+    assert read[-1] == (3, max(news)) and max(news) < min(len(prompt.token_ids) for prompt in thirds)
+    alone = following(thirds[1], rows[1], None)
+    sample(alone)
+    assert read[-1] == (1, len(alone.token_ids) - len(thirds[1].token_ids))
+    sample(Prompt((*short.token_ids, 5), short.images))  # one token, fewer than a convolution looks back to
+    assert read[-1] == (1, 1)
+    other = Prompt(thirds[0].token_ids, (vision.resize(screen(9, *SIZES[0])), *thirds[0].images[1:]))
+    sample(other)
+    assert read[-1] == (1, len(other.token_ids)), "another picture"
+    runner.model.save_pretrained(tmp_path)
+    before = {name: weight.clone() for name, weight in runner.model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in runner.model.parameters():
+            parameter.mul_(1.1)
+    runner.model.save_pretrained(tmp_path)
+    runner.load_weights(tmp_path)
+    sample(alone)
+    assert read[-1] == (1, len(alone.token_ids)), "other weights"
+    runner.model.load_state_dict(before)
+    runner._prefixes.clear()
+    runner._cache.clear()
+    runner._prefixes._capacity, whole = 1, runner._prefixes._capacity
+    sample(short)
+    assert runner._prefixes.longest((*short.token_ids, 5), ()) is None and not runner._prefixes._kept
+    runner._prefixes._capacity = whole
+
+
 def test_images_matter_in_every_family(family):
     """Another picture, or the same ones in another order, give other numbers: the features reach their places."""
     runner, tokens, vision = family
