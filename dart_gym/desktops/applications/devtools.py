@@ -4,7 +4,8 @@ Invariants:
     - Calls may overlap; each gets its own answer. A call that the browser rejects raises `DevToolsError`.
     - When the browser or the connection dies, every waiting and later call raises `DesktopError`.
     - What a browser says is bounded, for a page may have it say anything: a message, an answer over HTTP, and what it
-      says unasked between two answers. A browser that says more has its connection closed.
+      says unasked between two answers. A browser that says more has its connection closed. So nothing here holds an
+      event loop up for longer than a message takes to parse, and a server uses it without a process between.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -23,9 +25,9 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop
 
-_MAX_MESSAGE = 8 << 20
+_MAX_MESSAGE = 1 << 20  # a tenth of a second to parse, whatever is in it
 _MAX_UNASKED = 32 << 20  # bytes of events that nobody waits for, between two answers
-_MAX_LISTING = 4 << 20
+_MAX_LISTING = 1 << 20
 _LISTING_S = 15.0
 
 
@@ -89,15 +91,17 @@ class DevTools:
             del self._waiting[number]
         if "error" in reply:
             raise DevToolsError(f"{method}: {reply['error'].get('message', reply['error'])}")
-        return reply["result"]
+        result: dict[str, Any] = reply["result"]
+        return result
 
     async def evaluate(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page; a promise is awaited. Raises `DevToolsError` if it throws."""
         reply = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if problem := reply.get("exceptionDetails"):
-            text = problem.get("exception", {}).get("description") or problem.get("text")
+        if reply.get("exceptionDetails"):
+            details = _table(reply, "exceptionDetails")
+            text = _table({"exception": {}, **details}, "exception").get("description") or details.get("text")
             raise DevToolsError(f"script failed: {text}")
-        return reply["result"].get("value")
+        return _table(reply, "result").get("value")
 
     async def navigate(self, url: str) -> None:
         """Load a page and wait until it is loaded and drawn (before that, Chromium drops what the user does)."""
@@ -149,18 +153,26 @@ class DevTools:
                 future.exception()  # whoever still awaits it gets it; nobody is warned about it otherwise
 
     def _dispatch(self, message: dict[str, Any], size: int) -> None:
-        asked = "id" in message or bool(self._events.get(message["method"]))
+        future = self._waiting.get(message["id"]) if "id" in message else None
+        asked = future is not None if "id" in message else bool(self._events.get(message["method"]))
         self._unasked = 0 if asked else self._unasked + size
         if self._unasked > _MAX_UNASKED:
             raise DesktopError(f"more than {_MAX_UNASKED} bytes that nobody asked for")
         if "id" in message:
-            future = self._waiting.get(message["id"])
+            _table(message, "error" if "error" in message else "result")
             if future is not None and not future.done():
                 future.set_result(message)
             return
         for future in self._events.pop(message["method"], ()):
             if not future.done():
                 future.set_result(message.get("params", {}))
+
+
+def _table(message: dict[str, Any], name: str) -> dict[str, Any]:
+    """The part of a message that is a table. Raises `DesktopError`: a browser would have said one."""
+    if not isinstance(found := message.get(name), dict):
+        raise DesktopError(f"the browser said what no browser says: {name} is {found!r:.100}")
+    return found
 
 
 class Browser:
@@ -178,7 +190,7 @@ class Browser:
 
     async def open(self, url: str, *, timeout: float) -> None:
         """Open a page in a new tab and wait until it is loaded. Raises `DevToolsError` when it cannot be."""
-        page_id = (await self._ask("PUT", "/json/new?about:blank"))["id"]
+        page_id = _target(await self._ask("PUT", "/json/new?about:blank"), self._port)["id"]
         await self._ask("GET", f"/json/activate/{page_id}")  # a tab behind another one draws no frames
         page = await DevTools.attach(self._path, self._port, page_id, timeout=timeout)
         try:
@@ -197,7 +209,7 @@ class Browser:
             raise DesktopError(f"the browser on port {self._port} did not answer {path}: {error!r}") from error
         if status != 200:
             raise DevToolsError(f"{path}: {text.strip()[:1000] or status}")
-        return json.loads(text) if text.startswith("{") else None
+        return _parsed(text)
 
 
 def _client(path: str) -> httpx.AsyncClient:
@@ -208,13 +220,23 @@ def _client(path: str) -> httpx.AsyncClient:
 async def targets(path: str, port: int) -> list[dict[str, Any]]:
     """The browser's list of pages and workers (`GET /json`), through a Unix socket."""
     _, text = await _fetch(path, "GET", f"http://127.0.0.1:{port}/json")
+    found = _parsed(text)
+    return [_target(target, port) for target in (found if isinstance(found, list) else [None])]
+
+
+def _parsed(text: str) -> Any:
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(target, dict) and "type" in target for target in found):
+        return None
+
+
+def _target(found: Any, port: int) -> dict[str, Any]:
+    """A page or worker, as a browser tells of one. Raises `DesktopError`."""
+    words = [found.get(name) for name in ("id", "type", "url")] if isinstance(found, dict) else [None]
+    if not all(isinstance(word, str) for word in words) or not re.fullmatch(r"[\w-]+", words[0]):
         raise DesktopError(f"what answers on port {port} is no browser")
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 async def _fetch(path: str, method: str, url: str) -> tuple[int, str]:

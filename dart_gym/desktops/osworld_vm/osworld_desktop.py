@@ -4,6 +4,8 @@ Invariants:
     - An action is one `POST /execute`, sent at most once: after a failure nobody knows whether it was carried out, so
       the desktop counts as broken and is not used again.
     - Every request has a deadline; what goes wrong is a `DesktopError` that names address, route and cause.
+    - What a machine says is bounded before it is taken, for its programs may have replaced the server there: an answer
+      in bytes and in structure, an image in its kind and size before it is decoded.
     - Nothing that a model wrote is run: a fixed program gets numbers (`remote_input`).
     - Two sessions of one process never use a machine at the same time.
 
@@ -15,7 +17,6 @@ import contextlib
 import io
 import json
 import math
-import re
 import tempfile
 import time
 import uuid
@@ -26,7 +27,7 @@ from typing import Any, ClassVar
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from dart_gym.core.actions import Action, KeyDown, KeyUp, MouseDown, MouseUp, Wait
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError, MissingProgramError
@@ -35,6 +36,7 @@ from dart_gym.desktops.base.settling import Settling, differs
 from dart_gym.desktops.input.input_events import InputEvent, input_events
 from dart_gym.desktops.osworld_api.port_forwarder import join
 from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_machine_url
+from dart_gym.desktops.sandbox.guest_client import MAX_FILE
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
@@ -44,6 +46,11 @@ _MARGIN_S = 5.0
 _POLL_S = 0.5
 _FREE_POLL_S = 0.02
 _TIMED_OUT = 124  # what coreutils' `timeout` says
+_MAX_JSON, _MOST_PARTS = 32 << 20, 500_000  # bytes; brackets, braces and commas: a tenth of a second to parse
+_MAX_WORDS = 1 << 16  # bytes of an error
+_PLAIN = {"Accept-Encoding": "identity"}
+_IMAGES = ("PNG", "JPEG")  # for others Pillow may start a program, or unpack without end
+_PIXEL_BYTES, _IMAGE_BYTES = 8, 1 << 20
 
 
 class OSWorldDesktop:
@@ -59,7 +66,6 @@ class OSWorldDesktop:
         self._relays: dict[int, tuple[asyncio.Server, Path]] = {}
         self._program = resources.files(__package__).joinpath("remote_input.py").read_text(encoding="utf-8")
         self._held: list[Action] = []
-        self._frame: NDArray[np.uint8] | None = None
 
     @property
     def _shown(self) -> str:
@@ -115,7 +121,7 @@ class OSWorldDesktop:
         if self._directory is not None:
             self._directory.cleanup()
             self._directory = None
-        self._held, self._frame = [], None
+        self._held = []
         if client is not None:
             self._in_use.discard(self._shown)
             await client.aclose()
@@ -128,19 +134,32 @@ class OSWorldDesktop:
     # --- requests
 
     async def _request(
-        self, method: str, path: str, *, timeout: float = REQUEST_TIMEOUT_S, fatal: bool = True, **content: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        timeout: float = REQUEST_TIMEOUT_S,
+        fatal: bool = True,
+        limit: int = _MAX_JSON,
+        **content: Any,
     ) -> httpx.Response:
-        """One request, never repeated; its failure ends the desktop, unless not `fatal`. Raises `DesktopError`."""
+        """One request, never repeated; its failure ends the desktop, unless not `fatal`. Raises `DesktopError`.
+
+        An answer of more than `limit` bytes is not read.
+        """
         client = self._client
         if client is None:
             raise DesktopError("the desktop is not started, was stopped, or broke")
         limits = httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_S)
         try:
             async with asyncio.timeout(timeout + CONNECT_TIMEOUT_S):
-                response = await client.request(method, path, timeout=limits, **content)
+                async with client.stream(method, path, timeout=limits, headers=_PLAIN, **content) as answer:
+                    response = await _taken(answer, limit)
         except (httpx.TimeoutException, TimeoutError) as error:
             problem: DesktopError = DesktopTimeoutError(f"{self._shown} did not answer {path} within {timeout:g} s")
             cause: Exception = error
+        except DesktopError as error:
+            problem, cause = DesktopError(f"{self._shown} answered {path} with {error}"), error
         except httpx.HTTPError as error:
             problem = DesktopError(f"{self._shown} cannot be reached for {path}: {type(error).__name__}: {error}")
             cause = error
@@ -156,10 +175,7 @@ class OSWorldDesktop:
 
     async def _json(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         response = await self._request(method, path, **content)
-        try:
-            answer = response.json()
-        except ValueError:
-            answer = None
+        answer = _parsed(response.content)
         if response.status_code != 200 or not isinstance(answer, dict):
             said = response.text.strip()[:300]
             raise DesktopError(f"{self._shown} answered {path} with status {response.status_code}: {said!r}")
@@ -169,23 +185,22 @@ class OSWorldDesktop:
 
     async def screenshot(self) -> NDArray[np.uint8]:
         """A fresh frame; the server draws the cursor in."""
-        response = await self._request("GET", "/screenshot")
+        shape = (self.spec.height, self.spec.width)
+        limit = _PIXEL_BYTES * math.prod(shape) + _IMAGE_BYTES
+        response = await self._request("GET", "/screenshot", limit=limit)
         if response.status_code != 200:
             raise DesktopError(f"{self._shown} gave no screenshot: status {response.status_code}")
         try:
-            frame = await asyncio.to_thread(_decoded, response.content)
-        except (UnidentifiedImageError, OSError) as error:
+            return await asyncio.to_thread(_decoded, response.content, shape)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DesktopError(f"{self._shown} gave a screenshot that is no image: {error}") from error
-        if frame.shape[:2] != (self.spec.height, self.spec.width):
-            raise DesktopError(f"the screen of {self._shown} became {frame.shape[1]}x{frame.shape[0]} pixels large")
-        return frame
 
     async def read_margin(self) -> NDArray[np.uint8]:
         """The rows below the screen. Only desktops of this package have some: OSWorld's machines are not asked."""
         shape = (self.spec.margin, self.spec.width, 3)
         if not self.spec.margin:
             return np.empty(shape, np.uint8)
-        response = await self._request("GET", "/margin")
+        response = await self._request("GET", "/margin", limit=math.prod(shape))
         if response.status_code != 200 or len(response.content) != math.prod(shape):
             raise DesktopError(
                 f"{self._shown} gave no {self.spec.margin} rows below its screen (status {response.status_code}); "
@@ -264,7 +279,7 @@ class OSWorldDesktop:
             result = CommandResult(
                 int(answer["returncode"]), *(str(answer[key]).encode() for key in ("output", "error"))
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DesktopError(f"{self._shown} answered /execute with {str(answer)[:300]!r}") from error
         if result.returncode == _TIMED_OUT and time.monotonic() - started >= limit:
             raise DesktopTimeoutError(f"{command[0]!r} did not end within {limit:g} s and was killed")
@@ -283,7 +298,8 @@ class OSWorldDesktop:
 
     async def read_file(self, path: str) -> bytes:
         """Content of a file; relative paths start at the home directory."""
-        response = await self._request("POST", "/file", data={"file_path": _absolute(path)}, timeout=UPLOAD_TIMEOUT_S)
+        data = {"file_path": _absolute(path)}
+        response = await self._request("POST", "/file", data=data, timeout=UPLOAD_TIMEOUT_S, limit=MAX_FILE)
         if response.status_code == 404:
             raise FileNotFoundError(f"there is no {path} on {self._shown}")
         if response.status_code != 200:
@@ -308,11 +324,11 @@ class OSWorldDesktop:
             response = await self._request("GET", "/accessibility", timeout=timeout, fatal=False)
         except DesktopTimeoutError:
             return AccessibilityTree("<desktop-frame/>", complete=False, nodes=0)
-        try:
-            xml = str(response.json()["AT"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DesktopError(f"{self._shown} gave no accessibility tree: {response.text.strip()[:300]}") from error
-        return AccessibilityTree(xml, complete=True, nodes=len(re.findall(r"<[^/!?]", xml)))
+        answer = _parsed(response.content)
+        if not isinstance(answer, dict) or "AT" not in answer:
+            raise DesktopError(f"{self._shown} gave no accessibility tree: {response.text.strip()[:300]}")
+        xml = str(answer["AT"])
+        return AccessibilityTree(xml, complete=True, nodes=xml.count("<") - sum(map(xml.count, ("</", "<!", "<?"))))
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a port which the machine shows to the outside."""
@@ -333,8 +349,31 @@ class OSWorldDesktop:
         return connected
 
 
-def _decoded(data: bytes) -> NDArray[np.uint8]:
-    with Image.open(io.BytesIO(data)) as image:
+async def _taken(answer: httpx.Response, limit: int) -> httpx.Response:
+    """An answer with its body as it came: nothing is unpacked, which might have no end. Raises `DesktopError`."""
+    body, most = bytearray(), limit if answer.status_code == httpx.codes.OK else _MAX_WORDS
+    async for chunk in answer.aiter_raw():
+        body += chunk
+        if len(body) > most:
+            raise DesktopError(f"more than {most} bytes, which are not read")
+    return httpx.Response(answer.status_code, content=bytes(body))
+
+
+def _parsed(data: bytes) -> Any:
+    """The value of a JSON; None where it is none, or so intricate that reading it would take long."""
+    if sum(map(data.count, (b"[", b"{", b","))) > _MOST_PARTS:
+        return None
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _decoded(data: bytes, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """The pixels of an image. Raises `DesktopError`: it has not this shape; and what Pillow does of what is none."""
+    with Image.open(io.BytesIO(data), formats=_IMAGES) as image:
+        if image.size != shape[::-1]:
+            raise DesktopError(f"the machine's screen became {image.width}x{image.height} pixels large")
         return np.asarray(image.convert("RGB")).copy()
 
 
