@@ -157,6 +157,8 @@ async def _serve(settings: ServerSettings, provider: Provider, patient: bool) ->
             for task in waiting:
                 task.cancel()
         log.info("stopping")
+    # each thread of a parent that is killed has the kernel signal again: none may end this process in its last moment
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 @app.command()

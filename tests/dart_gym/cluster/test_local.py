@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,19 @@ async def test_it_dies_with_its_owner_however_that_dies(until, signum):
     assert not directory_of(url).exists()
     owner.stdin.close()
     owner.stdout.close()
+
+
+async def test_a_signal_that_comes_again_and_again_leaves_nothing():
+    directory = Path(tempfile.mkdtemp(prefix="cluster-"))
+    command = [sys.executable, "-m", "dart_gym.commands.gym_cli", "serve", "--private", "--desktops", "1"]
+    server = subprocess.Popen([*command, "--listen", f"ws+unix://{directory}/gym.sock"], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    with server, server.stdout:
+        assert (await asyncio.to_thread(server.stdout.readline)).startswith(b"listening on")
+        while server.poll() is None:  # the kernel sends one for each thread of an owner that is killed
+            server.terminate()
+            await asyncio.sleep(0.001)
+    assert server.returncode == 0 and not directory.exists()
 
 
 async def test_the_loop_may_be_used_inside_a_running_loop_but_not_its_own():
