@@ -13,7 +13,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,14 +51,29 @@ class History:
     directories: set[int] = field(default_factory=lambda: {0})
 
 
-def traced(script: str, root: Path) -> History:
-    """Run a Python script that writes below a directory (its first argument) and says `ACK <text>` on its output."""
-    log = root.parent / f"{root.name}.strace"
-    command = ["strace", "-f", "-qq", "-y", "-xx", "-s", "100000000", "-e", f"trace={CALLS}", "-o", str(log)]
-    command += [sys.executable, "-c", script, str(root)]
+def traced(script: str, roots: Sequence[Path], log: Path) -> list[History]:
+    """Run a Python script once, which writes below directories; what happened below each of them.
+
+    On its output it says `ACK <directory> <text>`. One run, since under a trace the imports take most of the time.
+    """
+    command = [
+        "strace",
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-y",
+        "-xx",
+        "-s",
+        "100000000",
+        "-e",
+        f"trace={CALLS}",
+        "-o",
+        str(log),
+    ]
+    command += [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    return _Reader(root).read(log)
+    return [_Reader(root).read(log) for root in roots]
 
 
 class _Reader:
@@ -88,8 +103,8 @@ class _Reader:
         fds = [(number, _plain(target)) for number, target in _FD.findall(args)]
         if name in ("write", "writev") and fds[0][0] == "1":
             for said in b"".join(texts).decode().splitlines():
-                if said.startswith("ACK "):
-                    self.history.events.append(("ack", said[4:]))
+                if said.startswith(f"ACK {self._root} "):
+                    self.history.events.append(("ack", said.removeprefix(f"ACK {self._root} ")))
             return
         if name in ("openat", "creat"):
             self._open(path, args, str(result))

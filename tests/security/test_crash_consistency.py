@@ -30,8 +30,7 @@ import sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 from test_crash_consistency import *
-root = Path(sys.argv[1])
-def ack(text): print(f"ACK {{text}}", flush=True)
+def ack_of(root): return lambda text: print(f"ACK {{root}} {{text}}", flush=True)
 """
 
 
@@ -234,13 +233,30 @@ WRITES = {
 LEAST_STATES = 10
 
 
+def renames_act(root, ack):
+    """As such files were written before: without a sync."""
+    (root / "new").write_text("whole")
+    (root / "new").rename(root / "file")
+    ack("written")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Name -> directory and history of each of `WRITES`, and of renames."""
+    base = tmp_path_factory.mktemp("written")
+    roots = {name: base / name / "root" for name in (*WRITES, "renames")}
+    for root in roots.values():
+        root.mkdir(parents=True)
+    script = HEADER.format(here=str(Path(__file__).parent))
+    script += "".join(f"{name}_act(Path({str(root)!r}), ack_of({str(root)!r}))\n" for name, root in roots.items())
+    histories = traced(script, [*roots.values()], base / "strace")
+    return dict(zip(roots, zip(roots.values(), histories, strict=True), strict=True))
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", WRITES)
-def test_every_state_that_a_power_cut_may_leave_is_one_to_go_on_from(name, tmp_path):
-    root = tmp_path / "root"
-    root.mkdir()
-    script = HEADER.format(here=str(Path(__file__).parent)) + f"{name}_act(root, ack)\n"
-    history = traced(script, root)
+def test_every_state_that_a_power_cut_may_leave_is_one_to_go_on_from(name, tmp_path, written):
+    root, history = written[name]
     everything = [value for kind, value in history.events if kind == "effect"]
     assert tree_of(history, everything) == what_is_there(root), "the trace has all that was done"
     whole = root.rename(tmp_path / "done")
@@ -259,12 +275,6 @@ def test_every_state_that_a_power_cut_may_leave_is_one_to_go_on_from(name, tmp_p
     print(f"{name}: {count} states, all of them good")
 
 
-def test_a_rename_without_a_sync_is_found_out(tmp_path):
-    """What this would say of the way in which such files were written before."""
-    root = tmp_path / "root"
-    root.mkdir()
-    script = HEADER.format(here=str(Path(__file__).parent)) + (
-        "import os\n(root / 'new').write_text('whole')\nos.rename(root / 'new', root / 'file')\nack('written')\n"
-    )
-    states = [tree for tree, said in crash_states(traced(script, root)) if said]
+def test_a_rename_without_a_sync_is_found_out(written):
+    states = [tree for tree, said in crash_states(written["renames"][1]) if said]
     assert {} in states and {"file": b""} in states and {"file": b"whole"} in states
