@@ -19,7 +19,7 @@ from rich.text import Text
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError
 from dart_gym.desktops.applications import debian_applications
 from dart_gym.desktops.applications.browser import browser_program
-from dart_gym.desktops.confinement.resource_limits import group_places
+from dart_gym.desktops.confinement.resource_limits import NO_GROUPS, group_places
 from dart_gym.desktops.sandbox.osworld_profile import desktop_python
 from dart_gym.desktops.sandbox.sandbox_check import check_sandbox
 from dart_gym.desktops.sandbox.sandbox_end import kept_refused
@@ -89,8 +89,7 @@ def check_limits() -> Finding:
     places = group_places()
     if places:
         return Finding("limits", True, f"control groups of version {2 if len(places) == 1 else 1}")
-    detail = "no control groups may be made: each process is limited, a desktop as a whole only by a watch"
-    remedy = "run the server by systemd-run --user --scope -p Delegate=yes, or as root"
+    detail, _, remedy = NO_GROUPS.partition("; next step: ")
     return Finding("limits", False, detail, remedy, "exact limits of desktops", True)
 
 

@@ -1,10 +1,14 @@
 """The provider "xvfb": desktops of this machine, which is what a server has without being told otherwise."""
 
 import asyncio
+import logging
 
+from dart_gym.desktops.confinement.resource_limits import NO_GROUPS, group_places
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.keeper.fork_client import fork_client
 from dart_gym.providers.provider import Options
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedOptions(Options):
@@ -24,7 +28,9 @@ class EmbeddedProvider:
         self.options = options
 
     async def open(self) -> list[str]:
-        """Have keepers at hand: a server removes its predecessors' sandboxes itself."""
+        """Have keepers at hand, and say what desktops lack: a server removes its predecessors' sandboxes itself."""
+        if not group_places():
+            log.warning(NO_GROUPS)
         await asyncio.to_thread(fork_client().prepare)
         return []
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from dart_gym.commands import doctor
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.confinement import machine_settings, resource_limits, user_ids
 from dart_gym.desktops.sandbox import sandbox_end
@@ -144,6 +145,15 @@ async def test_the_log_names_the_program_whose_call_was_refused(start_desktop):
     await desktop.execute(["unshare", "-U", "true"])
     with pytest.raises(DesktopError, match="refused system call unshare of the program 'unshare'"):
         await desktop.execute(["sh", "-c", "kill -9 $(pgrep -x Xvfb); sleep 20"])
+
+
+async def test_an_application_that_needs_a_refused_call_is_named_by_doctor(start_desktop):
+    desktop = await start_desktop()
+    name = f"needs-{os.getpid()}"
+    await desktop.execute(["sh", "-c", f"cp /usr/bin/unshare /tmp/{name}; /tmp/{name} -U true"])
+    await desktop.stop()
+    finding = doctor.check_refused()
+    assert not finding.ok and f"{name}: unshare" in finding.detail and "--isolation none" in finding.remedy
 
 
 async def test_of_etc_and_opt_only_what_applications_read_is_seen(start_desktop):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.keeper.held_up import ProcessState, is_own_doing
-from dart_gym.desktops.sandbox.guest import descendants
+from dart_gym.envs.cluster_link import background_loop
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.utils.prometheus_text import render
@@ -31,10 +32,15 @@ def task(command, evaluator="infeasible"):
     return {"id": "t", "instruction": "", "config": [planted], "evaluator": {"func": evaluator}}
 
 
-@pytest.fixture
-async def cluster():
-    async with LocalCluster(2) as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def cluster():
+    """One server for all tests here: each of them shows that it goes on."""
+    cluster = LocalCluster(2)
+    background_loop().run(cluster.start)
+    pid = cluster.pid
+    yield cluster
+    assert cluster.pid == pid, "it is the server that it was"
+    background_loop().run(cluster.stop)
 
 
 async def played(session, action=None):
@@ -98,13 +104,25 @@ async def test_ending_the_desktop_while_it_is_judged_is_no_way_out(inside, failu
 @pytest.mark.desktop
 @pytest.mark.parametrize("victim", ["desktop-keeper", "bwrap"])
 async def test_what_the_host_ends_is_lost_without_a_score(cluster, victim):
+    marker = f"{os.getpid()}.{len(victim)}"
     async with cluster.client().session() as session:
-        await session.reset(task("true"), seed=0, max_steps=1000, desktop=SIZE)
-        pids = [pid for pid in descendants(cluster.pid) if name_of(pid) == victim]
-        os.kill(min(pids), signal.SIGKILL)
+        await session.reset(task(f"exec sleep {marker}"), seed=0, max_steps=1000, desktop=SIZE)
+        while not (pids := [path.parent for path in Path("/proc").glob("[0-9]*/cmdline") if runs(path, marker)]):
+            assert (await session.step(Move(5, 5))).terminal is None
+        pid = int(pids[0].name)
+        while name_of(pid) != victim:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+        os.kill(pid, signal.SIGKILL)
         last = await played(session)
         assert last.terminal is TerminalState.ENV_ERROR
         assert last.evaluation.score is None and lost_by(last.terminal, last.evaluation) == "environment"
+
+
+def runs(path, marker):
+    try:
+        return path.read_bytes() == f"sleep\0{marker}\0".encode()
+    except OSError:
+        return False  # it has ended
 
 
 def name_of(pid):

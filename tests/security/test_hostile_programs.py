@@ -20,6 +20,7 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.keeper import keeper_deadlines
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
+from dart_gym.envs.cluster_link import background_loop
 
 pytestmark = [pytest.mark.security, pytest.mark.desktop]
 
@@ -49,11 +50,13 @@ def hostile(command: str) -> dict[str, object]:
     return {**CLEAN, "id": "hostile", "config": [{"type": "launch", "parameters": {"command": ["sh", "-c", script]}}]}
 
 
-@pytest.fixture
-async def cluster():
-    """A server's process with two desktops."""
-    async with LocalCluster(2) as cluster:
-        yield cluster
+@pytest.fixture(scope="module")
+def cluster():
+    """A server's process with two desktops, which outlives all attacks."""
+    cluster = LocalCluster(2)
+    background_loop().run(cluster.start)
+    yield cluster
+    background_loop().run(cluster.stop)
 
 
 async def play_until_lost(session, action) -> TerminalState:

@@ -331,6 +331,11 @@ class Sandbox:
             return ""  # stopped in between
         return f" (the disk of {self.directory} is full)" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
 
+    def memory_note(self) -> str:
+        """What the kernel ended because its programs used too much memory; else ""."""
+        ended = self._groups.ended_for_memory()
+        return f" (it used more than {self.limits.memory} bytes of memory: programs ended: {ended})" if ended else ""
+
     def destroy(self) -> None:
         """Kill everything inside, wait until it is gone, remove the directory. Idempotent; blocks some 10 ms."""
         self._finalizer()
