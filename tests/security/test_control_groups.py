@@ -21,24 +21,24 @@ from dart_gym.desktops.xvfb.xvfb_desktop import XvfbDesktop
 
 MOUNTS = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
 LIMITS = {"memory": {"memory.max": "300000000"}, "pids": {"pids.max": "9"}, "hugetlb": {"hugetlb.2MB.max": "0"}}
+ROOT = Path(MOUNTS[0].split()[4]) if MOUNTS else Path("/")
+THERE = tuple(name for name in LIMITS if MOUNTS and name in (ROOT / "cgroup.controllers").read_text().split())
 FORKS = "for i in 1 2 3 4; do sleep 1000 & done; setsid sleep 1000 & wait"
 
 pytestmark = [
     pytest.mark.security,
     pytest.mark.desktop,
     pytest.mark.skipif(
-        os.geteuid() != 0 or not MOUNTS, reason="only root may make groups, of a hierarchy that is there"
+        os.geteuid() != 0 or not THERE or not os.access(ROOT / "cgroup.procs", os.W_OK),
+        reason="only root may make groups, in a hierarchy that has a controller",
     ),
 ]
 
 
 @pytest.fixture
 def place(monkeypatch):
-    """A group of this test's own below the hierarchy's root, as if the server were in it; all controllers are those there."""
-    root = Path(MOUNTS[0].split()[4])
-    there = set((root / "cgroup.controllers").read_text().split())
-    controllers = tuple(name for name in LIMITS if name in there)
-    assert controllers, f"{root} has no controller that is tested here"
+    """A group of this test's own below the hierarchy's root, as if the server were in it; it has all there is."""
+    root, controllers = ROOT, THERE
     enabled = set((root / "cgroup.subtree_control").read_text().split())
     monkeypatch.setattr(resource_limits, "CONTROLLERS", controllers)
     settings = {name: value for controller in controllers for name, value in LIMITS[controller].items()}

@@ -74,7 +74,7 @@ async def test_a_browser_that_misbehaves_is_left(speak, conversation):
 @pytest.mark.parametrize(
     "answer",
     [
-        *({"id": 1}, {"id": 1, "result": []}, {"id": 1, "error": "text"}, {"id": []}, {"method": {}}, [], 5, None),
+        *({"id": 1}, {"id": 1, "result": []}, {"id": 1, "error": "text"}, {"id": []}, {"none": {}}, [], 5, None),
         *({"id": 1, "result": {"result": 5}}, {"id": 1, "result": {}}, {"id": 1, "result": {"exceptionDetails": 5}}),
         {"id": 1, "result": {"exceptionDetails": {"exception": 5}, "result": {}}},
     ],

@@ -130,7 +130,7 @@ async def test_an_answer_without_end_is_not_taken(machine, monkeypatch, path):
 
 @pytest.mark.parametrize("path", OPERATIONS)
 async def test_an_answer_that_drips_has_its_deadline(machine, monkeypatch, path):
-    for name in ("REQUEST_TIMEOUT_S", "UPLOAD_TIMEOUT_S", "CONNECT_TIMEOUT_S", "LONGEST_COMMAND_S", "_MARGIN_S"):
+    for name in ("REQUEST_S", "UPLOAD_TIMEOUT_S", "CONNECT_TIMEOUT_S", "LONGEST_COMMAND_S", "_MARGIN_S"):
         monkeypatch.setattr(osworld_desktop, name, 0.3)
     monkeypatch.setitem(machine.desktop._request.__kwdefaults__, "timeout", 0.3)
     machine.answers[path] = drop_by_drop

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -91,15 +90,14 @@ class DevTools:
             del self._waiting[number]
         if "error" in reply:
             raise DevToolsError(f"{method}: {reply['error'].get('message', reply['error'])}")
-        result: dict[str, Any] = reply["result"]
-        return result
+        return reply["result"]
 
     async def evaluate(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page; a promise is awaited. Raises `DevToolsError` if it throws."""
         reply = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if reply.get("exceptionDetails"):
-            details = _table(reply, "exceptionDetails")
-            text = _table({"exception": {}, **details}, "exception").get("description") or details.get("text")
+            details = {"exception": {}, **_table(reply, "exceptionDetails")}
+            text = _table(details, "exception").get("description") or details.get("text")
             raise DevToolsError(f"script failed: {text}")
         return _table(reply, "result").get("value")
 
@@ -153,19 +151,17 @@ class DevTools:
                 future.exception()  # whoever still awaits it gets it; nobody is warned about it otherwise
 
     def _dispatch(self, message: dict[str, Any], size: int) -> None:
-        future = self._waiting.get(message["id"]) if "id" in message else None
-        asked = future is not None if "id" in message else bool(self._events.get(message["method"]))
-        self._unasked = 0 if asked else self._unasked + size
-        if self._unasked > _MAX_UNASKED:
-            raise DesktopError(f"more than {_MAX_UNASKED} bytes that nobody asked for")
         if "id" in message:
             _table(message, "error" if "error" in message else "result")
-            if future is not None and not future.done():
-                future.set_result(message)
-            return
-        for future in self._events.pop(message["method"], ()):
+            futures, value = [self._waiting[message["id"]]] if message["id"] in self._waiting else [], message
+        else:
+            futures, value = self._events.pop(str(message["method"]), []), message.get("params", {})
+        self._unasked = 0 if futures else self._unasked + size
+        if self._unasked > _MAX_UNASKED:
+            raise DesktopError(f"more than {_MAX_UNASKED} bytes that nobody asked for")
+        for future in futures:
             if not future.done():
-                future.set_result(message.get("params", {}))
+                future.set_result(value)
 
 
 def _table(message: dict[str, Any], name: str) -> dict[str, Any]:
@@ -233,10 +229,10 @@ def _parsed(text: str) -> Any:
 
 def _target(found: Any, port: int) -> dict[str, Any]:
     """A page or worker, as a browser tells of one. Raises `DesktopError`."""
-    words = [found.get(name) for name in ("id", "type", "url")] if isinstance(found, dict) else [None]
-    if not all(isinstance(word, str) for word in words) or not re.fullmatch(r"[\w-]+", words[0]):
-        raise DesktopError(f"what answers on port {port} is no browser")
-    return found  # type: ignore[no-any-return]
+    if isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("id", "type", "url")):
+        if str(found["id"]).isalnum():
+            return found
+    raise DesktopError(f"what answers on port {port} is no browser")
 
 
 async def _fetch(path: str, method: str, url: str) -> tuple[int, str]:

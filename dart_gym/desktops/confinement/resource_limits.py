@@ -28,11 +28,8 @@ EVALUATION_GROUPS = "dart-evaluation"
 """What the names of evaluations' groups begin with."""
 GROUPS_FILE = "groups"
 CONTROLLERS = ("memory", "pids", "cpu")
-_MEMORY_EVENTS = ("memory.events", "memory.oom_control")  # of version 2, of version 1
-NO_GROUPS = (
-    "no control groups may be made: each process is limited, a desktop as a whole only by a watch; next step: run the "
-    "server by systemd-run --user --scope -p Delegate=yes, or as root"
-)
+NO_GROUPS = """no control groups may be made: each process is limited, a desktop as a whole only by a watch; \
+next step: run the server by systemd-run --user --scope -p Delegate=yes, or as root"""
 _PERIOD_US = 100_000
 _GONE_S = 2.0
 _POLL_S = 0.005
@@ -66,7 +63,7 @@ class ControlGroups:
 
     def ended_for_memory(self) -> int:
         """How many programs the kernel has ended because all together used more memory than they may."""
-        for path in (place / name for place in self.directories for name in _MEMORY_EVENTS):
+        for path in (place / name for place in self.directories for name in ("memory.events", "memory.oom_control")):
             with contextlib.suppress(OSError):
                 return int(dict(line.split() for line in path.read_text().splitlines()).get("oom_kill", 0))
         return 0

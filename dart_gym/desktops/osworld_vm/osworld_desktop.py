@@ -39,18 +39,16 @@ from dart_gym.desktops.osworld_vm.machine_address import MachineAddress, parse_m
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
 
 CONNECT_TIMEOUT_S = 10.0
-REQUEST_TIMEOUT_S = 30.0
+REQUEST_S = 30.0
 UPLOAD_TIMEOUT_S = 300.0
 LONGEST_COMMAND_S = 115.0  # OSWorld's server ends commands after 120 s
 _MARGIN_S = 5.0
 _POLL_S = 0.5
 _FREE_POLL_S = 0.02
 _TIMED_OUT = 124  # what coreutils' `timeout` says
-_MAX_JSON, _MOST_PARTS = 32 << 20, 500_000  # bytes; brackets, braces and commas: a tenth of a second to parse
-_MAX_WORDS = 1 << 16  # bytes of an error
+_JSON, _MOST_PARTS = 32 << 20, 500_000  # bytes; brackets, braces and commas: a tenth of a second to parse
 _PLAIN = {"Accept-Encoding": "identity"}
 _IMAGES = ("PNG", "JPEG")  # for others Pillow may start a program, or unpack without end
-_PIXEL_BYTES, _IMAGE_BYTES = 8, 1 << 20
 
 
 class OSWorldDesktop:
@@ -134,35 +132,25 @@ class OSWorldDesktop:
     # --- requests
 
     async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout: float = REQUEST_TIMEOUT_S,
-        fatal: bool = True,
-        limit: int = _MAX_JSON,
-        **content: Any,
+        self, method: str, path: str, *, timeout: float = REQUEST_S, fatal: bool = True, limit: int = _JSON, **sent: Any
     ) -> httpx.Response:
-        """One request, never repeated; its failure ends the desktop, unless not `fatal`. Raises `DesktopError`.
-
-        An answer of more than `limit` bytes is not read.
-        """
+        """One request, for at most `limit` bytes, never repeated; a `fatal` failure ends the desktop."""
         client = self._client
         if client is None:
             raise DesktopError("the desktop is not started, was stopped, or broke")
         limits = httpx.Timeout(timeout, connect=CONNECT_TIMEOUT_S)
         try:
             async with asyncio.timeout(timeout + CONNECT_TIMEOUT_S):
-                async with client.stream(method, path, timeout=limits, headers=_PLAIN, **content) as answer:
+                async with client.stream(method, path, timeout=limits, headers=_PLAIN, **sent) as answer:
                     response = await _taken(answer, limit)
         except (httpx.TimeoutException, TimeoutError) as error:
             problem: DesktopError = DesktopTimeoutError(f"{self._shown} did not answer {path} within {timeout:g} s")
-            cause: Exception = error
+            problem.__cause__ = error
         except DesktopError as error:
-            problem, cause = DesktopError(f"{self._shown} answered {path} with {error}"), error
+            problem = DesktopError(f"{self._shown} answered {path} with {error}")
         except httpx.HTTPError as error:
             problem = DesktopError(f"{self._shown} cannot be reached for {path}: {type(error).__name__}: {error}")
-            cause = error
+            problem.__cause__ = error
         else:
             if response.status_code in (401, 403):
                 raise DesktopError(
@@ -171,7 +159,7 @@ class OSWorldDesktop:
             return response
         if fatal:
             await self.stop()
-        raise problem from cause
+        raise problem
 
     async def _json(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         response = await self._request(method, path, **content)
@@ -186,8 +174,7 @@ class OSWorldDesktop:
     async def screenshot(self) -> NDArray[np.uint8]:
         """A fresh frame; the server draws the cursor in."""
         shape = (self.spec.height, self.spec.width)
-        limit = _PIXEL_BYTES * math.prod(shape) + _IMAGE_BYTES
-        response = await self._request("GET", "/screenshot", limit=limit)
+        response = await self._request("GET", "/screenshot", limit=8 * math.prod(shape) + (1 << 20))
         if response.status_code != 200:
             raise DesktopError(f"{self._shown} gave no screenshot: status {response.status_code}")
         try:
@@ -324,8 +311,7 @@ class OSWorldDesktop:
             response = await self._request("GET", "/accessibility", timeout=timeout, fatal=False)
         except DesktopTimeoutError:
             return AccessibilityTree("<desktop-frame/>", complete=False, nodes=0)
-        answer = _parsed(response.content)
-        if not isinstance(answer, dict) or "AT" not in answer:
+        if not isinstance(answer := _parsed(response.content), dict) or "AT" not in answer:
             raise DesktopError(f"{self._shown} gave no accessibility tree: {response.text.strip()[:300]}")
         xml = str(answer["AT"])
         return AccessibilityTree(xml, complete=True, nodes=xml.count("<") - sum(map(xml.count, ("</", "<!", "<?"))))
@@ -351,7 +337,7 @@ class OSWorldDesktop:
 
 async def _taken(answer: httpx.Response, limit: int) -> httpx.Response:
     """An answer with its body as it came: nothing is unpacked, which might have no end. Raises `DesktopError`."""
-    body, most = bytearray(), limit if answer.status_code == httpx.codes.OK else _MAX_WORDS
+    body, most = bytearray(), limit if answer.status_code == httpx.codes.OK else 1 << 16  # an error's words
     async for chunk in answer.aiter_raw():
         body += chunk
         if len(body) > most:

@@ -301,8 +301,9 @@ class Sandbox:
             yield path, listener
 
     def log_tail(self, *names: str) -> str:
-        """The last lines of logs, for an error message; "" when they are empty."""
-        parts = []
+        """What the kernel ended for memory, and the last lines of logs, for an error message; "" without any."""
+        ended, note = self._groups.ended_for_memory(), f" (it used more than {self.limits.memory} bytes of memory"
+        parts = [f"{note}: programs ended: {ended})"] if ended else []
         for name in names:
             text = self._log_tail(f"{name}.log") if self._finalizer.alive else ""
             if text:
@@ -330,11 +331,6 @@ class Sandbox:
         except OSError:
             return ""  # stopped in between
         return f" (the disk of {self.directory} is full)" if disk.f_bavail * disk.f_frsize < _FULL_BYTES else ""
-
-    def memory_note(self) -> str:
-        """What the kernel ended because its programs used too much memory; else ""."""
-        ended = self._groups.ended_for_memory()
-        return f" (it used more than {self.limits.memory} bytes of memory: programs ended: {ended})" if ended else ""
 
     def destroy(self) -> None:
         """Kill everything inside, wait until it is gone, remove the directory. Idempotent; blocks some 10 ms."""

@@ -200,8 +200,7 @@ class XvfbDesktop:
         """The message with the last lines of the logs, which say why the desktop ended; as it is where it has them."""
         if self._sandbox is None or LOG_MARK in message:
             return message
-        sandbox = self._sandbox
-        return f"{message}{sandbox.disk_note()}{sandbox.memory_note()}{sandbox.log_tail(*_LOGS)}"
+        return f"{message}{self._sandbox.disk_note()}{self._sandbox.log_tail(*_LOGS)}"
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
