@@ -27,7 +27,7 @@ from dart_agent.formats.grammar.action_format import (
     text_of,
 )
 from dart_agent.formats.grammar.calls import Call, parse_calls, quote
-from dart_agent.formats.grammar.fields import DIRECTIONS
+from dart_agent.formats.grammar.fields import DIRECTIONS, Fields
 from dart_agent.formats.grammar.key_chords import read_chord, write_chord
 from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls
 from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
@@ -110,7 +110,7 @@ class UITarsFormat:
         errors: list[ParseError] = []
         for call in calls:
             try:
-                actions += self._action(_Arguments(call, space))
+                actions += self._action(call, space)
             except ValueError as error:  # also a typed action that refuses its fields: an absurd number
                 errors.append(parse_error(error, call.span))
         return ParsedResponse(thought, tuple(actions), tuple(errors))
@@ -128,21 +128,21 @@ class UITarsFormat:
         """The action space as the prompt states it."""
         return UI_TARS_DOUBAO_ACTION_SPACE if self._dialect in ("doubao", "2") else UI_TARS_ACTION_SPACE
 
-    def _action(self, arguments: _Arguments) -> list[a.Action]:
-        name = arguments.call.name.lower()
-        field = arguments.point(_START[:-1]) if name == "type" else None  # is clicked first
+    def _action(self, call: Call, space: CoordinateSpace) -> list[a.Action]:
+        name, given = call.name.lower(), _Arguments(call.arguments, call.name, space)
+        field = given.point(_START[:-1]) if name == "type" else None  # is clicked first
         if name == "wait":
-            action: a.Action = a.Wait(arguments.number(("seconds", "time", "duration", ""), self._wait_s))
+            action: a.Action = a.Wait(given.number("seconds", "time", "duration", "", default=self._wait_s))
         elif name in _CLICKS:
-            action = _click(arguments, *_CLICKS[name])
+            action = _click(given, *_CLICKS[name])
         elif name in _READERS:
-            action = _READERS[name](arguments)
+            action = _READERS[name](given)
         else:
             raise UnreadableError(
-                f"unknown action {arguments.call.name[:40]!r}; known: click, left_double, right_single, drag, hotkey, "
-                "type, scroll, wait, finished"
+                f"unknown action {call.name[:40]!r}; known: click, left_double, right_single, drag, hotkey, type, "
+                "scroll, wait, finished"
             )
-        arguments.check_all_used()
+        given.check_all_used()
         return [action] if field is None else [a.Click(*field), action]
 
     def _call(self, action: a.Action, space: CoordinateSpace) -> str:
@@ -222,55 +222,26 @@ def _without_special_end(text: str) -> str:
     return text
 
 
-class _Arguments:
-    """The arguments of one call, read by type; remembers which were used."""
+class _Arguments(Fields):
+    """The arguments of a call, all of them texts; a number or place that is empty counts as not given."""
 
-    def __init__(self, call: Call, space: CoordinateSpace) -> None:
-        self.call, self.space = call, space
-        self._unused = set(call.arguments)
-
-    def text(self, names: tuple[str, ...], default: str | None = None) -> str:
-        """The first of several names that is given. Raises `UnreadableError` where none is and there is no default."""
-        for name in names:
-            if name in self.call.arguments:
-                self._unused.discard(name)
-                return self.call.arguments[name]
-        if default is None:
-            raise UnreadableError(f"{self.call.name} needs {names[0]}='...'")
-        return default
+    def number(self, *names: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self.text(*names, default="")
+        if not value and default is not None:
+            return default
+        if len(value) > 40 or not _FLOAT.fullmatch(value.strip()) or not math.isfinite(number := float(value)):
+            raise self._wrong(names[0], "a number", value)
+        return number
 
     def point(self, names: tuple[str, ...]) -> tuple[int, int] | None:
-        """A point in screen pixels; None where it is not given or empty."""
-        value = self.text(names, "")
-        return _point(self.call.name, value, self.space) if value.strip() else None
+        """A point in screen pixels."""
+        value = self.text(*names, default="")
+        return _point(self.what, value, self.space) if value.strip() else None
 
     def need_point(self, names: tuple[str, ...]) -> tuple[int, int]:
         """A point in screen pixels that must be given."""
-        if (point := self.point(names)) is None:
-            raise UnreadableError(f"{self.call.name} needs {names[0]}='(x,y)'")
-        return point
-
-    def number(self, names: tuple[str, ...], default: float) -> float:
-        """A finite number."""
-        value = self.text(names, "")
-        if not value:
-            return default
-        if len(value) > 40 or not _FLOAT.fullmatch(value.strip()) or not math.isfinite(number := float(value)):
-            raise UnreadableError(f"{self.call.name}: {names[0]} must be a number, got {value[:40]!r}")
-        return number
-
-    def integer(self, names: tuple[str, ...], default: int) -> int:
-        """A whole number."""
-        value = self.number(names, default)
-        if value != int(value):
-            raise UnreadableError(f"{self.call.name}: {names[0]} must be a whole number, got {value}")
-        return int(value)
-
-    def check_all_used(self) -> None:
-        """Raise `UnreadableError` for arguments that the action does not have."""
-        if self._unused:
-            unknown = ", ".join(sorted(self._unused)) or "a value without a name"
-            raise UnreadableError(f"{self.call.name} has no argument {unknown}")
+        return self.need(self.point(names), f"{names[0]}='(x,y)'")
 
 
 def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
@@ -286,52 +257,44 @@ def _point(call: str, value: str, space: CoordinateSpace) -> tuple[int, int]:
     return space.pixel((numbers[0] + numbers[-2]) / 2, (numbers[1] + numbers[-1]) / 2)
 
 
-def _click(arguments: _Arguments, button: a.Button = "left", count: int = 1) -> a.Action:
-    x, y = arguments.point(_START) or (None, None)
-    named = arguments.text(("button",), button)
-    modifiers = read_chord(arguments.text(("modifiers",), ""))
-    return a.Click(x, y, named, arguments.integer(("count",), count), modifiers)  # type: ignore[arg-type]  # checked there
+def _click(given: _Arguments, button: a.Button = "left", count: int = 1) -> a.Action:
+    x, y = given.point(_START) or (None, None)
+    modifiers = read_chord(given.text("modifiers", default=""))
+    return a.Click(x, y, given.button("button", default=button), given.integer("count", default=count), modifiers)
 
 
-def _drag(arguments: _Arguments) -> a.Action:
-    start, end = arguments.need_point(_START), arguments.need_point(_END)
-    via = [
-        _point(arguments.call.name, part, arguments.space) for part in arguments.text(("via",), "").split(";") if part
-    ]
-    return a.Drag((start, *via, end), arguments.text(("button",), "left"))  # type: ignore[arg-type]  # checked there
+def _drag(given: _Arguments) -> a.Action:
+    start, end = given.need_point(_START), given.need_point(_END)
+    via = [_point(given.what, part, given.space) for part in given.text("via", default="").split(";") if part]
+    return a.Drag((start, *via, end), given.button("button"))
 
 
-def _scroll(arguments: _Arguments) -> a.Action:
-    x, y = arguments.point(("start_box", "start_point", "point", "box")) or (None, None)
-    direction = arguments.text(("direction", ""), "").strip().lower()
-    dx, dy = arguments.integer(("dx",), 0), arguments.integer(("dy",), 0)
-    if direction:
-        if direction not in DIRECTIONS:
-            raise UnreadableError(f"scroll: direction must be down, up, left or right, got {direction[:40]!r}")
-        notches = arguments.integer(("amount",), WHEEL_NOTCHES)
-        dx, dy = (notches * step for step in DIRECTIONS[direction])
-    elif not {"dx", "dy"} & arguments.call.arguments.keys():
-        raise UnreadableError("scroll needs direction='down', 'up', 'left' or 'right'")
-    return a.Scroll(x, y, dx, dy)
+def _scroll(given: _Arguments) -> a.Action:
+    x, y = given.point(_START[:-1]) or (None, None)
+    if given.has("dx", "dy") and not given.has("direction", ""):
+        return a.Scroll(x, y, given.integer("dx", default=0), given.integer("dy", default=0))
+    notches = given.integer("amount", default=WHEEL_NOTCHES)
+    dx, dy = given.direction("direction", "")
+    return a.Scroll(x, y, dx * notches, dy * notches)
 
 
-def _chord(arguments: _Arguments) -> a.Action:
-    found = read_chord(arguments.text(("key", "keys", "hotkey", "")))
+def _chord(given: _Arguments) -> a.Action:
+    found = read_chord(given.text("key", "keys", "hotkey", ""))
     if not found:
-        raise UnreadableError(f"{arguments.call.name} needs key='...', such as key='ctrl c'")
+        raise UnreadableError(f"{given.what} needs key='...', such as key='ctrl c'")
     return a.Press(found)
 
 
-def _one_key(arguments: _Arguments) -> str:
-    found = read_chord(arguments.text(("key", "")))
+def _one_key(given: _Arguments) -> str:
+    found = read_chord(given.text("key", ""))
     if len(found) != 1:
-        raise UnreadableError(f"{arguments.call.name} takes one key, got {len(found)}")
+        raise UnreadableError(f"{given.what} takes one key, got {len(found)}")
     return found[0]
 
 
 _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
     "drag": _drag,
-    "select": lambda given: (_drag if given.point(_END) else _click)(given),
+    "select": lambda given: (_drag if given.has(*_END) else _click)(given),
     "hover": lambda given: a.Move(*given.need_point(_START)),
     "move_to": lambda given: a.Move(*given.need_point(_START)),
     "scroll": _scroll,
@@ -340,12 +303,12 @@ _READERS: dict[str, Callable[[_Arguments], a.Action]] = {
     "keydown": lambda given: a.KeyDown(_one_key(given)),
     "keyup": lambda given: a.KeyUp(_one_key(given)),
     "release": lambda given: a.KeyUp(_one_key(given)),
-    "mouse_down": lambda given: a.MouseDown(given.text(("button", ""), "left")),  # type: ignore[arg-type]
-    "mouse_up": lambda given: a.MouseUp(given.text(("button", ""), "left")),  # type: ignore[arg-type]
-    "type": lambda given: a.Type(given.text(("content", "text", ""))),
-    "finished": lambda given: a.Done(given.text(("content", "answer", ""), "")),
-    "call_user": lambda given: a.Fail(given.text(("content", "reason", ""), "")),
-    "ask_user": lambda given: a.AskUser(given.text(("content", "question", ""), "")),
+    "mouse_down": lambda given: a.MouseDown(given.button("button", "")),
+    "mouse_up": lambda given: a.MouseUp(given.button("button", "")),
+    "type": lambda given: a.Type(given.text("content", "text", "")),
+    "finished": lambda given: a.Done(given.text("content", "answer", "", default="")),
+    "call_user": lambda given: a.Fail(given.text("content", "reason", "", default="")),
+    "ask_user": lambda given: a.AskUser(given.text("content", "question", "", default="")),
 }
 
 

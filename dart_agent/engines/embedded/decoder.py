@@ -65,7 +65,7 @@ class Decoder:
 
     def prefill(
         self, embeds: Tensor, positions: Tensor, mask: Tensor, room: int, deep: Sequence[Tensor] = (),
-        before: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]] | None] = (),
+        before: Sequence[list[list[Tensor]] | None] = (),
     ) -> tuple[DecodeState, Tensor]:  # fmt: skip
         """Run left-padded prompts.
 

@@ -5,66 +5,57 @@ prompt is its state at its end, since a recurrent memory cannot be cut; so a pro
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from torch import Tensor
 
 from dart_agent.engines.embedded.decoder import DecodeState
 
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A prompt's ids, the digests of its images, and by layer what `DecodeState` has of its L tokens."""
-
-    ids: tuple[int, ...]
-    images: tuple[bytes, ...]
-    keys: list[Tensor]
-    values: list[Tensor]
-
-    @property
-    def nbytes(self) -> int:
-        """Of its tensors."""
-        return sum(part.nbytes for part in (*self.keys, *self.values))
-
-    def begins(self, ids: tuple[int, ...], images: tuple[bytes, ...]) -> bool:
-        """Whether a longer prompt begins with this one; most are told apart by one id."""
-        end = len(self.ids)
-        return ids[end - 1] == self.ids[-1] and ids[:end] == self.ids and images[: len(self.images)] == self.images
+Ids = tuple[int, ...]
+Images = tuple[bytes, ...]
+Cached = list[list[Tensor]]
+"""Keys and values of one row by layer, as `DecodeState` has them, of a prompt's tokens only."""
 
 
 class Prefixes:
-    """Those used last, of at most so many bytes together."""
+    """Prompts by ids and digests of images, those used last, of at most `capacity` bytes together."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity, self._total = capacity, 0
-        self._kept: OrderedDict[tuple[tuple[int, ...], tuple[bytes, ...]], Prefix] = OrderedDict()
+        self._kept: OrderedDict[tuple[Ids, Images], Cached] = OrderedDict()
 
     def clear(self) -> None:
         """Forget all, as other weights ask for."""
         self._kept.clear()
         self._total = 0
 
-    def longest(self, ids: tuple[int, ...], images: tuple[bytes, ...]) -> Prefix | None:
-        """The longest with which a prompt begins and after which something is left to read, if there is one."""
-        fitting = (one for one in self._kept.values() if len(one.ids) < len(ids) and one.begins(ids, images))
-        found = max(fitting, key=lambda one: len(one.ids), default=None)
-        if found:
-            self._kept.move_to_end((found.ids, found.images))
-        return found
+    def longest(self, ids: Ids, images: Images) -> tuple[int, int, Cached | None]:
+        """Tokens, images and cache of the longest with which a prompt begins, something being left to read."""
+        known = (
+            (len(key[0]), key)
+            for key in self._kept
+            if len(key[0]) < len(ids) and ids[len(key[0]) - 1] == key[0][-1]  # most are told apart by one id
+            and ids[: len(key[0])] == key[0] and images[: len(key[1])] == key[1]
+        )  # fmt: skip
+        length, key = max(known, default=(0, ((), ())))
+        if length:
+            self._kept.move_to_end(key)
+        return length, len(key[1]), self._kept.get(key)
 
-    def keep(self, ids: tuple[int, ...], images: tuple[bytes, ...], state: DecodeState, row: int) -> None:
+    def keep(self, ids: Ids, images: Images, state: DecodeState, row: int) -> None:
         """Keep a row of a state that has read the prompt and nothing after it."""
         places = state.visible[row, 0, 0, : state.length].nonzero()[:, 0]
-        keys, values = (
+        self._total -= _nbytes(self._kept.pop((ids, images), []))
+        self._kept[ids, images] = cached = [
             [
                 part[row][:, places] if long else part[row].clone()
                 for part, long in zip(parts, state.attends, strict=True)
             ]
             for parts in (state.keys, state.values)
-        )
-        if old := self._kept.pop((ids, images), None):
-            self._total -= old.nbytes
-        self._kept[ids, images] = kept = Prefix(ids, images, keys, values)
-        self._total += kept.nbytes
+        ]
+        self._total += _nbytes(cached)
         while self._total > self._capacity:
-            self._total -= self._kept.popitem(last=False)[1].nbytes
+            self._total -= _nbytes(self._kept.popitem(last=False)[1])
+
+
+def _nbytes(cached: Cached) -> int:
+    return sum(part.nbytes for parts in cached for part in parts)

@@ -106,10 +106,9 @@ class QwenRunner:
         distinct, rows = _distinct(prompts)
         digests = [tuple(map(_image_key, prompt.images)) for prompt in distinct]
         known = [self._prefixes.longest(prompt.token_ids, keys) for prompt, keys in zip(distinct, digests, strict=True)]
-        tokens, positions, mask = self._layout(distinct, [len(one.ids) if one else 0 for one in known])
+        tokens, positions, mask = self._layout(distinct, [length for length, _, _ in known])
         embeds = self.model.model.language_model.embed_tokens(tokens)
-        pairs = zip(distinct, known, strict=True)
-        images = [image for prompt, one in pairs for image in prompt.images[len(one.images) if one else 0 :]]
+        images = [im for prompt, (_, seen, _) in zip(distinct, known, strict=True) for im in prompt.images[seen:]]
         deep: list[Tensor] = []
         if images:
             places, features = tokens == self._image_token, self._embed(images).to(embeds.dtype)
@@ -118,8 +117,7 @@ class QwenRunner:
                 deep.append(torch.zeros_like(embeds))
                 deep[-1][places] = features[:, level]
         room = max(sampling.max_tokens for sampling in samplings)
-        before = [(one.keys, one.values) if one else None for one in known]
-        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep, before)
+        state, hidden = self._decoder.prefill(embeds, positions, mask, room, deep, [cached for _, _, cached in known])
         for row, (prompt, keys) in enumerate(zip(distinct, digests, strict=True)):
             self._prefixes.keep(prompt.token_ids, keys, state, row)
         if len(distinct) < len(prompts):

@@ -79,12 +79,12 @@ class Fields:
             raise self._wrong(names[0], "left, middle or right", value)
         return cast(Button, value)
 
-    def direction(self, name: str) -> tuple[int, int]:
-        """Signs of `dx` and `dy` of one of `DIRECTIONS`."""
-        value = self.text(name)
-        if value not in DIRECTIONS:
-            raise self._wrong(name, "down, up, left or right", value)
-        return DIRECTIONS[value]
+    def direction(self, *names: str) -> tuple[int, int]:
+        """Signs of `dx` and `dy` of one of `DIRECTIONS`, in any case."""
+        value = self.text(*names)
+        if (found := DIRECTIONS.get(value.strip().lower())) is None:
+            raise self._wrong(names[0], "down, up, left or right", value)
+        return found
 
     def keys(self, *names: str) -> tuple[str, ...]:
         """Keys in a list or as one text; empty where not given."""
@@ -127,7 +127,7 @@ class Fields:
     def check_all_used(self) -> None:
         """Raise `UnreadableError` for fields that the action does not have."""
         if self._given:
-            names = ", ".join(sorted(str(name)[:40] for name in list(self._given)[:5]))
+            names = ", ".join(sorted(str(name)[:40] or "a value without a name" for name in list(self._given)[:5]))
             raise UnreadableError(f"{self.what} has no argument {names}")
 
     def _wrong(self, name: str, expected: str, value: Any) -> UnreadableError:

@@ -361,7 +361,7 @@ def test_a_prompt_that_goes_on_reads_only_what_is_new(family, monkeypatch, tmp_p
     runner._cache.clear()
     runner._prefixes._capacity, whole = 1, runner._prefixes._capacity
     sample(short)
-    assert runner._prefixes.longest((*short.token_ids, 5), ()) is None and not runner._prefixes._kept
+    assert runner._prefixes.longest((*short.token_ids, 5), ())[0] == 0 and not runner._prefixes._kept
     runner._prefixes._capacity = whole
 
 
