@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dart_agent.episodes.play import lost_by
-from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.cluster.server.server_metrics import Metrics
 from dart_gym.cluster.wire import frames
 from dart_gym.core.actions import Done, Move
@@ -17,7 +16,6 @@ from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.keeper.held_up import ProcessState, is_own_doing
-from dart_gym.envs.cluster_link import background_loop
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.utils.prometheus_text import render
@@ -30,17 +28,6 @@ def task(command, evaluator="infeasible"):
     """A task whose set-up plants a program; it begins once the episode runs."""
     planted = {"type": "launch", "parameters": {"command": ["sh", "-c", command]}}
     return {"id": "t", "instruction": "", "config": [planted], "evaluator": {"func": evaluator}}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """One server for all tests here: each of them shows that it goes on."""
-    cluster = LocalCluster(2)
-    background_loop().run(cluster.start)
-    pid = cluster.pid
-    yield cluster
-    assert cluster.pid == pid, "it is the server that it was"
-    background_loop().run(cluster.stop)
 
 
 async def played(session, action=None):

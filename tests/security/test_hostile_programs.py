@@ -12,7 +12,6 @@ import time
 import numpy as np
 import pytest
 
-from dart_gym.cluster.client.private_cluster import LocalCluster
 from dart_gym.core.actions import Click, Move
 from dart_gym.core.errors import DesktopError
 from dart_gym.core.outcomes import TerminalState
@@ -20,7 +19,6 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.keeper import keeper_deadlines
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE
-from dart_gym.envs.cluster_link import background_loop
 
 pytestmark = [pytest.mark.security, pytest.mark.desktop]
 
@@ -48,15 +46,6 @@ def hostile(command: str) -> dict[str, object]:
     """A task whose set-up starts a program, which begins once the episode runs."""
     script = f"sleep 2; {command}"
     return {**CLEAN, "id": "hostile", "config": [{"type": "launch", "parameters": {"command": ["sh", "-c", script]}}]}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A server's process with two desktops, which outlives all attacks."""
-    cluster = LocalCluster(2)
-    background_loop().run(cluster.start)
-    yield cluster
-    background_loop().run(cluster.stop)
 
 
 async def play_until_lost(session, action) -> TerminalState:
