@@ -20,6 +20,8 @@ PROMPT_TOKENS = 600
 """Of instruction, action space and chat layout in UI-TARS's prompt, roughly."""
 PROCESS_BYTES = 700 << 20
 """What a process takes that has loaded torch and transformers and no model."""
+TOKEN_PIXELS = 28**2
+"""Pixels that one token of a screenshot stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ def plan(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assumed)
     seconds = _seconds(config, size, machine, assumed, ranks) if machine.flops else {}
     speed = engine.replicas * engine.gpus * float(machine.flops or 0) * machine.mfu
     rollout_s = trajectories * assumed.steps * assumed.step_s / config.rollout.workers
-    host = _host(config, size, memory, machine, ranks)
+    host = _host(config, size, memory, machine, ranks, assumed)
     return RunPlan(
         ranks=ranks,
         rank=memory,
@@ -242,17 +244,21 @@ def _seconds(config: RunConfig, size: ModelSize, machine: Machine, assumed: Assu
     return {name: flops / speed for name, flops in phases.items() if flops}
 
 
-def _host(config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machine, ranks: int) -> dict[str, int]:
+def _host(
+    config: RunConfig, size: ModelSize, memory: RankMemory, machine: Machine, ranks: int, assumed: Assumed
+) -> dict[str, int]:
     """Memory of the machine by cause, desktops left out."""
     engine = config.rollout.engine
     wanted = demand(config, machine.gpus)
     on_cpu = 0 if wanted.engine_gpus else (2 if engine.kind == "vllm" else 4) * size.total
+    shown = config.agent.screenshots * assumed.image_tokens * TOKEN_PIXELS * 3
     found = {
         "trainer": 0 if wanted.trainer_gpus else ranks * memory.peak,
         "trainer's processes and screenshots": ranks * (PROCESS_BYTES + (2 * config.trainer.image_cache_mb << 20)),
         "engines": wanted.replicas * (PROCESS_BYTES + on_cpu),
         "a version on its way to the disk": size.stored * size.total,
         "rollout service": PROCESS_BYTES + (config.rollout.max_unrecorded_mb << 20),
+        "screenshots of running episodes": config.rollout.workers * (shown + assumed.steps * assumed.screenshot_bytes),
     }
     return {name: value for name, value in found.items() if value}
 
