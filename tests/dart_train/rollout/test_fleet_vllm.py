@@ -2,11 +2,15 @@
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
+import json
 import os
 import shutil
 import signal
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +27,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
+from dart_gym.utils.processes import die_with_parent
 from dart_train.data.files.object_storage import Storage, open_storage
 from dart_train.data.files.shared_directories import place, share
 from dart_train.nodes.program_host import RunOnNodes
@@ -36,6 +41,7 @@ from dart_train.trainer.weights.fingerprint_probe import fingerprint_of
 from tests.helpers.local_ray import local_ray
 from tests.helpers.object_store import s3_bucket
 from tests.helpers.vllm_server import ENVIRONMENT, OPTIONS, START_S, program, vllm_model
+from tests.helpers.waiting import wait_until
 
 __all__ = ["vllm_model"]
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(2400)]
@@ -318,6 +324,39 @@ async def test_a_killed_server_comes_back_with_the_newest_weights(versions, vllm
         assert pool.fleet.faults["died"] == 1 and sync.failed == 0
         assert {step.replica for step in episodes.steps[-20:]} == {"r0", "r1"}
         assert {step.generation.version for step in episodes.steps[-20:]} == {(1, 1)}
+
+
+KEEPER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from dart_agent.engines.kinds.vllm_server import VLLMServer
+from dart_train.rollout.fleet.replica import Replica, ReplicaSpec, Weights
+model, directory, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+spec = ReplicaSpec(0, VLLMServer.parse(options), directory=directory, log=directory / "engine.log")
+asyncio.run(Replica(spec).launch(Weights(model, 0)))
+time.sleep(3600)
+"""
+
+
+def test_a_server_ends_with_all_that_it_started_when_its_keeper_is_killed(vllm_model, tmp_path):
+    """What computes is a grandchild: were it left, it would hold the GPU's memory that the next server needs."""
+    log = tmp_path / "engine.log"
+    words = [str(vllm_model), str(tmp_path), json.dumps(settings().options)]
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER, *words], preexec_fn=die_with_parent())
+
+    def living() -> list[int]:
+        mark, found = f"TMPDIR={tmp_path}\0".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+    wait_until(lambda: log.exists() and "Application startup complete" in log.read_text(), START_S)
+    assert len(living()) >= 3
+    keeper.kill()
+    keeper.wait()
+    wait_until(lambda: not living(), 60, explain=lambda: f"left: {living()}")
 
 
 async def test_streamed_weights(versions, vllm_model, tmp_path, capsys):
