@@ -1,8 +1,8 @@
 """How a whole model's weights get into a vLLM server: it reads their files itself, or a sender streams them to it.
 
-Two of one interface, `WeightLoading`. Files need a directory that
-both sides see, and the server reads it while it is paused. A stream needs neither a shared directory nor the server's
-disk: `WeightSender` reads the files beside us, and vLLM's weight transfer engine takes the tensors off the wire.
+Two of one interface, `WeightLoading`. Files need a directory that both sides see, and the server reads it while it is
+paused. A stream needs neither a shared directory nor the server's disk: `WeightSender` reads the files beside us, and
+vLLM's weight transfer engine takes the tensors off the wire.
 
 The sender is a process: it has torch, and for NCCL vLLM and a GPU that no server uses (NCCL takes no two ranks on one),
 while this process has neither. A broadcast knows no time limit that helps: where a turn fails before the sender has

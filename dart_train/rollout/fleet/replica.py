@@ -11,6 +11,7 @@ Invariants:
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -278,7 +279,7 @@ def _start_server(command: Command, log_path: Path | None) -> ChildProcess:
             stderr=subprocess.STDOUT,
             env=child_environment() | command.environment,  # an engine of a plug-in is found there as it is here
             start_new_session=True,
-            preexec_fn=die_with_parent(),
+            preexec_fn=die_with_parent(signal.SIGTERM),  # vLLM then ends what it has started, which would be left else
         )
 
 
