@@ -148,10 +148,10 @@ def _at(given: Fields) -> Point:
     return given.need(given.xy(), "x and y")
 
 
-def _scroll(given: Fields, amount: int = 800) -> list[a.Action]:
+def _scroll(given: Fields) -> list[a.Action]:
     x, y = given.xy() or (None, None)
     dx, dy = given.direction("direction")
-    size = given.number("magnitude", default=amount) / SIZE
+    size = given.number("magnitude", default=800) / SIZE
     count = notches(size * given.space.screen[0 if dx else 1], PIXELS_PER_NOTCH)
     return [a.Scroll(x, y, dx * count, dy * count)]
 
@@ -185,7 +185,7 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
     "open_web_browser": lambda given: [a.Wait(0.0)],
     "hover_at": lambda given: [a.Move(*_at(given))],
     "type_text_at": _type_at,
-    "scroll_document": lambda given: _scroll(given),
+    "scroll_document": _scroll,
     "scroll_at": _scroll,
     "wait_5_seconds": lambda given: [a.Wait(5.0)],
     "search": lambda given: visiting("https://www.google.com"),

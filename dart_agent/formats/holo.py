@@ -29,7 +29,7 @@ from dart_agent.formats.grammar.action_format import (
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import DIRECTIONS, Fields, json_objects
 from dart_agent.formats.grammar.tool_replies import dump, words
-from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
 Version = Literal["1", "1.5", "2"]
@@ -60,7 +60,7 @@ class HoloFormat:
         """Pixels of the image resized by Qwen2.5-VL's own limits for a bare size, or relative to 1000."""
         if self._version == "2":
             return CoordinateSpace.relative(screen, 1000)
-        return CoordinateSpace.resized(screen)
+        return CoordinateSpace.for_image(screen, **QWEN25_VL)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""

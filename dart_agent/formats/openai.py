@@ -159,12 +159,7 @@ def _message(item: Mapping[str, Any]) -> list[str]:
 
 def _keys(given: Fields) -> tuple[str, ...]:
     """Keys in any case: `CTRL`, `C`."""
-    names = given.take("keys")
-    if names is None:
-        return ()
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise UnreadableError(f"{given.what}: keys must be a list of names")
-    return Fields({"keys": [name.lower() for name in names]}, given.what, given.space).keys("keys")
+    return tuple(key.lower() for key in given.keys("keys"))
 
 
 def _click(given: Fields, count: int = 1) -> a.Action:
@@ -211,12 +206,10 @@ def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any]:
         return dict(zip(("x", "y"), space.written(x, y), strict=True))
 
     match action:
-        case a.Click(x=int() as x, y=int() as y, button=button, count=1):
+        case a.Click(x=int() as x, y=int() as y, button=button, count=1 | 2 as count) if count == 1 or button == "left":
+            kind = {"type": "click", "button": "wheel" if button == "middle" else button} if count == 1 else {}
             held = {"keys": _names(action.modifiers)} if action.modifiers else {}
-            return {"type": "click", **at(x, y), "button": "wheel" if button == "middle" else button, **held}
-        case a.Click(x=int() as x, y=int() as y, button="left", count=2):
-            held = {"keys": _names(action.modifiers)} if action.modifiers else {}
-            return {"type": "double_click", **at(x, y), **held}
+            return {"type": "double_click", **kind, **at(x, y), **held}
         case a.Drag(button="left"):
             return {"type": "drag", "path": [at(*point) for point in action.path]}
         case a.Move():

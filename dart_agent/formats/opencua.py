@@ -20,7 +20,7 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.literals import last_block, read_calls
 from dart_agent.formats.grammar.python_actions import MODULES, read_actions, write_action
-from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
 Coordinates = Literal["qwen25", "absolute", "relative", "relative1000"]
@@ -52,11 +52,10 @@ class OpenCUAFormat:
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """By the kind of coordinates; resized by OpenCUA's own limits for a bare size."""
-        if self._coordinates == "relative":
-            return CoordinateSpace.relative(screen, 1)
-        if self._coordinates == "relative1000":
-            return CoordinateSpace.relative(screen, 1000)
-        return CoordinateSpace.of(screen) if self._coordinates == "absolute" else CoordinateSpace.resized(screen)
+        if size := {"relative": 1, "relative1000": 1000}.get(self._coordinates):
+            return CoordinateSpace.relative(screen, size)
+        absolute = self._coordinates == "absolute"
+        return CoordinateSpace.of(screen) if absolute else CoordinateSpace.for_image(screen, **QWEN25_VL)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response; the thought keeps the other sections as they are."""

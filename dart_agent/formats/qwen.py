@@ -35,7 +35,7 @@ from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import click_name, drag_to, holding, straight
 from dart_agent.formats.grammar.seed_calls import read_tag_calls
 from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
-from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
 Version = Literal["2.5", "3", "3.5", "owl", "fara"]
@@ -94,7 +94,7 @@ class QwenFormat:
         """Relative to 999 or 1000, or absolute in the image resized by Qwen2.5-VL's own limits for a bare size."""
         if self._version in _SPACES:
             return CoordinateSpace.relative(screen, _SPACES[self._version])
-        return CoordinateSpace.resized(screen)
+        return CoordinateSpace.for_image(screen, **QWEN25_VL)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""

@@ -92,9 +92,7 @@ class UITarsFormat:
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """Absolute in the resized image (that of UI-TARS's own limits for a bare size), or relative to 1000."""
-        if self._dialect != "1.5":
-            return CoordinateSpace.relative(screen, 1000)
-        return screen if isinstance(screen, CoordinateSpace) else CoordinateSpace.for_image(screen)
+        return CoordinateSpace.for_image(screen) if self._dialect == "1.5" else CoordinateSpace.relative(screen, 1000)
 
     def parse(self, response: Response, screen: Screen) -> ParsedResponse:
         """Thought, actions and errors of a response."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 MAX_ASPECT_RATIO = 200
+QWEN25_VL = {"min_pixels": 56 * 56, "max_pixels": 12_845_056}
+"""Limits of its own image processor."""
 
 
 def smart_resize(
@@ -65,18 +66,11 @@ class CoordinateSpace:
             raise ValueError(f"screen and model need positive sizes (width, height), got {self.screen}, {self.model}")
 
     @classmethod
-    def for_image(
-        cls,
-        screen: tuple[int, int],
-        kind: Literal["absolute", "relative_1000"] = "absolute",
-        *,
-        min_pixels: int = 100 * 28 * 28,
-        max_pixels: int = 16384 * 28 * 28,
-    ) -> CoordinateSpace:
-        """The space of a model that sees a screenshot of this screen."""
-        if kind == "relative_1000":
-            return cls.relative(screen, 1000)
-        height, width = smart_resize(screen[1], screen[0], min_pixels=min_pixels, max_pixels=max_pixels)
+    def for_image(cls, screen: tuple[int, int] | CoordinateSpace, **limits: int) -> CoordinateSpace:
+        """The space itself; for a bare (width, height) that of an image resized within limits of `smart_resize`."""
+        if isinstance(screen, CoordinateSpace):
+            return screen
+        height, width = smart_resize(screen[1], screen[0], **limits)
         return cls(screen, (width, height))
 
     @classmethod
@@ -88,13 +82,6 @@ class CoordinateSpace:
     def of(cls, screen: tuple[int, int] | CoordinateSpace) -> CoordinateSpace:
         """The space itself; for a bare (width, height) that of a model that saw the screenshot as it is."""
         return screen if isinstance(screen, CoordinateSpace) else cls(screen, screen)
-
-    @classmethod
-    def resized(cls, screen: tuple[int, int] | CoordinateSpace) -> CoordinateSpace:
-        """The space itself; for a bare (width, height) that of an image resized by Qwen2.5-VL's own limits."""
-        if isinstance(screen, CoordinateSpace):
-            return screen
-        return cls.for_image(screen, min_pixels=56 * 56, max_pixels=12_845_056)
 
     def to_screen(self, x: float, y: float) -> tuple[float, float]:
         """From the model's coordinates to screen pixels, unrounded and unclipped."""

@@ -31,7 +31,6 @@ class DecodeState:
         values: of the same shape. Of a recurrent layer its memory, (B, heads, key size, value size).
         cos: (B, T, 1, rotated size) of the rotary embedding, future positions included.
         visible: (B, 1, 1, T), True where a later token may look.
-        attends: whether a layer has keys and values, for each.
     """
 
     keys: list[Tensor]
@@ -39,13 +38,12 @@ class DecodeState:
     cos: Tensor
     sin: Tensor
     visible: Tensor
-    attends: list[bool]
     length: int = 0
 
     def take(self, rows: Tensor) -> DecodeState:
         """The cache of some rows (N,) of the batch, each with a copy of its own."""
         keys, values = ([part[rows] for part in parts] for parts in (self.keys, self.values))
-        return DecodeState(keys, values, self.cos[rows], self.sin[rows], self.visible[rows], self.attends, self.length)
+        return DecodeState(keys, values, self.cos[rows], self.sin[rows], self.visible[rows], self.length)
 
 
 class Decoder:
@@ -94,7 +92,7 @@ class Decoder:
         keys, values = zip(*(_empty_cache(layer, embeds, shape) for layer in self._model.layers), strict=True)
         state = DecodeState(
             keys=list(keys), values=list(values), cos=cos[:, :, None], sin=sin[:, :, None], visible=visible,
-            attends=attends, length=past,
+            length=past,
         )  # fmt: skip
         for row, (one, size) in enumerate(zip(before, places, strict=False)):
             visible[row, :, :, past - size : past] = True
@@ -119,7 +117,7 @@ class Decoder:
         cos, sin = state.cos[:, start:end], state.sin[:, start:end]
         for index, layer in enumerate(self._model.layers):
             normed = rms_norm(layer.input_layernorm, hidden)
-            if not state.attends[index]:
+            if hasattr(layer, "linear_attn"):
                 hidden = hidden + _recur(layer.linear_attn, normed, state, index, real)
             else:
                 keys, values = state.keys[index][:, :, :end], state.values[index][:, :, :end]

@@ -43,13 +43,11 @@ class Prefixes:
 
     def keep(self, ids: Ids, images: Images, state: DecodeState, row: int) -> None:
         """Keep a row of a state that has read the prompt and nothing after it."""
+        attends = [part.dim() == 4 for part in state.keys]
         places = state.visible[row, 0, 0, : state.length].nonzero()[:, 0]
         self._total -= _nbytes(self._kept.pop((ids, images), []))
         self._kept[ids, images] = cached = [
-            [
-                part[row][:, places] if long else part[row].clone()
-                for part, long in zip(parts, state.attends, strict=True)
-            ]
+            [part[row][:, places] if long else part[row].clone() for part, long in zip(parts, attends, strict=True)]
             for parts in (state.keys, state.values)
         ]
         self._total += _nbytes(cached)

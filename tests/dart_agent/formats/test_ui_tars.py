@@ -31,7 +31,7 @@ def test_golden_coordinates():
     path = [tuple(round(v, 3) for v in FULL_HD.to_screen(*point)) for point in ((100, 200), (300, 400))]
     assert path == [(99.379, 197.802), (298.137, 395.604)]
     assert parse("drag(start_box='(100,200)', end_box='(300,400)')", FULL_HD) == a.Drag(((99, 198), (298, 396)))
-    relative = CoordinateSpace.for_image((1920, 1080), "relative_1000")
+    relative = CoordinateSpace.relative((1920, 1080), 1000)
     assert parse("click(start_box='(500,500)')", relative) == a.Click(960, 540)
 
 
@@ -329,7 +329,7 @@ SPACES = [
     SAME,
     FULL_HD,
     CoordinateSpace.for_image((3840, 2160)),
-    CoordinateSpace.for_image((1920, 1080), "relative_1000"),
+    CoordinateSpace.relative((1920, 1080), 1000),
 ]
 ACTIONS_IN_SPACE = st.sampled_from(SPACES).flatmap(
     lambda space: st.tuples(st.just(space), st.lists(any_action(*space.screen), min_size=1, max_size=3))
