@@ -28,6 +28,12 @@ NODE_DIR_ENV = "DART_NODE_DIR"
 CLUSTER_ENV = "DART_RAY_ADDRESS"
 """Tells a module of a run on Ray where the cluster is."""
 
+KEEPER_SCRIPT = """
+setpriv --pdeathsig TERM "$@" & trap "kill $!" TERM
+while :; do wait $!; status=$?; kill -0 $! 2>/dev/null || exit $status; done"""
+KEEPER = ("sh", "-c", KEEPER_SCRIPT, "engine")
+"""Around a server with workers of its own, such as vLLM: an actor that ends kills its children at once, and the server,
+which is none of them, is then told to end."""
 MOST_BYTES = 1 << 20  # of one file that `poll` hands on at a time
 HOST, PORT, CERTIFICATE, KEY = "@HOST@", "@PORT@", "@CERTIFICATE@", "@KEY@"
 """Stand in a program's arguments for what only its node knows."""
@@ -104,7 +110,7 @@ class ProgramHost:
         public = Public(self._address, int(own[PORT]), own[CERTIFICATE], own[KEY])
         launch = replace(launch, path=path, directory=self._short, public=public)
         command = kind.command(launch)
-        self._start(command.argv, command.environment)
+        self._start((*KEEPER, *command.argv), command.environment)
         return command.url
 
     def fetch(self, url: str) -> str:

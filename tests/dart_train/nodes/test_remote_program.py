@@ -10,6 +10,7 @@ import pytest
 from dart_agent.engines.base.engine_kind import Launch
 from dart_agent.engines.kinds.transformers_server import TransformersServer
 from dart_agent.engines.kinds.vllm_server import VLLMServer
+from dart_gym.utils.processes import start_time
 from dart_train.nodes import ray_cluster, remote_program
 from dart_train.nodes.program_host import HOST, RunOnNodes
 from dart_train.nodes.run_keys import RunKeys
@@ -54,6 +55,38 @@ def test_a_program_says_where_it_is_and_a_lost_one_how_it_was_lost(run, tmp_path
     os.kill(int(log.read_text()), signal.SIGKILL)  # its actor, as if its node were lost
     assert program.wait(60) == -signal.SIGKILL
     assert "data: its node or its actor is lost" in log.read_text()
+
+
+SERVER = """
+import os, signal, subprocess, sys, time
+child = subprocess.Popen(["sleep", "600"])
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), child.kill(), sys.exit(0)))
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["actor lost", "told to end", "killed"])
+async def test_a_server_ends_with_what_it_started(run, tmp_path, how):
+    """As vLLM, it takes a moment to end its workers when told to; an actor that ends kills its children at once."""
+    kind, log = VLLMServer(program=(sys.executable, "-c", SERVER)), tmp_path / "engine.log"
+    launch = Launch("r0", 0, "", 0, tmp_path, gpus=())
+    program, url = await ray_cluster.EnginesOnNodes(run).start(kind, launch, str(tmp_path), log)
+    assert url.startswith("https://")
+    wait_until(lambda: program.poll() is None and log.exists() and log.read_text().endswith("\n"), 120)
+    pids = [int(word) for word in log.read_text().split()]
+    if how == "actor lost":
+        import ray
+
+        ray.kill(program._actor)
+    elif how == "told to end":
+        program.terminate()
+        assert program.wait(60) == 0
+    else:
+        program.kill_all()
+    wait_until(lambda: not any(start_time(pid) for pid in pids), 60, explain=lambda: f"left: {pids}")
 
 
 def test_another_ray_or_python_on_the_cluster_is_named(monkeypatch):
