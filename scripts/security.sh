@@ -12,7 +12,7 @@ say "Security, as $(id -un)"
 if [ $# -gt 0 ]; then
   .venv/bin/python -m pytest -m "security and not slow" --timeout 300 "$@" || status=1
 else
-  .venv/bin/python -m pytest -m "security and not slow" --timeout 300 -n 2 --dist loadfile --ignore "$TENANTS" tests || status=1
+  .venv/bin/python -m pytest -m "security and not slow" --timeout 300 -n 2 --dist loadfile --ignore "$TENANTS" tests/security || status=1
   .venv/bin/python -m pytest --timeout 300 "$TENANTS" || status=1
 fi
 [ "$(id -u)" -eq 0 ] || exit "$status"
@@ -46,7 +46,7 @@ unshare --mount bash -c '
   }
   if [ $# -gt 0 ]; then ordinary "$@"; exit; fi
   status=0
-  ordinary -n 2 --dist loadfile --ignore "$TENANTS" tests || status=1
+  ordinary -n 2 --dist loadfile --ignore "$TENANTS" tests/security || status=1
   ordinary "$TENANTS" || status=1
   exit "$status"
 ' security "$@" || status=1

@@ -45,3 +45,9 @@ def test_the_test_that_a_row_names_is_there(name):
 def test_every_file_of_attacks_is_in_the_table():
     named = {path_of(name.partition("::")[0]) for row in ROWS for name in named_by(row)}
     assert set(HERE.glob("test_*.py")) - named == {Path(__file__)}
+
+
+def test_all_attacks_are_in_this_folder():
+    """`scripts/security.sh` looks nowhere else: importing all tests takes longer than many attacks."""
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(r"mark\.security\b", path.read_text())]
+    assert {path.parent for path in marked} == {HERE}
