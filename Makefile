@@ -8,14 +8,14 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
 PARTS := docker vllm openenv pythons security scale ray
-ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not vllm
+ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not hubs and not vllm
 UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
 .PHONY: help setup apps quickstart multiturn ablations controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
-  setup-test setup-docs generated $(PARTS:%=test-%)
+  setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -83,6 +83,9 @@ test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its 
 
 test-openenv: setup-test  ## OpenEnv's own client
 	@scripts/openenv.sh
+
+test-hubs: setup-test  ## MCP clients, Stable-Baselines3 and Minari on our desktops, by their own packages
+	@scripts/hubs.sh
 
 test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with the oldest packages that are allowed
 	@scripts/pythons.sh "$(UNIT)"

@@ -24,6 +24,7 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   lock docs pyproject.toml --extra docs --universal $with_tests
   lock pytest requirements/pytest.in --universal $with_tests
   lock openenv pyproject.toml requirements/{build,pytest,openenv}.in
+  lock hubs pyproject.toml requirements/{build,pytest,hubs}.in --extra mcp $with_tests
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
   lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec
   lock desktop requirements/desktop.in --no-deps

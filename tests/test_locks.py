@@ -60,7 +60,8 @@ def test_a_lock_has_exact_versions_with_hashes_and_no_address(path: Path):
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize(
-    ("lock", "extras"), [("base", ()), ("train", ("train",)), ("test", ("test",)), ("docs", ("docs",))]
+    ("lock", "extras"),
+    [("base", ()), ("train", ("train",)), ("test", ("test",)), ("docs", ("docs",)), ("hubs", ("mcp",))],
 )
 def test_a_lock_has_what_the_project_asks_for(lock: str, extras: tuple[str, ...], python: str):
     found = pinned(ROOT / "requirements" / f"{lock}.txt", python)
@@ -80,7 +81,7 @@ def test_the_oldest_packages_are_the_floors_of_the_project():
         assert found[name] == Version(floors[name]), f"{name} {found[name]}; next step: make lock"
 
 
-@pytest.mark.parametrize("name", ["evaluator", "desktop", "openenv", "vllm", "pytest"])
+@pytest.mark.parametrize("name", ["evaluator", "desktop", "openenv", "hubs", "vllm", "pytest"])
 def test_a_lock_has_what_its_list_asks_for(name: str):
     folder = ROOT / "requirements"
     path = LOCKS[-1] if name == "evaluator" else folder / f"{name}.txt"

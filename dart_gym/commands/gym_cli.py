@@ -22,7 +22,7 @@ from dart_gym.commands.bench_mount import mount_benchmarks
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
-from dart_gym.core.errors import ConfigurationError, DartGymError
+from dart_gym.core.errors import ConfigurationError, DartGymError, MissingDependencyError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.providers.provider import Provider, opened
 from dart_gym.providers.provider_registry import make_provider
@@ -227,6 +227,25 @@ def watch(
         await serve_page(url, token_of(token_env), port, announce, ending)
 
     asyncio.run(run())
+
+
+@app.command()
+def mcp(
+    url: Annotated[str | None, typer.Option(help="Address of a cluster; without one a private one is started.")] = None,
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")] = None,
+    task: Annotated[str | None, typer.Option(help="Task of episodes for which the client names none.")] = None,
+    offer: Annotated[str, typer.Option(help="What clients may use, of actions,screenshot,tree,setup,score.")] = "",
+    http: Annotated[str | None, typer.Option(help="Serve streamable HTTP at HOST:PORT, instead of stdio.")] = None,
+    tokens: Annotated[Path | None, typer.Option(help="With --http: who may come, a file as of `serve`.")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="With --http on loopback: ask for no token.")] = False,
+    idle: Annotated[float, typer.Option(help="With --http: seconds after which a session without requests ends.")] = 60,
+) -> None:
+    """Let an MCP client use desktops: one session of it holds one. Over stdio, or streamable HTTP."""
+    try:
+        from dart_gym.commands.mcp_server import serve_mcp
+    except ImportError as error:
+        raise MissingDependencyError("MCP needs its SDK; next step: pip install 'dart-gui[mcp]'") from error
+    asyncio.run(serve_mcp(url, token_env, task, offer, http, tokens, open_, idle))
 
 
 @app.command()

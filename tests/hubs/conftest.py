@@ -1,0 +1,52 @@
+"""Fixtures of the hubs' tests: a cluster of drawn desktops on TCP, and a client in a process that can be killed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dart_gym.cluster.conftest import desktops, start_server, tcp_server  # noqa: F401  fixtures
+from tests.dart_gym.waiting import wait_for
+
+ROOT = Path(__file__).parents[2]
+TASK = "fake/two-steps"
+
+
+@pytest.fixture
+def until():
+    """Waits until a function (or coroutine function) returns something true, and returns that."""
+    return wait_for
+
+
+@pytest.fixture
+def targets(desktops):  # noqa: F811
+    """Where a perfect user would click, by an instruction and the desktop that shows its buttons."""
+
+    def find(instruction: str, desktop: int = -1) -> list[tuple[int, int]]:
+        centers = {button.label: button.center for button in desktops[desktop]._buttons}
+        return [centers[label] for label in re.findall("'(.+?)'", instruction)]
+
+    return find
+
+
+@pytest.fixture
+def start_client(tmp_path):
+    """Starts a program as a process of its own; what still runs at the end is killed."""
+    started = []
+
+    def start(program: str, *arguments: str) -> subprocess.Popen[str]:
+        path = tmp_path / f"client{len(started)}.py"
+        path.write_text(program)
+        command = [sys.executable, str(path), *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
