@@ -21,7 +21,15 @@ START = {"README.md": "index.md"}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
     "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
-    "Environments": ["environments.md", "osworld.md", "cluster.md", "docker.md", "hubs.md", "security.md", "protocol.md"],
+    "Environments": [
+        "environments.md",
+        "osworld.md",
+        "cluster.md",
+        "docker.md",
+        "hubs.md",
+        "security.md",
+        "protocol.md",
+    ],
     "Agents": ["policies.md", "own_policy.md", "presets.md", "formats.md", "engines.md"],
     "Training": [
         "training.md",

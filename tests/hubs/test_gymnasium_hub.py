@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 import dart_gym  # noqa: F401  registers the environments
+from tests.hubs.conftest import ROOT
 
 pytestmark = [pytest.mark.hubs, pytest.mark.usefixtures("one_private_cluster")]
 TASK = "fake/click-button"  # a drawn click-test: one of four buttons is asked for
@@ -86,3 +91,8 @@ def test_minari_keeps_episodes_and_gives_them_back(tmp_path, monkeypatch):
         assert np.array_equal(episode.observations[0], env.reset(seed=seed)[0])
         assert episode.actions.tolist() == [0] and episode.rewards.tolist() == [env.step(0)[1]]
     env.close()
+
+
+def test_the_run_of_the_readme_works():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "integrations/gymnasium/README.md").read_text(), re.DOTALL)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=110)
