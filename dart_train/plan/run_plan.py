@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dart_train.config.run_config import RunConfig
+from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.placement.placement import Demand, demand, too_few
+from dart_train.rollout.settings.rollout_config import Mode
 from dart_train.trainer.memory.model_size import ModelSize
 from dart_train.trainer.memory.rank_memory import RankMemory, Setting, Work, moments_of, rank_memory
 from dart_train.trainer.memory.step_memory import in_units, listed, remedies
@@ -282,14 +284,16 @@ def _changes(
     host: Mapping[str, int], machine: Machine,
 ) -> list[str]:  # fmt: skip
     """What would make a run fit, or faster."""
-    found: list[str] = []
+    rollout = config.rollout
+    idle = idle_workers(rollout.workers, rollout.group_size, config.data.curation)
+    found = [idle] if idle and rollout.mode is not Mode.BATCH else []
     if room is not None and memory.peak > room:
         found.append(remedies(memory.causes, setting))
     requests = engine.requests
     slots = None if requests is None else requests * engine.replicas
-    if slots is not None and slots < config.rollout.workers:
+    if slots is not None and slots < rollout.workers:
         found.append(
-            f"engines hold {slots} requests at once and rollout.workers is {config.rollout.workers}: the others wait; "
+            f"engines hold {slots} requests at once and rollout.workers is {rollout.workers}: the others wait; "
             "more replicas or GPUs, or fewer screenshots"
         )
     if machine.host_bytes is not None and sum(host.values()) > machine.host_bytes:

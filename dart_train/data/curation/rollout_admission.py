@@ -19,6 +19,8 @@ are two batches' worth of groups that a trainer will see.
 import math
 from dataclasses import dataclass
 
+from dart_train.data.curation.rules import CurationConfig
+
 PRIOR = 4.0
 """Groups that are taken for usable before any was seen: at first nothing is known, and too little is admitted rather
 than too much."""
@@ -105,6 +107,27 @@ def most_rollouts(
         max_staleness=max_staleness, batches_ahead=batches_ahead,
     )  # fmt: skip
     return None if room is None else max(room, 0) * group_size
+
+
+def idle_workers(workers: int, group_size: int, sizes: CurationConfig) -> str:
+    """Say how many workers can play at a time, where that is not all of them; else the empty string."""
+    most, fewest = (
+        most_rollouts(
+            group_size,
+            batch_groups=sizes.batch_groups * sizes.leases_per_version,
+            max_staleness=sizes.max_staleness,
+            batches_ahead=sizes.batches_ahead,
+            usable=usable,
+        )
+        for usable in (1.0, 0.4)
+    )
+    if most is None or workers <= most:
+        return ""
+    return (
+        f"of {workers} workers at most {most} play at a time where every group can be trained on, and {fewest} where "
+        "40 % can: more would be too old for the trainer. Raise trainer.groups_per_step, data.curation.max_staleness "
+        "or batches_ahead, or play larger groups"
+    )
 
 
 def crowded(ready: int, task_groups: int, *, batch_groups: int, task_groups_ahead: int | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from dart_train.core.availability import Availability
 from dart_train.core.train_errors import DataError
-from dart_train.data.curation.rollout_admission import most_rollouts
+from dart_train.data.curation.rollout_admission import idle_workers
 from dart_train.data.manager.recording import Recording
 from dart_train.rollout.play.rollout_workers import Workers
 from dart_train.rollout.schedule.scheduler import Scheduler
@@ -29,7 +29,9 @@ class Planner:
 
     async def run(self) -> None:
         """Ask until cancelled. Raises `DataError`: the database stayed away for too long."""
-        _say_if_idle(self._config, self._data)
+        idle = idle_workers(self._config.workers, self._config.group_size, self._data.config)
+        if idle and self._config.mode is not Mode.BATCH:
+            _log.info("%s", idle)
         while True:
             pause = self._interval
             try:
@@ -55,25 +57,3 @@ class Planner:
             self._scheduler.plan(task_id, **asdict(plan))
         opened = self._scheduler.opened - before  # meanwhile
         self._workers.room = math.inf if room is None else room - opened
-
-
-def _say_if_idle(config: RolloutConfig, data: Recording) -> None:
-    """Say so where not all desktops can be played on, whatever the trainer does."""
-    sizes = data.config
-    most, more = (
-        most_rollouts(
-            config.group_size,
-            batch_groups=sizes.batch_groups * sizes.leases_per_version,
-            max_staleness=sizes.max_staleness,
-            batches_ahead=sizes.batches_ahead,
-            usable=usable,
-        )
-        for usable in (1.0, 0.4)
-    )
-    if config.mode is not Mode.BATCH and most is not None and more is not None and config.workers > most:
-        _log.info(
-            "of %d workers at most %d play at a time where every group can be trained on, and %d where 40 %% can: more "
-            "would be too old for the trainer. Raise trainer.groups_per_step, data.curation.max_staleness or "
-            "batches_ahead, or play larger groups",
-            config.workers, most, more,
-        )  # fmt: skip

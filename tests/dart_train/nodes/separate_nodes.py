@@ -110,9 +110,14 @@ class Node:
         if head is not None:
             where = [f"--address={head.address}:{RAY_PORT}"]
         offered = [f'--resources={{"desktops": {desktops}}}'] if desktops else []
-        quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
+        quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "8"}
         size = (f"--num-cpus={cpus}", "--object-store-memory=100000000", *offered)
-        self.run(f"{ROOT}/.venv/bin/ray", "start", *where, f"--node-ip-address={self.address}", *size, **quick)
+        command = (f"{ROOT}/.venv/bin/ray", "start", *where, f"--node-ip-address={self.address}", *size)
+        try:
+            self.run(*command, **quick)
+        except AssertionError:  # on a busy machine Ray's own thirty seconds may be too short
+            self.run(f"{ROOT}/.venv/bin/ray", "stop", "--force")
+            self.run(*command, **quick)
 
     def kill(self) -> None:
         """Cut its power: nothing there runs a moment longer, and nothing on its disk is left."""

@@ -94,7 +94,8 @@ class Life:
         return node.run(f"{ROOT}/.venv/bin/dart-train", *words, "--ray", f"{self.cluster.head.address}:{RAY_PORT}")
 
     def _explain(self) -> str:
-        return f"{self.cluster.said()[-2000:]}\n{self.servers()}, {self.recorded()} recorded\n{self.desktops()}"
+        log = (self.cluster.root(NAME) / "logs" / "rollout.log").read_text()[-2000:]
+        return f"{self.cluster.said()[-2000:]}\n{log}\n{self.recorded()} recorded on {self.desktops()}"
 
     def _ended(self) -> str:
         return self.cluster.said()[-2000:] if self.launcher.poll() is not None else ""

@@ -100,6 +100,13 @@ def test_engines_hold_as_many_requests_as_their_memory_has_room_for():
     assert any("rollout.workers is 1000" in change for change in few.changes)
 
 
+def test_workers_that_no_admission_lets_play_are_named():
+    """The paper's 180 can all play while four groups in ten carry a signal, which is what they do."""
+    assert any("of 180 workers at most 128" in change and "256 where 40 %" in change for change in planned().changes)
+    wide = planned("data.curation.max_staleness=3", "data.curation.batches_ahead=null").changes
+    assert not any("workers at most" in change for change in wide), wide
+
+
 def test_who_waits_follows_from_the_times():
     slow, fast = Assumed(step_s=0.5), Assumed(step_s=200.0)
     assert "rollouts wait" in planned(assumed=slow).waits and "the trainer waits" in planned(assumed=fast).waits
