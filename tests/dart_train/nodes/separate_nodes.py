@@ -113,11 +113,14 @@ class Node:
         quick = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "8"}
         size = (f"--num-cpus={cpus}", "--object-store-memory=100000000", *offered)
         command = (f"{ROOT}/.venv/bin/ray", "start", *where, f"--node-ip-address={self.address}", *size)
-        try:
-            self.run(*command, **quick)
-        except AssertionError:  # on a busy machine Ray's own thirty seconds may be too short
-            self.run(f"{ROOT}/.venv/bin/ray", "stop", "--force")
-            self.run(*command, **quick)
+        for tries_left in (2, 1, 0):
+            try:
+                self.run(*command, **quick)
+                return
+            except AssertionError:  # on a busy machine Ray's own thirty seconds may be too short
+                if not tries_left:
+                    raise
+                self.run(f"{ROOT}/.venv/bin/ray", "stop", "--force")
 
     def kill(self) -> None:
         """Cut its power: nothing there runs a moment longer, and nothing on its disk is left."""
