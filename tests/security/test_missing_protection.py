@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,12 @@ asyncio.run(main())
 
 def said_where(tmp_path: Path, *prefix: str, **environment: str) -> dict[str, str]:
     """What a server there says to a client and in its log, with the sandbox and with `--isolation none`."""
-    for name in ("run", "home"):
-        (tmp_path / name).mkdir(mode=0o700)
-    own = {"XDG_RUNTIME_DIR": f"{tmp_path}/run", "XDG_CACHE_HOME": f"{tmp_path}/home", "PYTHONPATH": os.getcwd()}
-    command = [*prefix, sys.executable, "-c", RESETS]
-    env = {**os.environ, **own, **environment}
-    result = subprocess.run(command, capture_output=True, text=True, env=env, timeout=200, check=False)
+    (tmp_path / "home").mkdir(mode=0o700)
+    with tempfile.TemporaryDirectory(dir="/tmp") as run:  # a short name, as sockets need it
+        own = {"XDG_RUNTIME_DIR": run, "XDG_CACHE_HOME": f"{tmp_path}/home", "PYTHONPATH": os.getcwd()}
+        env = {**os.environ, **own, **environment}
+        command = [*prefix, sys.executable, "-c", RESETS]
+        result = subprocess.run(command, capture_output=True, text=True, env=env, timeout=200, check=False)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout.splitlines()[-1])
 
