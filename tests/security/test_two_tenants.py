@@ -18,8 +18,8 @@ from dart_gym.core.actions import Click, Done, Move
 from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 
-pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(300)]
 ATTACK_S = float(os.environ.get("DART_ATTACK_S", "3"))
+pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(300 + 15 * ATTACK_S)]
 EPISODES = max(5, round(100 * ATTACK_S / 60))
 LEAST_SPEED = 0.7
 MOST_ROUNDS = 3 if ATTACK_S < 60 else 1
