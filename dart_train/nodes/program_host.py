@@ -110,7 +110,7 @@ class ProgramHost:
         public = Public(self._address, int(own[PORT]), own[CERTIFICATE], own[KEY])
         launch = replace(launch, path=path, directory=self._short, public=public)
         command = kind.command(launch)
-        self._start((*KEEPER, *command.argv), command.environment)
+        self._start((*KEEPER, *command.argv) if command.has_workers else command.argv, command.environment)
         return command.url
 
     def fetch(self, url: str) -> str:

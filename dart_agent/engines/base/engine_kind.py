@@ -95,11 +95,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What starts a server, and where it then listens."""
+    """What starts a server, and where it then listens.
+
+    Attributes:
+        has_workers: whether it starts processes of its own, which would be left where it is killed: it is told to end
+            (SIGTERM) when its owner dies. Any other is killed, so that one that hangs ends too.
+    """
 
     argv: tuple[str, ...]
     url: str
     environment: dict[str, str] = field(default_factory=dict)
+    has_workers: bool = False
 
 
 class EngineKind(Section, ABC):

@@ -84,7 +84,7 @@ class VLLMServer(EngineKind):
                 argv += ["--worker-extension-cls", RECEIVER]
                 environment["PYTHONPATH"] = str(DIRECTORY)  # the receiver, and nothing else of ours
         url = f"{'http' if public is None else 'https'}://{host}:{port}"
-        return Command((*argv, *self.options), url, {**environment, **self.environment})
+        return Command((*argv, *self.options), url, {**environment, **self.environment}, has_workers=True)
 
 
 KIND = VLLMServer

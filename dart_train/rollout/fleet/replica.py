@@ -279,7 +279,7 @@ def _start_server(command: Command, log_path: Path | None) -> ChildProcess:
             stderr=subprocess.STDOUT,
             env=child_environment() | command.environment,  # an engine of a plug-in is found there as it is here
             start_new_session=True,
-            preexec_fn=die_with_parent(signal.SIGTERM),  # vLLM then ends what it has started, which would be left else
+            preexec_fn=die_with_parent(signal.SIGTERM if command.has_workers else signal.SIGKILL),
         )
 
 
