@@ -81,4 +81,4 @@ async def test_a_window_that_never_answers_is_not_asked_for_ever(desktop):
     policy = SettlePolicy(quiet_ms=60.0, max_ms=1500.0, reply_quiet_ms=30.0)
     waits = [await desktop.settle(policy) for _ in range(4)]
     assert [wait.stable for wait in waits][-1] and waits[-1].waited_s < 1.0
-    assert not waits[0].stable or waits[0].waited_s < 1.5
+    assert not waits[0].stable or waits[0].waited_s < 1.6  # the last look may begin just before the limit
