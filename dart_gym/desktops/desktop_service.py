@@ -101,6 +101,7 @@ async def serve_port(desktop: Desktop, reader: asyncio.StreamReader, writer: asy
 
 async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = LONGEST_ALONE_S) -> None:
     """Start a desktop and serve it until nobody holds on to it, or a signal comes. Raises `DartGymError`: no start."""
+    ending = _ending()  # before anybody can see that it is here, and end it
     desktop = make_desktop(spec)
     await desktop.start(timeout=BOOT_TIMEOUT_S)
     lifeline = Lifeline(longest_alone_s)
@@ -113,7 +114,7 @@ async def serve(directory: Path, spec: DesktopSpec, *, longest_alone_s: float = 
             for name, handler in ((PORTS, lead), (LIFE, lifeline.hold)):
                 stack.callback((await asyncio.start_unix_server(handler, directory / name)).close)
                 (directory / name).chmod(0o600)  # no umask: the programs of the desktop would have it too
-            await _first_of(lifeline.wait(), _signalled(), _death(desktop))
+            await _first_of(lifeline.wait(), ending.wait(), _death(desktop))
     finally:
         await desktop.stop()
 
@@ -125,14 +126,15 @@ async def _death(desktop: Desktop) -> None:
     log.warning("the desktop has died")
 
 
-async def _signalled() -> None:
+def _ending() -> asyncio.Event:
+    """What a signal sets from now on."""
     ending = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ending.set)
-    await ending.wait()
+    return ending
 
 
-async def _first_of(*waits: Coroutine[Any, Any, None]) -> None:
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
