@@ -78,6 +78,7 @@ BEFORE = ["", "Thought: ", "Reflection: ", "Action_Summary: ", "Action: ", "Thou
 BEFORE += [
     "Action: click(start_box='",
     "```python\n",
+    "```",
     '{"action_type": "TYPING", "parameters": {"text": "',
     "# Code:\n",
 ]
@@ -85,7 +86,25 @@ BEFORE += ["<tool_call>\n", '<tool_call>\n{"name": "', "<seed:tool_call><functio
 BEFORE += ["0x01200003  0 xterm.XTerm  host ", "0x01200003  0 ", "\n  Width: ", 'xwininfo: Window id: 0x1 "']
 UNITS = [" ", "\n", "\t", " \n", "  x ", "'", '"', "\\", "`", "(", ")", "<", "a", "9", "9,", ";", "-", "\x0b", "\u2028"]
 UNITS += ["Thought: ", "Action:", "Reflection: ", "Action_Summary: ", "type(content='", "type(content", "```", "```\n "]
-UNITS += ["{", "[", '{"', "{}", "'''", '"""', "<|", "<think>", "</think>", "<tool_call>", "</tool_call>", "a=", "a=("]
+UNITS += [
+    '\\"',
+    "\\'",
+    "\\'''x",
+    "# '\n",
+    "{",
+    "[",
+    '{"',
+    "{}",
+    "'''",
+    '"""',
+    "<|",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "a=",
+    "a=(",
+]
 UNITS += [
     "<function=a>",
     "<function=",

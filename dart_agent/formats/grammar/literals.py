@@ -20,11 +20,14 @@ from dart_agent.formats.grammar.action_format import MAX_ACTIONS, UnreadableErro
 MAX_CODE = 6_000
 MAX_STRING_TOKENS = 400
 _STRING = re.compile(
-    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'|\"[^\"\\\n]*+(?:\\.[^\"\\\n]*+)*+\"",
+    r"#[^\n]*+|'{3}(?:[^\\]|\\(?:.|\Z))*?(?:'{3}|\Z)|\"{3}(?:[^\\]|\\(?:.|\Z))*?(?:\"{3}|\Z)"
+    r"|'[^'\\\n]*+(?:\\(?:.|\Z)[^'\\\n]*+)*+'?+|\"[^\"\\\n]*+(?:\\(?:.|\Z)[^\"\\\n]*+)*+\"?+",
     re.DOTALL,
 )
+"""Comments and strings; those without an end too, or each of many quotes would be followed to the end of the text."""
+
 _FENCE = re.compile(r"^[ \t]*```([\w+-]*)[ \t]*$", re.MULTILINE)
-_INLINE = re.compile(r"```(?:python|py|code)?[ \t]*\n?(.*?)```", re.DOTALL)
+_INLINE = re.compile(r"```(?:python|py|code)?+[ \t]*+\n?+(.*?)```", re.DOTALL)
 _SHOWN = 60
 _CONSTANTS = (str, int, float, bool, type(None))
 
