@@ -71,7 +71,7 @@ class ClientSession:
         """Get a slot before the first reset would; the seconds waited. Raises `ClusterError`: none free in time."""
         if self._servers.several:
             return await self._stand_in_line(deadline_s)
-        return float((await self._begin("acquire", {}, deadline_s)).result.get("queue", 0.0))
+        return float((await self._begin("acquire", {}, deadline_s))[0].result.get("queue", 0.0))
 
     async def reset(
         self, task: ResetRequest | str | dict[str, Any], *, deadline_s: float = DEFAULT_DEADLINE_S, **fields: Any
@@ -89,10 +89,8 @@ class ClientSession:
         """
         arguments = ResetRequest.of(task, fields).with_content().to_wire()
         self._last = None
-        waited = 0.0
-        if self._servers.several and not self._holds_slot:
-            waited = await self._stand_in_line(deadline_s)
-        result = frames.step_result(await self._begin("reset", arguments, max(0.0, deadline_s - waited)))
+        reply, waited = await self._begin("reset", arguments, deadline_s)
+        result = frames.step_result(reply)
         for phase in ("queue", "total"):
             result.timings[phase] = result.timings.get(phase, 0.0) + waited
         return self._remember(result)
@@ -168,18 +166,24 @@ class ClientSession:
         self._last = result if result.terminal is None else None
         return result
 
-    async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> Reply:
-        """Send a request that a new session can answer as well, on another server if need be."""
-        goodbyes, moved = self._goodbyes, False
-        for _ in range(MAX_SENDS - 1):  # on a bad line a new session can be lost as the first one was
+    async def _begin(self, op: str, args: dict[str, Any], deadline_s: float) -> tuple[Reply, float]:
+        """Send a request that a new session can answer as well, on another server if need be.
+
+        Returns the reply, and the seconds that were waited for a slot, which one of several servers has first.
+        """
+        goodbyes, moved, waited = self._goodbyes, False, 0.0
+        for more in reversed(range(MAX_SENDS)):  # on a bad line a new session can be lost as the first one was
+            if self._servers.several and not self._holds_slot:
+                waited += await self._stand_in_line(max(0.0, deadline_s - waited))
             try:
-                return await self._call(op, args, deadline_s)
+                return await self._call(op, args, max(0.0, deadline_s - waited)), waited
             except ClusterError as error:
                 left = self._lost_its_server(error)
-                if self._goodbyes != goodbyes or (moved and left) or not await self._can_begin_anew(error):
+                last = not more or self._goodbyes != goodbyes or (moved and left)
+                if last or not await self._can_begin_anew(error):
                     raise
-                moved = moved or left
-        return await self._call(op, args, deadline_s)
+                moved, self._holds_slot = moved or left, False
+        raise AssertionError("the last attempt returns or raises")
 
     async def _can_begin_anew(self, error: ClusterError) -> bool:
         """Whether a new session may have better luck; leaves the server that was lost."""

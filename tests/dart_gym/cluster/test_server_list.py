@@ -37,6 +37,25 @@ async def test_a_server_that_joins_the_list_takes_who_waits(start_server, tmp_pa
         assert found.keys() >= {"warm", "waiting_to_boot", "waiting_because"}  # `dart-gym status` prints them
 
 
+async def test_who_lost_a_server_waits_for_the_others_and_for_those_that_join(start_server, tmp_path, monkeypatch):
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_client.LOOK_AROUND_S", 0.05)
+    monkeypatch.setattr("dart_gym.cluster.client.cluster_servers.STATUS_AGE_S", 0.0)
+    lost, full, joins = [await start_server(desktops=1) for _ in range(3)]
+    listed(tmp_path / "servers", lost)
+    client = ClusterClient(f"file://{tmp_path}/servers", settings=ClientSettings(reconnect_s=0.2))
+    async with client.session() as waits, client.session() as busy:
+        await waits.reset(TASK, seed=0)
+        listed(tmp_path / "servers", full)
+        await busy.reset(TASK, seed=0)
+        await lost.stop()
+        resetting = asyncio.create_task(waits.reset(TASK, seed=1))
+        done, _ = await asyncio.wait({resetting}, timeout=1.0)
+        assert not done
+        listed(tmp_path / "servers", full, joins)
+        await asyncio.wait_for(resetting, 10)
+        assert waits.server_url == joins.url
+
+
 async def test_a_server_that_is_lost_costs_its_episode(start_server, tmp_path):
     one, two = await start_server(), await start_server()
     listed(tmp_path / "servers", one)
