@@ -70,7 +70,7 @@ async def test_a_server_killed_in_a_step_and_started_again(place, with_keepers):
 
 def _keepers(processes: dict[int, tuple[int | None, str]]) -> list[int]:
     """Pids of the processes that stand between desktops and their server, and of their parent."""
-    return [pid for pid, (_, name) in processes.items() if name.startswith("python")]
+    return [pid for pid, (_, name) in processes.items() if name.startswith(("python", "desktop-keeper"))]
 
 
 async def _in_phase(server: ServeProcess, phase: str) -> bool:
