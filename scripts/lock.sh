@@ -11,7 +11,7 @@ export UV_CUSTOM_COMPILE_COMMAND="make lock"
 lock() {  # lock NAME INPUT... : requirements/NAME.txt
   local name=$1; shift
   printf '%s\n' "$name" >&2
-  "$UV" pip compile -q --config-file requirements/uv.toml --python-version 3.11 --generate-hashes --no-annotate \
+  "$UV" pip compile -q --config-file requirements/uv.toml --python-version "${PYTHON:-3.11}" --generate-hashes --no-annotate \
     --no-emit-index-url --no-emit-package torch ${UPGRADE:+--upgrade} -o "requirements/$name.txt" "$@"
 }
 
@@ -24,7 +24,10 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   lock docs pyproject.toml --extra docs --universal $with_tests
   lock pytest requirements/pytest.in --universal $with_tests
   lock openenv pyproject.toml requirements/{build,pytest,openenv}.in
-  lock hubs pyproject.toml requirements/{build,pytest,hubs}.in --extra mcp $with_tests
+  lock hubs pyproject.toml requirements/{build,pytest,hubs}.in --extra mcp --extra train $with_tests
+  lock hubs-verifiers pyproject.toml requirements/{build,pytest,hubs-verifiers}.in
+  lock hubs-inspect pyproject.toml requirements/{build,pytest,hubs-inspect}.in
+  PYTHON=3.12 lock hubs-harbor requirements/hubs-harbor.in
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
   lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec
   lock desktop requirements/desktop.in --no-deps

@@ -50,3 +50,16 @@ def start_client(tmp_path):
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture
+def without():
+    """Imports a module of `integrations` as where a package is not installed; what the error says."""
+
+    def imported(package: str, folder: str, module: str) -> str:
+        program = f"import sys; sys.modules[{package!r}] = None; sys.path.insert(0, {folder!r}); import {module}"
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 1
+        return done.stderr.splitlines()[-1]
+
+    return imported

@@ -1,0 +1,228 @@
+"""Desktops as an environment of verifiers (v1 API): tasks of our suites, their exact scores as the reward.
+
+The environment plays the user of the conversation: each user turn is the screen as an image, each reply of the model is
+read by one of our action formats and carried out, until the task ends.
+
+Invariants:
+    - A turn of the trace is a step of the episode: it holds one screenshot more than the last one.
+    - A model's reply is read by a parser; nothing of it runs on this machine.
+    - What environment or evaluator lost has no reward: the episode is an error of the type `SandboxError`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+from pydantic import Field
+
+from dart_agent.episodes.play import OutcomeOnly, play
+from dart_agent.formats import get_format
+from dart_agent.policies.policy import Decision, Episode
+from dart_gym.core.actions import Wait
+from dart_gym.core.outcomes import Observation, TerminalState
+from dart_gym.envs.cluster_link import connect
+from dart_gym.tasks.catalog.registry import get_task, is_suite, task_ids
+from dart_gym.utils.png import encode_png
+
+try:
+    import verifiers.v1 as vf
+    from verifiers.v1.dialects.chat import message_to_wire
+except ImportError as error:
+    raise ImportError("verifiers is not installed; next step: pip install 'verifiers>=0.4,<0.5'") from error
+
+__all__ = ["Desktops", "DesktopsEnv", "ScreenChat"]
+
+SYSTEM = """You use a computer to do a task. You see its screen, {width} x {height} pixels, and answer with what to do.
+
+{actions}"""
+
+
+class DesktopsConfig(vf.TasksetConfig):
+    """Which episodes there are: every task with every seed."""
+
+    tasks: list[str] = ["miniwob/click-test"]
+    """Names of tasks ("miniwob/click-test"), or of suites ("miniwob") for all of theirs."""
+    seeds: int = Field(1, ge=1)
+    """How many initial states of each task, seeds 0, 1, ..."""
+    format: str = "computer_13"
+    """How the model writes actions, a name of `dart_agent.formats`; its description is the system prompt."""
+    max_steps: int | None = Field(None, ge=1)
+    """Most actions of an episode; None for each task's own limit."""
+
+
+class DesktopData(vf.TaskData):
+    """One episode to be; see `DesktopsConfig`."""
+
+    task: str
+    seed: int
+    format: str
+    max_steps: int | None = None
+
+
+class DesktopState(vf.State):
+    """What came of an episode: the evaluator's score in [0, 1], and how many actions were carried out."""
+
+    score: float = 0.0
+    actions: int = 0
+
+
+class DesktopTask(vf.Task[DesktopData, DesktopState]):
+    """A task on a desktop. Its score is the reward."""
+
+    @vf.reward
+    async def score_of_the_task(self, trace: vf.Trace) -> float:
+        """The task's own evaluator, in [0, 1]."""
+        return trace.state.score
+
+    @vf.metric
+    async def actions(self, trace: vf.Trace) -> float:
+        """How many actions were carried out."""
+        return float(trace.state.actions)
+
+
+class Desktops(vf.Taskset[DesktopTask, DesktopsConfig]):
+    """Tasks of our suites."""
+
+    def load(self) -> Iterator[DesktopTask]:
+        """Every task with every seed. Raises `UnknownTaskError`, `ConfigurationError`: no such task or format."""
+        config = self.config
+        words = get_format(config.format).describe()
+        for task in (name for given in config.tasks for name in (task_ids(given) if is_suite(given) else [given])):
+            screen = get_task(task).desktop
+            system = SYSTEM.format(width=screen.width, height=screen.height, actions=words)
+            for seed in range(config.seeds):
+                yield DesktopTask(
+                    DesktopData(
+                        name=f"{task}#{seed}", system_prompt=system, task=task, seed=seed,
+                        format=config.format, max_steps=config.max_steps,
+                    ),
+                    config.task,
+                )  # fmt: skip
+
+
+class _Asked:
+    """A policy whose decisions are the agent's replies."""
+
+    def __init__(self, interaction: vf.Interaction, action_format: str, patience: int) -> None:
+        self._interaction, self._format, self._patience = interaction, get_format(action_format), patience
+        self._said, self._unread = "", 0
+
+    def reset(self, episode: Episode) -> None:
+        """Begin with the instruction."""
+        self._said = f"{episode.instruction}\n"
+
+    async def act(self, observation: Observation) -> Decision:
+        """Show the screen, read the reply."""
+        error = f"The last action failed: {observation.action_error}\n" if observation.action_error else ""
+        png = base64.b64encode(encode_png(observation.screenshot)).decode()
+        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
+        text = {"type": "text", "text": self._said + error + "The screen now:"}
+        self._said = ""
+        segment = await self._interaction.turn([{"role": "user", "content": [text, image]}])
+        if segment.terminated:  # by a limit of the run: what was reached is scored; by an error: nothing is
+            trace = self._interaction.trace
+            return Decision(terminal=TerminalState.MODEL_ERROR if trace.errors else TerminalState.STEP_LIMIT)
+        height, width = observation.screenshot.shape[:2]
+        reply = self._format.parse(segment.last_reply, (width, height))
+        self._unread = self._unread + 1 if reply.errors else 0
+        if not reply.errors:
+            return Decision(reply.actions, segment.last_reply, reply.thought)
+        self._said = f"Nothing was done: {reply.problem}\n"
+        told = self._unread <= self._patience
+        return Decision((Wait(0.0),) if told else (), terminal=None if told else TerminalState.PARSE_ERROR)
+
+
+class DesktopsEnvConfig(vf.EnvConfig):
+    """Where the desktops are."""
+
+    player: vf.AgentConfig = vf.AgentConfig(runtime={"type": "subprocess"})
+    """The model. Its program is `ScreenChat`, which starts no process and runs none of the model's words."""
+    url: str | None = None
+    """The cluster, such as "ws://127.0.0.1:8765"; None for one of this process's own."""
+    token_env: str | None = None
+    """The environment variable that holds the cluster's token."""
+    patience: int = Field(0, ge=0)
+    """How many unreadable replies in a row are told the model, each for a step; the next one ends the episode."""
+
+
+class DesktopsEnv(vf.Env[DesktopsEnvConfig]):
+    """Plays episodes, each on a session of its own."""
+
+    async def start(self) -> None:
+        """Find the cluster, or start one."""
+        self._open = AsyncExitStack()
+        self._cluster = await self._open.enter_async_context(connect(self.config.url, token_env=self.config.token_env))
+
+    async def stop(self) -> None:
+        """Let go of it."""
+        if "_open" in vars(self):
+            await self._open.aclose()
+
+    async def run(self, task: DesktopTask, agents: vf.Agents) -> None:
+        """One episode. Raises `SandboxError`: environment or evaluator lost it."""
+        data = task.data
+        async with agents.player.interaction(task) as interaction, self._cluster.session() as session:
+            played = await play(
+                _Asked(interaction, data.format, self.config.patience), session, data.task, seed=data.seed,
+                max_steps=data.max_steps, recorder=OutcomeOnly(),
+            )  # fmt: skip
+            if played.lost_by and played.lost_by != "engine":  # an engine's error stands in the trace already
+                raise vf.SandboxError(f"the {played.lost_by} lost the episode: {played.detail}")
+            trace = interaction.trace
+            trace.state.score, trace.state.actions = played.score or 0.0, played.num_actions
+            trace.info.update(terminal=str(played.terminal), detail=played.detail)
+
+
+class ScreenChatConfig(vf.HarnessConfig):
+    """How the model is asked."""
+
+    screenshots: int | None = Field(None, ge=1)
+    """How many of the newest screenshots a prompt shows; None for all. With a window, each prompt is a branch."""
+
+
+class ScreenChat(vf.Harness[ScreenChatConfig]):
+    """A chat without tools, in this process: nothing is installed, started or executed."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: Any,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
+        """Ask for the next reply to the conversation."""
+        system, prompt = self.resolve_prompt(data)
+        messages = [message_to_wire(message) for message in prompt or []]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        body = {"model": ctx.model, "messages": newest(messages, self.config.screenshots)}
+        async with httpx.AsyncClient(trust_env=False, timeout=None) as http:  # verifiers' own deadlines hold
+            headers = {"Authorization": f"Bearer {secret}"}
+            reply = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
+        return vf.ProgramResult(int(reply.is_error), "", reply.text if reply.is_error else "")
+
+
+def newest(messages: list[dict[str, Any]], screenshots: int | None) -> list[dict[str, Any]]:
+    """Messages with the newest images only; the place of an older one says that it was there. Pure."""
+    parts = [part for m in messages if isinstance(m["content"], list) for part in m["content"]]
+    images = [id(part) for part in parts if part["type"] == "image_url"]
+    old = set(images[: len(images) - screenshots] if screenshots else ())
+    gone = {"type": "text", "text": "(an earlier screen)"}
+    return [
+        {**m, "content": [gone if id(part) in old else part for part in m["content"]]}
+        if isinstance(m["content"], list)
+        else m
+        for m in messages
+    ]
