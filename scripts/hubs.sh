@@ -24,10 +24,11 @@ hub() {
 }
 
 arguments=("$@")
-for name in ${HUBS-first verifiers}; do
+for name in ${HUBS-first verifiers inspect}; do
   case $name in
-    first) hub "" gymnasium "mcp gymnasium" torch ;;
+    first) hub "" "gymnasium trl" "mcp gymnasium trl" torch ;;
     verifiers) hub verifiers verifiers verifiers ;;
-    *) die "there is no hub $name" "hubs: first verifiers" ;;
+    inspect) hub inspect inspect inspect ;;
+    *) die "there is no hub $name" "hubs: first verifiers inspect" ;;
   esac
 done
