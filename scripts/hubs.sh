@@ -1,34 +1,53 @@
 #!/usr/bin/env bash
 # Run the tests of the hubs' own packages, in Python environments of their own: they bring hundreds of others, which must
 # not decide the versions of ours, nor agree with each other's. Idempotent: an environment is stamped with what it was
-# made from. HUBS="first verifiers" names those to run. Arguments go to pytest.
+# made from. HUBS="verifiers trl" names those to run. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-# hub NAME PACKAGES TESTS [torch] : make the environment of a lock with some of `integrations`, and run its tests there.
-hub() {
-  local name=$1 venv=.venv-hubs${1:+-$1} lock=requirements/hubs${1:+-$1}.txt package stamp tests=()
+ALL="mcp gymnasium trl verifiers inspect harbor"
+
+# environment VENV LOCK PACKAGES [torch|PYTHON] : the packages of a lock, this project and some of `integrations`.
+environment() {
+  local venv=$1 lock=requirements/$2.txt package stamp
   stamp=$(stamp "$venv" pyproject.toml "$lock" scripts/hubs.sh)
-  if [ ! -e "$stamp" ]; then
-    say "Installing $lock into $venv"
-    make_venv "$venv"
-    if [ "${4:-}" ]; then install_torch "$venv"; fi
-    install "$venv" "$lock"
-    install_project "$venv"
-    for package in $2; do run_pip "$venv" --no-deps --no-build-isolation -e "integrations/$package"; done
-    touch "$stamp"
-  fi
-  for package in $3; do tests+=("tests/hubs/test_${package}_hub.py"); done
+  if [ -e "$stamp" ]; then return; fi
+  say "Installing $lock into $venv"
+  case ${4:-} in
+    torch) make_venv "$venv"; install_torch "$venv" ;;
+    *) make_venv "$venv" "${4:-}" ;;
+  esac
+  install "$venv" "$lock"
+  if [ "$2" != hubs-harbor ]; then install_project "$venv"; fi
+  for package in $3; do run_pip "$venv" --no-deps --no-build-isolation -e "integrations/$package"; done
+  touch "$stamp"
+}
+
+# play VENV HUB... : their tests.
+play() {
+  local venv=$1 hub tests=(); shift
+  for hub in "$@"; do tests+=("tests/hubs/test_${hub}_hub.py"); done
   "$venv/bin/python" -m pytest -m hubs "${tests[@]}" "${arguments[@]}"
 }
 
 arguments=("$@")
-for name in ${HUBS-first verifiers inspect}; do
-  case $name in
-    first) hub "" "gymnasium trl" "mcp gymnasium trl" torch ;;
-    verifiers) hub verifiers verifiers verifiers ;;
-    inspect) hub inspect inspect inspect ;;
-    *) die "there is no hub $name" "hubs: first verifiers inspect" ;;
+for hub in ${HUBS:=$ALL}; do
+  [[ " $ALL " == *" $hub "* ]] || die "there is no hub '$hub'" "hubs: $ALL"
+done
+first=()
+for hub in $HUBS; do
+  case $hub in
+    verifiers | inspect) environment ".venv-hubs-$hub" "hubs-$hub" "$hub"; play ".venv-hubs-$hub" "$hub" ;;
+    *) first+=("$hub") ;;
   esac
 done
+if [ ${#first[@]} -gt 0 ]; then
+  environment .venv-hubs hubs "gymnasium trl harbor" torch
+  if [[ " ${first[*]} " == *" harbor "* ]]; then
+    python=$(find_python 3.12 3.13)
+    [ -n "$python" ] || die "Harbor needs Python 3.12 or 3.13" "install one (apt, pyenv), or name other hubs: HUBS=\"mcp trl\""
+    environment .venv-hubs-harbor hubs-harbor harbor "$python"
+  fi
+  play .venv-hubs "${first[@]}"
+fi

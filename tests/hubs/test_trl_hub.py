@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import io
 import math
 import re
@@ -136,6 +137,13 @@ async def test_a_fault_has_no_reward_and_the_next_episode_is_sound(make_tools, d
     assert "ended" in (await asyncio.to_thread(tools.wait))[0]["text"]
     assert await asyncio.to_thread(tools.get_reward) is None
     assert await asyncio.to_thread(play, tools, 2, True) == 1.0
+
+
+def test_the_tools_are_the_actions_and_nothing_else():
+    from dart_gym_trl import DesktopTools
+
+    public = {name for name, _ in inspect.getmembers(DesktopTools, inspect.isfunction) if not name.startswith("_")}
+    assert public - {"reset", "get_reward"} == {"click", "drag", "scroll", "type", "press", "wait", "done", "fail"}
 
 
 async def test_wrong_arguments_are_errors_and_the_episode_goes_on(make_tools):
