@@ -84,7 +84,7 @@ test-vllm: setup-test  ## a real vLLM server on the CPU; VLLM=tests for all its 
 test-openenv: setup-test  ## OpenEnv's own client
 	@scripts/openenv.sh
 
-test-hubs: setup-test  ## our desktops by the packages of MCP, Stable-Baselines3, TRL, verifiers, Inspect and Harbor
+test-hubs: setup-test  ## our desktops by the packages of MCP, TRL, verifiers, Inspect, Harbor, NeMo Gym and others
 	@scripts/hubs.sh
 
 test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with the oldest packages that are allowed

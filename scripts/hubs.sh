@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh
 
-ALL="mcp gymnasium trl verifiers inspect harbor"
+ALL="mcp gymnasium trl verifiers inspect harbor nemo"
 
 # environment VENV LOCK PACKAGES [torch|PYTHON] : the packages of a lock, this project and some of `integrations`.
 environment() {
@@ -31,6 +31,11 @@ play() {
   "$venv/bin/python" -m pytest -m hubs "${tests[@]}" "${arguments[@]}"
 }
 
+newer_python() {
+  python=$(find_python 3.12 3.13)
+  [ -n "$python" ] || die "$hub needs Python 3.12 or 3.13" "install one (apt, pyenv), or name other hubs: HUBS=\"mcp trl\""
+}
+
 arguments=("$@")
 for hub in ${HUBS:=$ALL}; do
   [[ " $ALL " == *" $hub "* ]] || die "there is no hub '$hub'" "hubs: $ALL"
@@ -39,14 +44,14 @@ first=()
 for hub in $HUBS; do
   case $hub in
     verifiers | inspect) environment ".venv-hubs-$hub" "hubs-$hub" "$hub"; play ".venv-hubs-$hub" "$hub" ;;
+    nemo) newer_python; environment .venv-hubs-nemo hubs-nemo nemo_gym "$python"; play .venv-hubs-nemo nemo ;;
     *) first+=("$hub") ;;
   esac
 done
 if [ ${#first[@]} -gt 0 ]; then
   environment .venv-hubs hubs "gymnasium trl harbor" torch
   if [[ " ${first[*]} " == *" harbor "* ]]; then
-    python=$(find_python 3.12 3.13)
-    [ -n "$python" ] || die "Harbor needs Python 3.12 or 3.13" "install one (apt, pyenv), or name other hubs: HUBS=\"mcp trl\""
+    newer_python
     environment .venv-hubs-harbor hubs-harbor harbor "$python"
   fi
   play .venv-hubs "${first[@]}"

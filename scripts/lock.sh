@@ -27,6 +27,7 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   lock hubs pyproject.toml requirements/{build,pytest,hubs}.in --extra mcp --extra train $with_tests
   lock hubs-verifiers pyproject.toml requirements/{build,pytest,hubs-verifiers}.in
   lock hubs-inspect pyproject.toml requirements/{build,pytest,hubs-inspect}.in
+  PYTHON=3.12 lock hubs-nemo pyproject.toml requirements/{build,pytest,hubs-nemo}.in
   PYTHON=3.12 lock hubs-harbor requirements/{build,hubs-harbor}.in
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
   lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec

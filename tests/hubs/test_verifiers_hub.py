@@ -123,6 +123,20 @@ async def test_a_fault_is_an_error_without_a_reward(evaluate, model, desktops):
     assert not trace.get("rewards")
 
 
+async def test_a_lost_episode_is_played_again_where_asked(evaluate, model, desktops):
+    crashed = []
+
+    def crash(messages):
+        if not crashed:
+            desktops[-1].crash()
+            crashed.append(True)
+        return reply(messages)
+
+    model.answer = crash
+    episode = await evaluate(retries={"max_retries": 1})
+    assert episode["ok"] and episode["traces"][0]["rewards"]["score_of_the_task"]["score"] == 1.0
+
+
 async def test_a_window_shows_the_newest_screenshots(evaluate, model):
     episode = await evaluate(player={"harness": {"id": "dart-gym-verifiers", "screenshots": 1}})
     assert episode["traces"][0]["rewards"]["score_of_the_task"]["score"] == 1.0
