@@ -20,6 +20,7 @@ from dart_gym.core.outcomes import EvaluationStatus, TerminalState
 
 ATTACK_S = float(os.environ.get("DART_ATTACK_S", "3"))
 pytestmark = [pytest.mark.security, pytest.mark.desktop, pytest.mark.timeout(300 + 15 * ATTACK_S)]
+ALONE_S = min(10.0, ATTACK_S / 3)
 EPISODES = max(5, round(100 * ATTACK_S / 60))
 LEAST_SPEED = 0.7
 MOST_ROUNDS = 3 if ATTACK_S < 60 else 1
@@ -95,30 +96,30 @@ async def play_one(session, seed):
     return time.perf_counter() - started
 
 
-async def play(session, seeds, until):
-    """Seconds of each episode, played until a moment and a number of them are reached."""
-    taken = []
-    while time.monotonic() < until or len(taken) < EPISODES:
+async def play(session, seeds, seconds, least=5):
+    """Seconds of each episode, played for some seconds, and at least so many of them."""
+    taken, until = [], time.monotonic() + seconds
+    while time.monotonic() < until or len(taken) < least:
         taken.append(await play_one(session, next(seeds)))
     return taken
 
 
 async def speed_beside(cluster, session, seeds, attack):
     """The speed beside an attack, by that before and after it; every reply is right."""
-    before = await play(session, seeds, time.monotonic() + ATTACK_S / 3)
+    before = await play(session, seeds, ALONE_S)
     if attack in PROGRAMS:
         attacking = asyncio.create_task(attack_by_program(cluster, PROGRAMS[attack]))
     else:
         attacking = asyncio.create_task((attack_by_names if "names" in attack else attack_by_handshakes)(cluster))
     try:
-        during = await play(session, seeds, time.monotonic() + ATTACK_S)
+        during = await play(session, seeds, ATTACK_S, EPISODES)
         assert not attacking.done(), attacking.exception()
     finally:
         attacking.cancel()
         await asyncio.wait({attacking})
-    after = await play(session, seeds, time.monotonic() + ATTACK_S / 3)
+    after = await play(session, seeds, ALONE_S)
     speed = statistics.median([*before, *after]) / statistics.median(during)
-    print(f"{attack}: {len(during)} episodes at {100 * speed:.0f} % of the speed alone")
+    print(f"{attack}: {len(during)} episodes at {100 * speed:.0f} % of the speed alone", flush=True)
     return speed
 
 
