@@ -81,7 +81,7 @@ def measure(databases: tuple[str, ...], sizes: Sizes, progress: Callable[[str], 
     notes = [
         f"{sizes.writers} writers, {sizes.steps} steps a trajectory, {sizes.seconds:g} s; "
         f"{sizes.leases} leases of {LEASED} trajectories from {sizes.rows:,}",
-        "durability: SQLite synchronous=NORMAL in WAL mode, MariaDB flushes its log at every commit (its default), "
+        "durability: SQLite synchronous=FULL in WAL mode, MariaDB flushes its log at every commit (its default), "
         f"with {BUFFER_POOL_MB} MiB for pages and a log of {LOG_MB} MiB",
     ]
     return Report("data", keys, aims, notes)
