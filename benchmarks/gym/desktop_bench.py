@@ -4,12 +4,14 @@ A step is: click, wait until the screen shows the outcome, take it. OSWorld's wa
 action to `/execute`, pause 2 s, GET `/screenshot`) against a server that does what OSWorld's does, on the same desktop
 with the same program; the version without the pause does not wait for the outcome at all.
 
-Aims are those of the project; the numbers are medians, except the memory.
+Aims are those of the project; the numbers are medians, except the memory: `idle_mb` is one desktop alone, with all that
+a server's desktops share, and `idle_mb_further` is what each one more takes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -38,7 +40,7 @@ WIDTH, HEIGHT = 1920, 1080
 PAUSE_S = 2.0  # OSWorld's, after each action
 PORT = 5000
 STEPS, STOCK_STEPS, PAUSED_STEPS = 60, 12, 3
-COLD_RESETS, WARM_RESETS = 5, 10
+COLD_RESETS, WARM_RESETS, FURTHER = 5, 10, 3
 AIMS = {
     "step_ms_p50": Aim(60.0, at_most=True),
     "step_vs_stock_paused": Aim(30.0, at_most=False),
@@ -58,6 +60,8 @@ async def measure(report_progress: Callable[[str], None]) -> Report:
     keys: dict[str, float] = {}
     report_progress("cold resets, and memory of an idle desktop")
     keys["reset_cold_s"], keys["idle_mb"] = await _cold_resets()
+    report_progress("desktops that idle side by side")
+    keys["idle_mb_further"] = await _further_megabytes()
     report_progress("warm resets")
     keys["reset_warm_s"] = await _warm_resets()
     desktop = make_desktop(SPEC)
@@ -166,6 +170,19 @@ async def _cold_resets() -> tuple[float, float]:
             memory = idle_megabytes(os.getpid())
         await slot.close()
     return median(seconds), memory
+
+
+async def _further_megabytes() -> float:
+    """Memory that one more idle desktop takes beside others, in MB."""
+    async with contextlib.AsyncExitStack() as stack:
+        taken = []
+        for _ in range(1 + FURTHER):
+            slot = Slot()
+            stack.push_async_callback(slot.close)
+            result = await (await stack.enter_async_context(Session(slot))).reset(TASK, seed=0)
+            _check(result.terminal, result.observation.action_error)
+            taken.append(idle_megabytes(os.getpid()))
+    return (taken[-1] - taken[0]) / FURTHER
 
 
 async def _warm_resets() -> float:

@@ -1,7 +1,7 @@
 """What a trainer takes of memory on this machine's CPU, beside what `rank_memory` says that it takes.
 
 Each measurement is a process for each rank. It first trains a tiny model, so that libraries are loaded and their memory
-is taken; what the model of the measured size takes beyond that is measured as the most anonymous memory at any moment.
+is taken; what the model of the measured size takes beyond that is measured as the most resident memory at any moment.
 glibc gives large blocks back at once (`MALLOC_MMAP_THRESHOLD_`), so that what was freed does not count.
 """
 
@@ -190,22 +190,22 @@ def _train(root: Path, model_dir: Path, settings: Mapping[str, Any]) -> None:
         DartGRPOTrainer(model_dir, config, data).run()
 
 
-def anonymous_bytes() -> int:
-    """Memory of this process that no file stands behind."""
+def resident_bytes(kinds: tuple[str, ...]) -> int:
+    """Memory of this process, of some kinds: `RssAnon` is its own, `RssFile` mapped from files."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) << 10
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kinds)) << 10
 
 
-def peak_beyond(work: Callable[[], object]) -> int:
-    """Most memory that something takes beyond what is taken before it."""
+def peak_beyond(work: Callable[[], object], *kinds: str) -> int:
+    """Most memory that something takes beyond what is taken before it, of some kinds (see `resident_bytes`)."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    before, ended = anonymous_bytes(), threading.Event()
+    before, ended = resident_bytes(kinds), threading.Event()
     highest = [before]
 
     def watch() -> None:
         while not ended.wait(0.002):
-            highest.append(max(highest.pop(), anonymous_bytes()))
+            highest.append(max(highest.pop(), resident_bytes(kinds)))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -237,14 +237,14 @@ def main() -> None:
         dist.init_process_group("gloo")
         _load(Path(tiny))
         held: list[Any] = []
-        peak = peak_beyond(lambda: held.extend(_load(Path(model))))
+        peak = peak_beyond(lambda: held.extend(_load(Path(model))), "RssAnon")
         Path(f"{peak_file}{os.environ['RANK']}").write_text(str(peak))
         dist.destroy_process_group()
         return
     warm, first, run, measured = map(Path, sys.argv[1:5])
     settings = json.loads(sys.argv[6])
     _train(warm, first, settings)
-    peak = peak_beyond(lambda: _train(run, measured, settings))
+    peak = peak_beyond(lambda: _train(run, measured, settings), "RssAnon", "RssFile")  # frozen weights are mapped
     Path(f"{sys.argv[5]}{os.environ.get('RANK', '0')}").write_text(str(peak))
 
 
