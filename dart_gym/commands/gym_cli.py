@@ -24,8 +24,9 @@ from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
 from dart_gym.core.errors import ConfigurationError, DartGymError, MissingDependencyError
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
+from dart_gym.desktops.sandbox.sandbox_check import missing_programs
 from dart_gym.providers.provider import Provider, opened
-from dart_gym.providers.provider_registry import make_provider
+from dart_gym.providers.provider_registry import docker_here, make_provider
 from dart_gym.tasks.catalog.registry import SUITES
 from dart_gym.utils.loop_watchdog import watched
 from dart_gym.utils.processes import exit_status, follow_parent
@@ -93,6 +94,8 @@ def serve(
         if name != "*":
             SUITES.get(name)
     maker = make_provider(settings.provider, settings.provider_options)
+    if private and missing_programs():
+        maker = asyncio.run(docker_here()) or maker  # an environment's user chose neither
     settings = settings.model_copy(
         update={
             "desktops": _desktops(settings.desktops, maker),

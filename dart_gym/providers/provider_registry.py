@@ -1,9 +1,11 @@
 """Who makes the desktops of a server: this machine, containers, virtual machines, or somebody else's cluster."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from dart_gym.providers.provider import Provider
+from dart_gym.core.errors import ConfigurationError, MissingDependencyError
+from dart_gym.providers.provider import Provider, opened
 from dart_gym.utils.plugins import Registry, called_with, has
 
 PROVIDERS: Registry[type[Provider]] = Registry(
@@ -18,6 +20,14 @@ PROVIDERS: Registry[type[Provider]] = Registry(
     },
     (has("options_type", open=(), desktop=("spec",), close=()), called_with("options")),
 )
+
+
+async def docker_here() -> Provider | None:
+    """The provider "docker" with its own options; None without the package, a daemon that answers, and the image."""
+    with contextlib.suppress(ConfigurationError, MissingDependencyError):
+        async with opened(make_provider("docker")) as provider:
+            return provider
+    return None
 
 
 def make_provider(name: str, options: Mapping[str, Any] | None = None) -> Provider:

@@ -3,10 +3,12 @@
 Invariants:
     - The wrapped environment stays what it is: rewards, ends and infos pass through untouched.
     - A number that stands for nothing at the moment (no such element) is a move of nothing: a wait of no length.
+    - Wrappers count in pixels of the environment that they wrap, so that they can be put around each other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,39 +17,114 @@ from xml.etree import ElementTree
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from dart_gym.core.actions import Action, Click, Wait
+from dart_gym.core.actions import Action, Click, Wait, as_action
 from dart_gym.core.errors import MissingDependencyError
+from dart_gym.envs.spaces import ActionSpace, Screenshot
 
 _COMPONENT = "{https://accessibility.ubuntu.example.org/ns/component}"
 _PAIR = re.compile(r"\((-?\d+), ?(-?\d+)\)")
 
 
-class DiscreteClicks(gym.ActionWrapper):
+class ResizeScreenshot(gym.Wrapper):
+    """Screenshots of another size inside the observation's dict; coordinates of actions are pixels of those.
+
+    What Gymnasium's `ResizeObservation` does for environments whose observation is an image alone. `render` still
+    gives the whole screen. Around `ElementActions`, whose actions have no coordinates, it resizes only.
+
+    Args:
+        env: a `DartGym/Desktop-v0` environment.
+        shape: height and width in pixels.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], shape: tuple[int, int]) -> None:
+        super().__init__(env)
+        self.shape = height, width = shape
+        self.mapped = isinstance(env.action_space, ActionSpace)
+        if self.mapped:
+            self.scale = env.action_space.width / width, env.action_space.height / height
+            self.action_space = ActionSpace(height, width)
+        screen = {"screenshot": Screenshot(height, width)}
+        self.observation_space = gym.spaces.Dict({**env.observation_space.spaces, **screen})
+
+    def _small(self, observation: dict[str, Any]) -> dict[str, Any]:
+        screen = Image.fromarray(observation["screenshot"])
+        small = screen.resize(self.shape[::-1], Image.Resampling.BOX)
+        return {**observation, "screenshot": np.asarray(small)}
+
+    def _point(self, x: int, y: int) -> tuple[int, int]:
+        """The pixel of the whole screen below the middle of a small one."""
+        return int((x + 0.5) * self.scale[0]), int((y + 0.5) * self.scale[1])
+
+    def action(self, action: Any) -> Any:
+        """The action in pixels of the whole screen."""
+        if not self.mapped:
+            return action
+        typed: Any = as_action(action)
+        if getattr(typed, "x", None) is not None:
+            x, y = self._point(typed.x, typed.y)
+            return dataclasses.replace(typed, x=x, y=y)
+        if hasattr(typed, "path"):
+            return dataclasses.replace(typed, path=tuple(self._point(x, y) for x, y in typed.path))
+        return typed
+
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode; see the wrapped environment."""
+        observation, info = self.env.reset(**options)
+        return self._small(observation), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Carry out an action on the whole screen."""
+        observation, *rest = self.env.step(self.action(action))
+        return self._small(observation), *rest
+
+
+class DiscreteClicks(gym.Wrapper):
     """Actions are cells of a grid, row by row: a click in the middle of one.
 
     Args:
         env: a `DartGym/Desktop-v0` environment.
         rows: of the grid.
         columns: of the grid.
+        blank: whether `action_masks` allows cells of a single color as well, in which nothing is drawn.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], rows: int, columns: int) -> None:
+    def __init__(self, env: gym.Env[Any, Any], rows: int, columns: int, *, blank: bool = True) -> None:
         super().__init__(env)
-        self.rows, self.columns = rows, columns
+        self.rows, self.columns, self.blank = rows, columns, blank
         self.action_space = gym.spaces.Discrete(rows * columns)
+        self._screen: NDArray[np.uint8] | None = None
 
     def action(self, action: int) -> Action:
         """The click that a cell's number stands for."""
-        space = self.env.unwrapped.action_space
+        space = self.env.action_space
         row, column = divmod(int(action), self.columns)
         return Click(
             (2 * column + 1) * space.width // (2 * self.columns), (2 * row + 1) * space.height // (2 * self.rows)
         )
 
+    def reset(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode; see the wrapped environment."""
+        observation, info = self.env.reset(**options)
+        self._screen = observation["screenshot"]
+        return observation, info
+
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """Click into a cell."""
+        observation, *rest = self.env.step(self.action(action))
+        self._screen = observation["screenshot"]
+        return observation, *rest
+
     def action_masks(self) -> NDArray[np.bool_]:
-        """All cells can be clicked (the method that MaskablePPO of sb3-contrib asks)."""
-        return np.ones(self.rows * self.columns, np.bool_)
+        """Which cells can be clicked (the method that MaskablePPO of sb3-contrib asks); all where all are blank."""
+        everything = np.ones(self.rows * self.columns, np.bool_)
+        if self.blank or self._screen is None:
+            return everything
+        bands = np.array_split(self._screen, self.rows, axis=0)
+        cells = [cell for band in bands for cell in np.array_split(band, self.columns, axis=1)]
+        drawn = np.array([bool((cell != cell[0, 0]).any()) for cell in cells])
+        return drawn if drawn.any() else everything
 
 
 def elements(tree: str, height: int, width: int) -> list[tuple[str, tuple[int, int]]]:
@@ -71,7 +148,7 @@ class ElementActions(gym.Wrapper):
         most: how many elements can be chosen; `action_masks` says which are there.
 
     Raises:
-        ValueError: the environment's observations have no tree.
+        ValueError: the environment's observations have no tree, or its clicks are not those of the whole screen.
     """
 
     def __init__(self, env: gym.Env[Any, Any], most: int = 64) -> None:
@@ -80,11 +157,13 @@ class ElementActions(gym.Wrapper):
             raise ValueError(
                 "ElementActions reads the accessibility tree: make the environment with accessibility=True"
             )
+        if env.action_space != env.unwrapped.action_space:
+            raise ValueError("the tree tells places of the whole screen: put ResizeScreenshot around ElementActions")
         self.action_space = gym.spaces.Discrete(most)
         self.elements: list[tuple[str, tuple[int, int]]] = []
 
     def _look(self, observation: dict[str, Any]) -> dict[str, Any]:
-        space = self.env.unwrapped.action_space
+        space = self.env.action_space
         found = elements(observation["accessibility_tree"], space.height, space.width)
         self.elements = found[: int(self.action_space.n)]
         return observation

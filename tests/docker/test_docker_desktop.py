@@ -199,6 +199,24 @@ def test_a_missing_image_and_a_missing_daemon_say_what_to_do(tmp_path):
     assert "start it, or set DOCKER_HOST" in refused("--provider-option", f"host=unix://{tmp_path}/none.sock")
 
 
+def test_a_machine_without_xvfb_takes_containers_by_itself(image, tmp_path):
+    docker("tag", image, "dart-gym:latest")
+    program = """
+import gymnasium
+env = gymnasium.make("dart_gym:DartGym/Desktop-v0", task="dialogs/confirm-delete")
+env.reset(seed=3)
+ended = False
+while not ended:
+    *_, reward, ended, _, _ = env.step(env.unwrapped.oracle())
+print(reward)
+env.close()
+"""
+    variables = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, timeout=240)
+    assert done.stdout == "1.0\n", done.stderr
+    wait_until(lambda: not containers())
+
+
 def test_the_image_has_no_root_user_no_secret_and_a_health_check(image):
     (described,) = json.loads(docker("image", "inspect", image))
     assert described["Config"]["User"] == "user"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import dart_gym  # noqa: F401  registers the environments
+from dart_gym.core.actions import Click, Drag
 from tests.hubs.conftest import ROOT
 
 pytestmark = [pytest.mark.hubs, pytest.mark.usefixtures("one_private_cluster")]
@@ -65,6 +67,54 @@ def test_elements_need_a_tree():
         ElementActions(gym.make("DartGym/Desktop-v0", task=TASK))
 
 
+def test_a_resized_screen_is_clicked_where_it_shows_things():
+    from dart_gym_wrappers import DiscreteClicks, ResizeScreenshot
+
+    env = ResizeScreenshot(gym.make("DartGym/Desktop-v0", task="fake/two-steps", render_mode="rgb_array"), (56, 42))
+    observation, _ = env.reset(seed=3)
+    assert env.observation_space.contains(observation) and observation["screenshot"].shape == (56, 42, 3)
+    assert env.render().shape == (224, 168, 3)
+    assert env.action(Click(41, 55)) == Click(166, 222) and env.action({"kind": "press", "keys": ["a"]}).keys == ("a",)
+    assert env.action(Drag(((0, 0), (10, 20)))).path == ((2, 2), (42, 82)) and env.action(Click()) == Click()
+    for _ in range(2):
+        whole = env.unwrapped.oracle()
+        _, reward, ended, _, _ = env.step({"kind": "click", "x": whole.x // 4, "y": whole.y // 4})
+    assert (reward, ended) == (1.0, True)
+    env.reset(seed=3)
+    _, _, _, _, info = env.step(Click(42, 0))
+    assert "outside" in info["action_error"]
+    grid = DiscreteClicks(env, 3, 2)  # one wrapper around the other: the same place on the whole screen
+    assert [env.action(grid.action(cell)) for cell in (0, 5)] == [Click(42, 38), Click(126, 186)]
+    env.close()
+
+
+def test_blank_cells_are_masked_when_asked():
+    from dart_gym_wrappers import DiscreteClicks
+
+    env = DiscreteClicks(gym.make("DartGym/Desktop-v0", task=TASK), 3, 2, blank=False)
+    assert env.action_masks().all()  # nothing was seen yet
+    observation, _ = env.reset(seed=1)
+    halves = [np.array_split(band, 2, axis=1) for band in np.array_split(observation["screenshot"], 3, axis=0)]
+    colors = [len(np.unique(cell.reshape(-1, 3), axis=0)) for band in halves for cell in band]
+    assert env.action_masks().tolist() == [count > 1 for count in colors] and 4 <= env.action_masks().sum() <= 5
+    env.close()
+
+
+def test_a_tree_tells_places_of_the_whole_screen():
+    from dart_gym_wrappers import ElementActions, ResizeScreenshot
+
+    inner = gym.make("DartGym/Desktop-v0", task="fake/two-steps", accessibility=True)
+    with pytest.raises(ValueError, match="put ResizeScreenshot around ElementActions"):
+        ElementActions(ResizeScreenshot(inner, (56, 42)))
+    env = ResizeScreenshot(ElementActions(inner, most=8), (56, 42))
+    observation, _ = env.reset(seed=2)
+    names = [name for name, _ in env.env.elements]
+    for label in observation["instruction"].split("'")[1::2]:
+        observation, reward, ended, _, _ = env.step(names.index(label))
+    assert (reward, ended, observation["screenshot"].shape) == (1.0, True, (56, 42, 3))
+    env.close()
+
+
 def test_stable_baselines3_accepts_the_spaces_and_trains_a_little():
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_checker import check_env
@@ -99,6 +149,21 @@ def test_an_agent_of_stable_baselines3_learns_to_click_what_is_asked_for(record_
     print(f"{success:.0%} after {time.process_time() - started:.0f} s of this process's processor time")
     assert success >= 0.8
     envs.close()
+
+
+@pytest.mark.timeout(900)
+def test_ppo_in_one_file_learns_clicks_in_order(record_property):
+    """Guessing scores one in twelve."""
+    started = time.process_time()
+    share = example().main(example().Args(total_steps=20_480))
+    record_property("cpu_s", time.process_time() - started)
+    print(f"{share:.0%} after {time.process_time() - started:.0f} s of this process's processor time")
+    assert share >= 0.8
+
+
+def example():
+    """`examples/ppo_in_one_file.py` as a module."""
+    return importlib.import_module("examples.ppo_in_one_file")
 
 
 def test_minari_keeps_episodes_and_gives_them_back(tmp_path, monkeypatch):

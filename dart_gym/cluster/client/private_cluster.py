@@ -23,6 +23,7 @@ from pathlib import Path
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.server_health import PERIOD_S, Patience, look_at
 from dart_gym.core.errors import ClusterError
+from dart_gym.core.platforms import check_platform
 from dart_gym.desktops.sandbox.runtime_directory import own_directory
 from dart_gym.utils.plugins import child_environment
 
@@ -70,6 +71,7 @@ class LocalCluster:
 
     async def start(self) -> None:
         """Start the server; returns when it listens. Raises `ClusterError` with the end of its log."""
+        check_platform("darwin")
         self._directory = own_directory("cluster-")
         await self._spawn()
         self._watch = asyncio.create_task(self._keep_up(), name="private-cluster")

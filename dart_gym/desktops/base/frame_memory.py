@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dart_gym.core.errors import DesktopError
 
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SEALS = sum(getattr(fcntl, f"F_SEAL_{name}", 0) for name in ("SHRINK", "GROW", "SEAL"))  # which Linux alone has
 
 
 class FrameMemory:

@@ -86,7 +86,7 @@ class Sandbox:
     ) -> None:
         self.isolated = kind == "bwrap"
         self.limits = limits or DesktopLimits()
-        self._check_programs()
+        self._check_programs(profile)
         self.directory = make_directory(prefix)
         with contextlib.ExitStack() as undo:
             undo.callback(remove_tree, self.directory, last=OWNER_FILE)
@@ -106,12 +106,13 @@ class Sandbox:
         self._rest = Remains(self._process, self._info_fd, self._handover, self.directory, self._user, self._groups)
         self._finalizer = weakref.finalize(self, destroy, os.getpid(), self._rest)
 
-    def _check_programs(self) -> None:
-        if missing := missing_programs():
+    def _check_programs(self, profile: str) -> None:
+        if missing := missing_programs(profile, isolated=self.isolated):
             packages = " ".join(sorted(set(missing.values())))
-            raise MissingDependencyError(f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}")
-        if not os.path.exists(GUEST_PYTHON):
-            raise MissingDependencyError(f"a desktop needs {GUEST_PYTHON}; next step: apt-get install python3")
+            raise MissingDependencyError(
+                f"a desktop needs {', '.join(missing)}; next step: apt-get install {packages}, or where Docker is: "
+                "pip install 'dart-gui[docker]' and build the image dart-gym (docs/docker.md)"
+            )
         if self.isolated and (reason := missing_parts()) is not None:
             raise MissingDependencyError(reason)
 

@@ -5,11 +5,13 @@ to have none.
 """
 
 import contextlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
+from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.bubblewrap import GUEST_PYTHON, Stage, desktop_skeleton, launcher, missing_parts
 from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_places
@@ -76,6 +78,16 @@ def prepare() -> None:
         compiled_defaults()
 
 
-def missing_programs() -> dict[str, str]:
-    """The programs that a bare desktop needs and this machine lacks, with the Debian package of each."""
-    return {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
+def missing_programs(profile: str = "bare", *, isolated: bool = True) -> dict[str, str]:
+    """The programs that a desktop needs and this machine lacks, with their Debian packages; all of them at once."""
+    missing = {program: package for program, package in _PROGRAMS.items() if shutil.which(program) is None}
+    if not os.path.exists(GUEST_PYTHON):
+        missing[GUEST_PYTHON] = "python3"
+    if missing and isolated and shutil.which("bwrap") is None:
+        missing["bwrap"] = "bubblewrap libseccomp2"
+    if missing and profile == "browser":
+        try:
+            browser_program()
+        except MissingDependencyError:
+            missing["Chromium"] = "chromium"
+    return missing
