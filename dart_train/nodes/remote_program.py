@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dart_agent.engines.base.engine import EngineError
+from dart_agent.engines.base.engine import EngineError, UpdateNotBegun
 from dart_gym.utils.processes import HOPELESS_STATUS
 from dart_train.nodes.program_host import HOST
 
@@ -127,7 +127,7 @@ class RemoteProgram:
         try:
             return await self._actor.fetch.remote(url)
         except ray.exceptions.RayError as error:
-            raise EngineError(f"{self.name} cannot get {url}: {_first(error)}") from error
+            raise UpdateNotBegun(f"{self.name} cannot get {url}: {_first(error)}") from error
 
     async def begun(self) -> Any:
         """Wait until a node has started it; returns what its start returned. Raises `EngineError`."""
@@ -157,5 +157,5 @@ class RemoteProgram:
 
 
 def _first(error: Exception) -> str:
-    """The first line of an error's message: Ray's go on for pages."""
-    return str(error).strip().partition("\n")[0]
+    """The first line of an error's message, or of what was raised in an actor: Ray's go on for pages."""
+    return str(getattr(error, "cause", None) or error).strip().partition("\n")[0]

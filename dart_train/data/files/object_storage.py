@@ -377,6 +377,8 @@ class ObjectStore(Storage):
                 f"{self.name(key)}: the store refuses ({error}): check its credentials and the bucket's policy"
             ) from error
         except self._failures as error:
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):  # of this machine's disk
+                raise DiskFullError(self.name(key)) from error
             raise StorageGoneError(
                 f"{self.name(key)}: the store cannot be reached ({error}): check its address, the network and the "
                 "credentials; what was stored before is not lost"
