@@ -94,7 +94,7 @@ test-scale: setup-test  ## ranks that share a model, and benchmarks whose aims t
 	@$(BIN)/python scripts/run_tests.py -n 2 -m "scale and not slow"
 
 test-ray: setup-test  ## a Ray cluster of nodes without a common directory, killed and joined (root)
-	@$(BIN)/python -m pytest -s -m ray
+	@$(BIN)/python -m pytest -s -m "ray and not slow"
 
 test-security: setup-test  ## attacks of desktops, tasks, clients and pages; run it as root and as an ordinary user
 	@scripts/security.sh

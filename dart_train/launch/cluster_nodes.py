@@ -257,7 +257,7 @@ class ClusterNodes:
             cause = str(getattr(error, "cause", None) or error).strip().splitlines()[-1]
             self._facts[identity] = f"node {name} cannot be used ({cause}): is the same dart-gui installed there?"
         else:
-            self._facts[identity] = node_facts.why_unusable(name, facts, self._here, desktops=True) or facts
+            self._facts[identity] = node_facts.why_unusable(name, facts, self._here) or facts
             if skew := node_facts.clock_skew(name, facts, asked, time.time()):
                 ray_cluster.log.warning("%s", skew)
         return self._facts[identity]

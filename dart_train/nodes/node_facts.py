@@ -63,14 +63,13 @@ def desktops_of(offered: float, facts: NodeFacts) -> int:
     return max(1, min(int(offered), int(facts.memory_mb / DESKTOP_MB), DESKTOPS_PER_CORE * facts.cores))
 
 
-def why_unusable(name: str, facts: NodeFacts, here: NodeFacts, *, desktops: bool) -> str:
-    """Why nothing of a run can be put on a node, and what to do; "" where it can.
+def why_unusable(name: str, facts: NodeFacts, here: NodeFacts) -> str:
+    """Why no desktops can be put on a node, and what to do; "" where they can.
 
     Args:
         name: of the node.
         facts: what it says.
         here: the same of the launcher's node.
-        desktops: whether it is to hold desktops.
     """
     for what, ours in here.versions.items():
         if facts.versions[what] != ours:
@@ -79,7 +78,7 @@ def why_unusable(name: str, facts: NodeFacts, here: NodeFacts, *, desktops: bool
     if facts.disk_gb < LEAST_DISK_GB:
         left = f"{facts.disk_gb:.1f} GB of disk left"
         return f"node {name} has {left}: free some, or set DART_NODE_DIR to another disk there"
-    if desktops and facts.lacks:
+    if facts.lacks:
         return f"node {name} offers desktops and lacks {', '.join(facts.lacks)}: apt-get install them there"
     return ""
 

@@ -18,11 +18,7 @@ FILE = "modules.json"
 def write_modules(run: RunDirectory, supervisors: list[Supervisor], waiting: list[str]) -> None:
     """Write down what a launcher keeps going, and where. A process elsewhere says on which `node` it is."""
     modules = {
-        name: {
-            "node": getattr(module.process, "node", ""),
-            "runs": module.running,
-            "restarts": module.restarts,
-        }
+        name: {"node": getattr(module.process, "node", ""), "runs": module.running, "restarts": module.restarts}
         for supervisor in supervisors
         for name, module in supervisor.modules.items()
     }

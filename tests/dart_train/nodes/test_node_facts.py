@@ -21,13 +21,9 @@ HERE = NodeFacts({"dart-gui": "1", "Python": "3.11.2", "Ray": "2.60.0"}, 0.0, 16
     ],
 )
 def test_a_node_that_cannot_be_used_is_told_of(other, said):
-    reason = why_unusable("10.0.0.3", other, HERE, desktops=True)
+    reason = why_unusable("10.0.0.3", other, HERE)
     assert said in reason if said else reason == ""
     assert reason == "" or reason.startswith("node 10.0.0.3")
-
-
-def test_packages_of_desktops_are_asked_of_nodes_of_desktops_alone():
-    assert why_unusable("n", replace(HERE, lacks=("xvfb",)), HERE, desktops=False) == ""
 
 
 @pytest.mark.parametrize(

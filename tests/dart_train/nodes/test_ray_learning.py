@@ -1,7 +1,7 @@
 """The quick start's tasks on a Ray cluster of nodes without a common directory, and on one machine: they learn alike.
 
-Two halves in turn, each as shipped but for the number of rollouts and for what is tested beside. `--runs DIR` keeps what
-they came to: one that is finished is not run again, and that of one machine goes on where it was. An hour on two cores.
+Two halves in turn, each as shipped but for the number of rollouts and for what is tested beside. `--runs DIR` keeps
+what they came to: one that is finished is not run again, and that of one machine goes on where it was. An hour.
 """
 
 from __future__ import annotations
