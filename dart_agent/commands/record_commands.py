@@ -1,6 +1,7 @@
 """Commands of `dart-agent` on recorded episodes: compare two evaluations, look at a trajectory, export."""
 
-import webbrowser
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,10 @@ from dart_agent.evaluation.evaluation_directory import read_manifest, read_outco
 from dart_agent.evaluation.score_tables import comparison_lines
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.models.model_directory import token_decoder
-from dart_agent.viewer.trajectory_page import find_one, render_page
+from dart_agent.viewer.recorded_episodes import RecordedEpisodes, render_page
+from dart_gym.cluster.server.page_server import PageServer, serve_page
+from dart_gym.cluster.server.server_settings import token_of
+from dart_gym.cluster.server.watch_proxy import cluster_routes
 
 console = Console()
 
@@ -46,21 +50,35 @@ def published(
 
 
 def view(
-    directory: Annotated[Path, typer.Argument(help="Of an episode (run --out, eval --out) or a trainer's trajectory.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; view.html in the directory.")] = None,
+    targets: Annotated[
+        list[str], typer.Argument(help="Directories of runs, evaluations or episodes; a cluster's ws:// address.")
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write one episode as a file instead.")] = None,
     model: Annotated[Path | None, typer.Option(help="Its tokenizer shows tokens that were recorded as ids.")] = None,
-    open_page: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    token_env: Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")] = None,
+    port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
+    browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
-    """Make one HTML page of a trajectory, with everything in it."""
-    episode = find_one(directory)
-    trajectory = read_episode(episode)
-    if model is not None:
-        trajectory = decoded(trajectory, token_decoder(model))
-    page = (output or directory / "view.html").absolute()
-    html = render_page(trajectory, episode)
-    write_page(page, html)
-    if open_page:
-        webbrowser.open(page.as_uri())
+    """Watch, replay, filter and compare: one page, whose address is printed, of runs, episodes and a cluster."""
+    decode = token_decoder(model) if model is not None else None
+    if output is not None:
+        trajectory, directory = read_episode(Path(targets[0])), Path(targets[0])
+        write_page(output.absolute(), render_page(decoded(trajectory, decode) if decode else trajectory, directory))
+        return
+    roots, urls = [Path(one) for one in targets if "://" not in one], [one for one in targets if "://" in one]
+    if len(urls) > 1 or not all(root.is_dir() for root in roots):
+        raise RecordError("name directories of runs, evaluations (eval --out) or episodes, and at most one cluster")
+
+    async def serve() -> None:
+        views, routes, records = [], [], RecordedEpisodes(roots, decode)
+        async with contextlib.AsyncExitStack() as stack:
+            if urls:
+                views, routes = ["live"], await stack.enter_async_context(cluster_routes(urls[0], token_of(token_env)))
+            if roots:
+                views, routes = [*views, *records.views], [*routes, *records.routes]
+            await serve_page(await stack.enter_async_context(PageServer(views, routes, port)), browser)
+
+    asyncio.run(serve())
 
 
 def write_page(page: Path, content: str) -> None:

@@ -57,6 +57,11 @@ class StoredImage:
     pixels: NDArray[np.uint8]
     is_png: bool
 
+    @property
+    def kind(self) -> str:
+        """Its media type."""
+        return "image/png" if self.is_png else "image/webp"
+
 
 class RecordError(DartGymError):
     """A recorded episode cannot be read or written; the message names the file."""
@@ -149,13 +154,13 @@ def episode_directory(root: Path, task_id: str, seed: int) -> Path:
     return root / "trajectories" / episode_name(task_id, seed)
 
 
-def read_episode(directory: Path) -> Trajectory:
-    """A recorded episode with its steps, or its whole ones if cut off. Raises `RecordError`: none, or damaged."""
+def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
+    """A recorded episode, with its steps (its whole ones if cut off) or not. Raises `RecordError`: none, or damaged."""
     path = directory / TRAJECTORY_FILE
     if path.exists() and not path.is_file():
         raise RecordError(f"{path} is no file: what others give may hold anything, and this is not read")
     try:
-        return unpack_trajectory(path.read_bytes(), partial=directory.name.endswith(PARTIAL))
+        return unpack_trajectory(path.read_bytes(), partial=directory.name.endswith(PARTIAL), with_steps=steps)
     except FileNotFoundError as error:
         raise RecordError(f"{directory} holds no recorded episode (there is no {TRAJECTORY_FILE})") from error
     except (OSError, ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:

@@ -17,6 +17,7 @@ Invariants:
     - Fields that this version does not know are passed over; another version of the format is refused.
 """
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
@@ -67,18 +68,19 @@ def pack_trajectory(trajectory: Trajectory) -> bytes:
     return b"".join((pack_beginning(trajectory), *map(pack_step, trajectory.steps), pack_end(trajectory)))
 
 
-def unpack_trajectory(data: bytes, *, partial: bool = False) -> Trajectory:
+def unpack_trajectory(data: bytes, *, partial: bool = False, with_steps: bool = True) -> Trajectory:
     """Return the trajectory of `pack_trajectory`.
 
     Args:
         data: all bytes.
         partial: whether the end may be missing, as where a writer was killed: what was written until then is returned,
             with the terminal state INTERRUPTED and lost by "stop".
+        with_steps: False passes over the steps, which takes a hundredth of the time of a long episode's.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException: the data is not one.
     """
-    maps = _unpacked(data, partial)
+    maps = _unpacked(data, partial) if with_steps else _ends(data, partial)
     beginning = next(maps, {})
     if beginning.get("format") != FORMAT:
         raise ValueError(f"it has format {beginning.get('format')!r}, this version reads {FORMAT}")
@@ -91,6 +93,8 @@ def unpack_trajectory(data: bytes, *, partial: bool = False) -> Trajectory:
             if any(True for _ in maps):
                 raise ValueError("it goes on behind its end")
             return Trajectory(**known, steps=tuple(steps))
+        if not with_steps:
+            break
         try:
             steps.append(step := Step(**{name: value for name, value in values.items() if name in _STEP_FIELDS}))
             if wrong := [name for name in step.shown_images if not IMAGE_ID.fullmatch(name)]:
@@ -134,3 +138,16 @@ def _unpacked(data: bytes, partial: bool) -> Iterator[dict[str, Any]]:
         yield values
     if whole != len(data) and not partial:
         raise ValueError(f"it is cut off behind byte {whole}")
+
+
+def _ends(data: bytes, partial: bool) -> Iterator[dict[str, Any]]:
+    """The first map and the last whole one, all between them passed over."""
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)), use_list=False, unicode_errors="surrogatepass")
+    unpacker.feed(data)
+    yield unpacker.unpack()
+    start = end = unpacker.tell()
+    with contextlib.suppress(msgpack.OutOfData):
+        while True:
+            unpacker.skip()
+            start, end = end, unpacker.tell()
+    yield from _unpacked(data[start:] if not partial else data[start:end], partial)

@@ -17,7 +17,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class EvaluationDirectory:
                 path = episode_directory(self.root, task, seed)
                 if not path.is_dir():
                     continue
-                outcome = replace(read_episode(path), steps=())
+                outcome = read_episode(path, steps=False)
                 self._check_hash(outcome)
                 if not outcome.lost_by:
                     found[task, seed] = outcome
@@ -154,7 +154,7 @@ def read_manifest(root: Path) -> dict[str, Any]:
 def read_outcomes(root: Path) -> list[Trajectory]:
     """Every complete episode of an evaluation, without steps. Raises `RecordError`: none, or damaged."""
     read_manifest(root)
-    return [replace(read_episode(path), steps=()) for path in find_episodes(root)]
+    return [read_episode(path, steps=False) for path in find_episodes(root)]
 
 
 def app_of(task_id: str) -> str:

@@ -1,49 +1,45 @@
-"""HumanPolicy: a person plays, in a browser page on this machine. What they do is recorded with `actor="human"`.
+"""A person plays in the page of this machine, or takes over from a policy; their steps are recorded with actor="human".
 
-    GET  /human/<player>                 the page; it holds no secrets
-    GET  /human/<player>/state?turn=N    JSON of the newest turn, as soon as it is not turn N (or after a while)
-    GET  /human/<player>/frame/<turn>    PNG of what is to be seen
-    POST /human/<player>/act             {"turn": N, "actions": [...]}: typed actions as dicts, carried out in order
+    GET  /watch/play/<player>                 the page; it holds no secrets
+    GET  /watch/play/<player>/state?turn=N    JSON of the newest turn, as soon as it is not turn N (or after a while)
+    GET  /watch/play/<player>/frame/<turn>    PNG of what is to be seen
+    POST /watch/play/<player>/act             {"turn": N, "actions": [...]}: typed actions as dicts, in order,
+                                              or {"drives": "person" or "policy"}: who decides from now on
 
 Invariants:
-    - The desk listens on loopback only. Everything but the page needs the key of this run, which stands in the fragment
-      of the address that is printed: fragments are never sent, so no log has it.
     - A turn is answered once: what comes twice or late is refused (409), what is no action is explained (400).
     - Only typed actions get through; what arrives is data, never code.
+    - A policy's decision that is being made is carried out; taking over begins with the decision after it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from importlib.resources import files
 
 import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
 from dart_agent.policies.policy import Decision, Episode, PlayableSession, Policy, PolicyFactory
-from dart_gym.cluster.server.http_routes import HEADERS, content_policy
+from dart_gym.cluster.server.page_server import PageServer, plain
+from dart_gym.cluster.server.watch_page import HEADERS
 from dart_gym.core.actions import Action, action_from_dict
-from dart_gym.core.errors import AddressError
 from dart_gym.core.outcomes import Observation
-from dart_gym.utils.page_guard import refusal
 from dart_gym.utils.png import encode_png
 
 POLL_S = 20.0
 MAX_ACTIONS = 64
-MAX_BODY = 1 << 20
+PAGE = "/watch/play/{player}"
 
 
 class HumanPolicy:
     """A `Policy` that waits for what a person does on its page. Made by `HumanDesk.player`."""
 
-    def __init__(self, url: str) -> None:
-        """`url` is the page's address, with the key."""
-        self.url = url
+    def __init__(self, url: str, inner: Policy | None = None) -> None:
+        """`url` is the page's address, with the key; `inner` decides until a person takes over."""
+        self.url, self._inner, self._person = url, inner, inner is None
         self._turn = 0
         self._observation: Observation | None = None
         self._instruction = ""
@@ -53,32 +49,47 @@ class HumanPolicy:
     def reset(self, episode: Episode) -> None:
         """Show the instruction of a new episode."""
         self._instruction = episode.instruction
+        if self._inner is not None:
+            self._inner.reset(episode)
 
     async def act(self, observation: Observation) -> Decision:
-        """Show what is to be seen, and wait for the person."""
-        answer: asyncio.Future[tuple[Action, ...]] = asyncio.get_running_loop().create_future()
+        """Show what is to be seen, and wait for the person, or ask the policy."""
         async with self._changed:
-            self._turn, self._observation, self._answer = self._turn + 1, observation, answer
+            self._turn, self._observation = self._turn + 1, observation
+            self._answer = asyncio.get_running_loop().create_future() if self._person else None
             self._changed.notify_all()
         try:
-            actions = await answer
+            actions = await self._answer if self._answer is not None else ()
         finally:
             async with self._changed:
                 self._answer = None
                 self._changed.notify_all()
-        return Decision(actions, actor="human")
+        if actions or self._inner is None:
+            return Decision(actions, actor="human")
+        return await self._inner.act(observation)
 
-    async def state(self, known_turn: int) -> dict[str, object]:
-        """The newest turn, as soon as it is another one than `known_turn` and waits, or after `POLL_S` seconds."""
+    @property
+    def _waits(self) -> bool:
+        return self._answer is not None and not self._answer.done()
+
+    async def state(self, turn: int, waiting: bool = False, drives: str = "person") -> dict[str, object]:
+        """The newest turn, whether it waits, and who decides, once that is not what is known, or after `POLL_S` s."""
+
+        def news() -> bool:
+            now = (self._turn, self._waits, "person" if self._person else "policy")
+            return now != (turn, waiting, drives) and (self._waits or self._inner is not None)
+
         async with self._changed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
-                    await self._changed.wait_for(lambda: self._answer is not None and self._turn != known_turn)
+                    await self._changed.wait_for(news)
             seen = self._observation
             height, width = seen.screenshot.shape[:2] if seen else (0, 0)
             return {
                 "turn": self._turn,
-                "waiting": self._answer is not None,
+                "waiting": self._waits,
+                "drives": "person" if self._person else "policy",
+                "shared": self._inner is not None,
                 "instruction": self._instruction,
                 "action_error": seen.action_error if seen else "",
                 "width": width,
@@ -96,101 +107,90 @@ class HumanPolicy:
         self._answer.set_result(actions)
         return True
 
+    async def drive(self, drives: str) -> None:
+        """Have the person or the policy decide from now on; a turn that waits for the person is the policy's again."""
+        async with self._changed:
+            self._person = drives == "person"
+            if not self._person:
+                self.answer(self._turn, ())
+            self._changed.notify_all()
+
 
 class HumanDesk:
     """Serves the pages of human policies. Use as an async context manager."""
 
     def __init__(self, port: int = 0) -> None:
-        self._port = port
-        self._key = secrets.token_urlsafe(24)
         self._players: list[HumanPolicy] = []
-        self._runner: web.AppRunner | None = None
-        self._address = ""
+        routes = [
+            web.get(f"{PAGE}/state", self._of_player(self._state)),
+            web.get(f"{PAGE}/frame/{{turn}}", self._of_player(self._frame)),
+            web.post(f"{PAGE}/act", self._of_player(self._act)),
+        ]
+        self._server = PageServer(("play",), routes, port, PAGE)
 
     async def __aenter__(self) -> HumanDesk:
         """Listen. Raises `AddressError`: the port is taken."""
-        application = web.Application(client_max_size=MAX_BODY)
-        application.router.add_get("/human/{player}", self._page)
-        application.router.add_get("/human/{player}/state", self._guarded(self._state))
-        application.router.add_get("/human/{player}/frame/{turn}", self._guarded(self._frame))
-        application.router.add_post("/human/{player}/act", self._guarded(self._act))
-        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise AddressError(f"cannot listen on port {self._port}: {error}; choose another one") from error
-        host, port = self._runner.addresses[0][:2]
-        self._address = f"http://{host}:{port}"
+        await self._server.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._server.__aexit__()
 
-    def player(self) -> HumanPolicy:
-        """A new policy with a page of its own."""
-        policy = HumanPolicy(f"{self._address}/human/{len(self._players)}#token={self._key}")
-        self._players.append(policy)
-        return policy
+    def player(self, inner: Policy | None = None) -> HumanPolicy:
+        """A new policy with a page of its own; where there is an `inner` one, a person may take over from that."""
+        self._players.append(HumanPolicy(self._server.url.replace("{player}", str(len(self._players))), inner))
+        return self._players[-1]
 
-    def _guarded(
+    def _of_player(
         self, handler: Callable[[web.Request, HumanPolicy], Awaitable[web.Response]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def guarded(request: web.Request) -> web.Response:
-            origins, hosts = request.headers.getall("Origin", []), request.headers.getall("Host", [])
-            if reason := refusal(origins, hosts, loopback=True, own_page=True):
-                return _text(403, reason)
-            given = request.headers.get("Authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
-                return _text(401, "open the address that the command printed")
+        async def found(request: web.Request) -> web.Response:
             number = _number(request.match_info["player"])
             policy = self._players[number] if number is not None and number < len(self._players) else None
-            return _text(404, "no such player") if policy is None else await handler(request, policy)
+            return plain(404, "no such player") if policy is None else await handler(request, policy)
 
-        return guarded
-
-    async def _page(self, request: web.Request) -> web.Response:
-        html = files("dart_agent").joinpath("assets/human.html").read_text(encoding="utf-8")
-        headers = {**HEADERS, "Content-Security-Policy": content_policy(html)}
-        return web.Response(text=html, content_type="text/html", headers=headers)
+        return found
 
     async def _state(self, request: web.Request, policy: HumanPolicy) -> web.Response:
         known = _number(request.query.get("turn", "0"))
         if known is None:
-            return _text(400, "turn is a number")
-        return web.json_response(await policy.state(known), headers=HEADERS)
+            return plain(400, "turn is a number")
+        waiting, drives = request.query.get("waiting") == "1", request.query.get("drives", "person")
+        return web.json_response(await policy.state(known, waiting, drives), headers=HEADERS)
 
     async def _frame(self, request: web.Request, policy: HumanPolicy) -> web.Response:
         frame = policy.frame(_number(request.match_info["turn"]) or 0)
         if frame is None:
-            return _text(404, "that turn is over")
+            return plain(404, "that turn is over")
         return web.Response(body=await asyncio.to_thread(encode_png, frame), content_type="image/png", headers=HEADERS)
 
     async def _act(self, request: web.Request, policy: HumanPolicy) -> web.Response:
         try:
             given = await request.json()
+            if given.get("drives") in ("person", "policy"):
+                await policy.drive(given["drives"])
+                return plain(200, "done")
             turn, listed = given["turn"], given["actions"]
             if not isinstance(turn, int) or not isinstance(listed, list) or not 1 <= len(listed) <= MAX_ACTIONS:
                 raise ValueError(f"turn is a number, actions a list of 1 to {MAX_ACTIONS}")
             actions = tuple(action_from_dict(_frozen(one)) for one in listed)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            return _text(400, f"not understood: {error}")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            return plain(400, f"not understood: {error}")
         if not policy.answer(turn, actions):
-            return _text(409, "that turn is over")
-        return _text(200, "done")
+            return plain(409, "that turn is over")
+        return plain(200, "done")
 
 
 @contextlib.asynccontextmanager
-async def open_human(announce: Callable[[str], None] = print, port: int = 0) -> AsyncIterator[PolicyFactory]:
-    """Policies that are people; `announce` is told the address of every page, once."""
+async def open_human(
+    announce: Callable[[str], None] = print, port: int = 0, inner: PolicyFactory | None = None
+) -> AsyncIterator[PolicyFactory]:
+    """Policies that are people, or that people may take over from; `announce` is told the address of every page."""
     async with HumanDesk(port) as desk:
 
         def make(session: PlayableSession) -> Policy:
-            policy = desk.player()
-            announce(f"play here: {policy.url}")
+            policy = desk.player(inner(session) if inner is not None else None)
+            announce(f"{'watch and take over' if inner is not None else 'play'} here: {policy.url}")
             return policy
 
         yield make
@@ -205,7 +205,3 @@ def _frozen(action: object) -> dict[str, object]:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def _text(status: int, text: str) -> web.Response:
-    return web.Response(status=status, text=text + "\n", headers=HEADERS)

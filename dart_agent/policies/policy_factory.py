@@ -76,6 +76,10 @@ class PolicyOptions(ConversationConfig):
         "", description="Hosted ones: USD per million tokens, such as input=3,output=15,cached=0.3,written=3.75."
     )
 
+    take_over: bool = Field(
+        False, description="Print the address of a page where a person may take over and give back."
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _style_of_format(cls, values: Any) -> Any:
@@ -86,8 +90,10 @@ class PolicyOptions(ConversationConfig):
 
     def settings(self) -> dict[str, Any]:
         """What of it changes what the policy does, as JSON; not where a server listens."""
+        if self.take_over:
+            return {**self.model_copy(update={"take_over": False}).settings(), "take_over": True}
         if self.policy in ("vlm", "chat"):
-            own = self.model_dump(exclude={"policy", "model", "engine_url", *_HOSTED_ALONE})
+            own = self.model_dump(exclude={"policy", "model", "engine_url", "take_over", *_HOSTED_ALONE})
             model = model_digest(Path(self.model or "")) if self.policy == "vlm" else self.model
             return {"model": model, **own, "preset_hash": get_preset(self.preset).digest if self.preset else None}
         if self.policy in HOSTED:
@@ -102,6 +108,17 @@ class PolicyOptions(ConversationConfig):
 @contextlib.asynccontextmanager
 async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     """The factory of a policy, with what its policies share around it. Raises `ConfigurationError`."""
+    async with contextlib.AsyncExitStack() as stack:
+        make = await stack.enter_async_context(_opened(options))
+        if options.take_over and options.policy != "human":
+            from dart_agent.policies.human_policy import open_human
+
+            make = await stack.enter_async_context(open_human(inner=make))
+        yield make
+
+
+@contextlib.asynccontextmanager
+async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     if options.policy in ("grounder", "planner"):
         raise ConfigurationError(
             f"the preset {options.preset} is of a {options.policy}, which does not play alone: put a planner and a "

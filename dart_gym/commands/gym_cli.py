@@ -207,32 +207,6 @@ def status(
 
 
 @app.command()
-def watch(
-    url: Annotated[str, typer.Option(help="Address of the cluster.")] = "ws://127.0.0.1:8765",
-    token_env: Annotated[str | None, typer.Option(help="Environment variable with the token.")] = None,
-    port: Annotated[int, typer.Option(help="Of the page, on this machine; 0 takes a free one.")] = 0,
-    browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
-) -> None:
-    """Print the address of the page that shows the desktops of a running cluster, and serve it if need be."""
-    import webbrowser
-
-    from dart_gym.cluster.server.watch_proxy import serve_page
-
-    def announce(address: str) -> None:
-        print(address, flush=True)
-        if browser and not webbrowser.open(address):
-            print("no browser was found: open the address yourself", file=sys.stderr)
-
-    async def run() -> None:
-        ending = asyncio.Event()
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(signum, ending.set)
-        await serve_page(url, token_of(token_env), port, announce, ending)
-
-    asyncio.run(run())
-
-
-@app.command()
 def mcp(
     url: Annotated[str | None, typer.Option(help="Address of a cluster; without one a private one is started.")] = None,
     token_env: Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")] = None,

@@ -205,7 +205,6 @@ class EvaluationConfig(Section):
     )
     temperature: float = Field(1.0, ge=0, description="Temperature of the sampling; 0 is greedy.")
     greedy: bool = Field(False, description="Evaluate greedily as well.")
-    samples: int = Field(2, ge=0, description="Trajectories per task that the report shows as pictures.")
 
 
 class ControlConfig(Section):

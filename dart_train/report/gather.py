@@ -1,6 +1,5 @@
 """Reads a run directory and its data base into `ReportData`. What was not measured is None, never 0."""
 
-import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -9,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.episodes.episode_files import RecordError, episode_directory, read_episode, read_image
-from dart_agent.episodes.trajectory import Step
 from dart_agent.evaluation.scores import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
@@ -20,10 +17,8 @@ from dart_train.data.insight import statistics
 from dart_train.data.manager.run_insight import Insight
 from dart_train.report.report_data import (
     Curve,
-    Frame,
     Rate,
     ReportData,
-    Sample,
     TaskFigures,
     TimeSeries,
     Turns,
@@ -32,7 +27,6 @@ from dart_train.report.report_data import (
 )
 from dart_train.run.run_directory import RunDirectory, RunState, read_json
 
-_log = logging.getLogger(__name__)
 CURVE_WINDOW = 160
 """Rollouts of a task over which its learning curve is averaged."""
 
@@ -129,8 +123,6 @@ def gather(config: RunConfig, run: RunDirectory, data: Insight) -> ReportData:
         entropies=_entropies(data),
         utilisation=_utilisation(run, rollout),
         staleness=histogram,
-        samples_before=_samples(config, run, "before", evaluations),
-        samples_after=_samples(config, run, "after", evaluations),
         notes=notes(config, evaluations),
         config_yaml=run.config.read_text(),
     )
@@ -302,36 +294,6 @@ def _busy_share(trainer: list[dict[str, Any]], start: float, seconds: np.ndarray
         overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin)
         busy += np.clip(overlap, 0.0, None)
     return np.clip(busy / np.maximum(np.diff(edges), 1e-6), 0.0, 1.0)
-
-
-def _samples(config: RunConfig, run: RunDirectory, label: str, evaluations: dict[str, Any]) -> list[Sample]:
-    """The first episodes of each task, as they were recorded."""
-    samples = []
-    for row in evaluations.get(label, {}).get("episodes", []):
-        if row["seed"] >= config.evaluation.first_seed + config.evaluation.samples:
-            continue
-        directory = episode_directory(run.scores(label).parent, row["task_id"], row["seed"])
-        try:
-            episode = read_episode(directory)
-        except RecordError as error:
-            _log.warning("an episode is left out of the report: %s", error)
-            continue
-        frames = tuple(frame for step in episode.steps if (frame := _frame(directory, step)) is not None)
-        samples.append(
-            Sample(episode.task_id, episode.seed, episode.instruction, episode.score, episode.terminal, frames)
-        )
-    return samples
-
-
-def _frame(directory: Path, step: Step) -> Frame | None:
-    try:
-        image = read_image(directory, step.screenshot)
-        if image is None:
-            raise RecordError(f"{directory} has no screenshot {step.screenshot}")
-    except RecordError as error:
-        _log.warning("a picture of the report is left out: %s", error)
-        return None
-    return Frame(image.pixels, step.actions, step.text)
 
 
 def notes(config: RunConfig, evaluations: dict[str, Any]) -> list[str]:

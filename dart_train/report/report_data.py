@@ -73,27 +73,6 @@ class TimeSeries:
     values: dict[str, NDArray[np.float64]]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One step of a sample trajectory: the screenshot that the policy saw and what it did there."""
-
-    image: NDArray[np.uint8]
-    actions: tuple[dict[str, object], ...]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A trajectory to look at."""
-
-    task_id: str
-    seed: int
-    instruction: str
-    reward: float | None
-    terminal: str
-    frames: tuple[Frame, ...]
-
-
 @dataclass(slots=True)
 class ReportData:
     """Everything that a report says."""
@@ -110,8 +89,6 @@ class ReportData:
     entropies: dict[str, list[float]] = field(default_factory=dict)
     utilisation: TimeSeries | None = None
     staleness: dict[int, int] = field(default_factory=dict)
-    samples_before: list[Sample] = field(default_factory=list)
-    samples_after: list[Sample] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     config_yaml: str = ""
 

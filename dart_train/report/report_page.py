@@ -4,7 +4,7 @@ from html import escape
 from importlib.resources import files
 
 from dart_train.report import report_plots
-from dart_train.report.report_data import Rate, ReportData, Sample, TaskFigures
+from dart_train.report.report_data import Rate, ReportData, TaskFigures
 
 
 def render(data: ReportData) -> str:
@@ -29,9 +29,6 @@ def render(data: ReportData) -> str:
     if data.notes:
         items = "".join(f"<li>{escape(note)}</li>" for note in data.notes)
         sections.append(_section("How to read this", f'<ul class="notes">{items}</ul>'))
-    for title, samples in (("What it did before", data.samples_before), ("What it does now", data.samples_after)):
-        if samples:
-            sections.append(_section(title, f'<div class="samples">{"".join(map(_sample, samples))}</div>'))
     sections.append(_section("The run", _run(data)))
     title = f"DART · {escape(data.name)}"
     style = files(__package__).joinpath("style.css").read_text()
@@ -126,19 +123,6 @@ def _mean_row(data: ReportData, keys: list[str], constant: bool) -> str:
     return f'<tr class="mean"><td>mean of the trained tasks</td>{cells}</tr>'
 
 
-def _sample(sample: Sample) -> str:
-    success = (sample.reward or 0) > 0.5
-    ending = "missed" if sample.terminal == "done" else sample.terminal.replace("_", " ")
-    tag = f'<span class="tag {"yes" if success else "no"}">{"success" if success else escape(ending)}</span>'
-    frames = "".join(
-        f'<figure><img alt="" src="{report_plots.png_data_url(report_plots.draw_actions(frame.image, frame.actions))}">'
-        f"<figcaption>{escape(frame.text[:160])}</figcaption></figure>"
-        for frame in sample.frames[:6]
-    )
-    head = f"<p>{tag} <b>{escape(report_plots.short_name(sample.task_id))}</b><br>{escape(sample.instruction)}</p>"
-    return f'<div class="sample">{head}<div class="frames">{frames}</div></div>'
-
-
 def _run(data: ReportData) -> str:
     phases = "".join(
         f"<tr><td>{escape(name)}</td><td>{_number(seconds, 0)} s</td></tr>" for name, seconds in data.phases
@@ -148,7 +132,7 @@ def _run(data: ReportData) -> str:
         for key, value in data.figures.items()
     )
     return (
-        f"<p>{escape(data.machine)}</p><table>{phases}</table>"
+        f"<p>{escape(data.machine)}</p><p>Every episode: <code>dart-agent view RUN</code></p><table>{phases}</table>"
         f"<details><summary>All figures (report.json)</summary><table>{figures}</table></details>"
         f"<details><summary>Configuration</summary><pre>{escape(data.config_yaml)}</pre></details>"
     )

@@ -1,14 +1,11 @@
-"""The report's plots as SVG text (matplotlib), and screenshots with the actions drawn in as PNG."""
+"""The report's plots as SVG text (matplotlib)."""
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 
 from dart_train.report.report_data import Curve, ReportData, TaskFigures
 
@@ -191,41 +188,3 @@ def staleness(counts: dict[int, int]) -> str:
         axis.set_ylabel("trajectories")
         axis.grid(axis="x", visible=False)
         return _svg(figure)
-
-
-def draw_actions(image: NDArray[np.uint8], actions: tuple[dict[str, object], ...], width: int = 640) -> Image.Image:
-    """A screenshot with clicks as rings, drags as lines and typed text as a caption, small ones enlarged twice."""
-    scale = min(2.0, width / image.shape[1])
-    size = (round(image.shape[1] * scale), round(image.shape[0] * scale))
-    picture = Image.fromarray(image).resize(size, Image.Resampling.LANCZOS)
-    draw = ImageDraw.Draw(picture)
-    for action in actions:
-        _draw_action(draw, action, scale, picture.size)
-    return picture
-
-
-def _draw_action(draw: ImageDraw.ImageDraw, action: dict[str, Any], scale: float, size: tuple[int, int]) -> None:
-    kind, x, y = action.get("kind"), action.get("x"), action.get("y")
-    if kind == "drag":
-        points = [(px * scale, py * scale) for px, py in action["path"]]
-        draw.line(points, fill="#e11d48", width=3)
-        x, y = action["path"][-1]
-    if isinstance(x, int) and isinstance(y, int):
-        for radius, color, width in ((9, "white", 5), (9, "#e11d48", 3), (2, "#e11d48", 2)):
-            draw.ellipse(
-                (x * scale - radius, y * scale - radius, x * scale + radius, y * scale + radius),
-                outline=color,
-                width=width,
-            )
-        return
-    caption = {"type": f"type {action.get('text')!r}", "press": "press " + "+".join(map(str, action.get("keys", ())))}
-    text = caption.get(str(kind), str(kind))
-    draw.rectangle((0, size[1] - 16, size[0], size[1]), fill="#1f2933")
-    draw.text((4, size[1] - 14), text, fill="white")
-
-
-def png_data_url(picture: Image.Image) -> str:
-    """A picture as a `data:` URL."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -20,7 +20,6 @@ from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.server.access_tokens import TokenBook, token_line
 from dart_gym.cluster.server.cluster_server import ClusterServer
 from dart_gym.cluster.server.server_settings import ServerSettings
-from dart_gym.cluster.server.watch_proxy import WatchProxy
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.cluster.wire.local_tokens import find_local_token
 from dart_gym.core.errors import ClusterError, ConfigurationError, DartGymError
@@ -29,6 +28,7 @@ from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.desktops.osworld_api.api_address import APIPolicy
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
 from dart_train.rollout.service.service_http import serving
+from tests.dart_gym.cluster.serving import watch_proxy
 
 pytestmark = pytest.mark.security
 TCP = "ws://127.0.0.1:0"
@@ -192,19 +192,19 @@ async def test_no_page_reads_a_run_a_desktop_or_a_view(page, stack):
         assert (await browser.get("/screenshot", headers=page)).status_code == 403
     async with (
         server_of() as server,
-        WatchProxy(server.url) as proxy,
-        web(proxy.page_url.partition("/watch")[0]) as browser,
+        watch_proxy(server.url) as proxy,
+        web(proxy.url.partition("/watch")[0]) as browser,
     ):
-        key = {"Authorization": f"Bearer {proxy.page_url.partition('token=')[2]}"}
+        key = {"Authorization": f"Bearer {proxy.url.partition('token=')[2]}"}
         assert (await browser.get("/watch/state", headers=key)).status_code == 200
         assert (await browser.get("/watch/state", headers=key | page)).status_code == 403
     async with HumanDesk() as desk:
-        base, _, secret = desk.player().url.partition("/human/0#token=")
+        base, _, secret = desk.player().url.partition("/watch/play/0#token=")
         browser = await stack.enter_async_context(web(base))
         sent = {"headers": {"Authorization": f"Bearer {secret}", **page}, "json": {"turn": 1, "actions": []}}
-        assert (await browser.post("/human/0/act", **sent)).status_code == 403
+        assert (await browser.post("/watch/play/0/act", **sent)).status_code == 403
         sent["headers"] = {"Authorization": f"Bearer {secret}", "Origin": base}  # its own page
-        assert (await browser.post("/human/0/act", **sent)).status_code != 403
+        assert (await browser.post("/watch/play/0/act", **sent)).status_code != 403
 
 
 # --- tenants

@@ -15,7 +15,7 @@ from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
 from dart_agent.exports.dataset_export import build_dataset
 from dart_agent.exports.osworld_results import export_osworld
-from dart_agent.viewer.trajectory_page import render_page
+from dart_agent.viewer.recorded_episodes import render_page
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.utils.png import encode_png
 

@@ -13,15 +13,10 @@ Invariants:
     - No page of the web is answered, nor one that asks by a name of its own that leads here (`page_guard`).
 """
 
-import base64
-import functools
-import hashlib
 import json
-import re
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from importlib.resources import files
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -32,15 +27,10 @@ from dart_gym.cluster.pool.desktop_pool import Pool
 from dart_gym.cluster.server.access_tokens import Principal
 from dart_gym.cluster.server.live_view import WIDTHS, LiveViews
 from dart_gym.cluster.server.server_metrics import Metrics
+from dart_gym.cluster.server.watch_page import HEADERS, page
 
 FRAME_PATH = "/watch/frame/"
 ROUTES = "/healthz, /metrics and /watch"
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 TEXT = "text/plain; charset=utf-8"
 
 
@@ -94,7 +84,7 @@ class HttpRoutes:
         if reason := self._server.refuses(request.headers):
             return _plain(HTTPStatus.FORBIDDEN, f"{reason}\n")
         if path == "/watch":
-            html, policy = page()
+            html, policy = page("live")
             return response(HTTPStatus.OK, html, "text/html; charset=utf-8", **{"Content-Security-Policy": policy})
         if path not in self._routes and not path.startswith(FRAME_PATH):
             return _plain(HTTPStatus.NOT_FOUND, f"here are {ROUTES}; sessions are websockets\n")
@@ -160,26 +150,3 @@ def response(status: HTTPStatus, body: bytes, content_type: str, **headers: str)
 
 def _plain(status: HTTPStatus, text: str, **headers: str) -> Response:
     return response(status, text.encode(), TEXT, **headers)
-
-
-@functools.cache
-def page() -> tuple[bytes, str]:
-    """The page, and the policy under which it may run its own script and style and nothing else."""
-    html = files(__package__).joinpath("assets/watch.html").read_text(encoding="utf-8")
-    return html.encode(), content_policy(html)
-
-
-def content_policy(html: str) -> str:
-    """The Content-Security-Policy of a page: hashes of its inline script and style. Pure."""
-    script, style = (inline_hashes(html, element) for element in ("script", "style"))
-    return (
-        f"default-src 'none'; script-src {script}; style-src {style}; img-src blob:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-
-
-def inline_hashes(html: str, element: str) -> str:
-    """The hashes of the inline elements of a name, as a Content-Security-Policy writes them. Pure."""
-    contents = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in contents)
-    return " ".join(f"'sha256-{digest}'" for digest in digests)

@@ -232,7 +232,7 @@ def test_run_command_records(tmp_path):
     assert "done after 2 steps" in invoke(*command).output
     [episode] = find_episodes(tmp_path / "one")
     assert read_episode(episode).policy == "oracle"
-    assert invoke("view", str(tmp_path / "one")).output.strip().endswith("/one/view.html")
+    assert invoke("view", str(episode), "-o", str(tmp_path / "one.html")).output.strip().endswith("/one.html")
 
 
 def test_eval_command_reads_tasks_from_files(tmp_path):

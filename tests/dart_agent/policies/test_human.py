@@ -52,7 +52,8 @@ async def test_turns_over_http(desk):
         deciding = asyncio.create_task(policy.act(observation(7)))
         state = (await waiting).json()
         assert state == {
-            "turn": 1, "waiting": True, "instruction": "Do it", "action_error": "", "width": 80, "height": 60,
+            "turn": 1, "waiting": True, "drives": "person", "shared": False, "instruction": "Do it",
+            "action_error": "", "width": 80, "height": 60,
         }  # fmt: skip
         frame = await http.get(f"{page}/frame/1")
         assert np.asarray(Image.open(io.BytesIO(frame.content)))[0, 0].tolist() == [7, 7, 7]
@@ -99,7 +100,7 @@ async def test_only_who_has_the_key_may_play(desk):
             assert (await http.get(page + path, headers={"Authorization": "Bearer x"})).status_code == 401
         assert (await http.post(f"{page}/act", content="{}")).status_code == 401
         assert (await http.get(f"{page}/frame/1", headers={**headers, "Host": "evil.example"})).status_code == 403
-        other = page.replace("/human/0", "/human/7")
+        other = page.replace("/watch/play/0", "/watch/play/7")
         assert (await http.get(f"{other}/state", headers=headers)).status_code == 404
 
 
@@ -107,7 +108,7 @@ async def test_a_page_for_every_desktop_and_a_port_that_is_taken():
     told: list[str] = []
     async with open_human(told.append) as make:
         policies = [make(None), make(None)]
-        assert len(set(told)) == 2 and "/human/1#token=" in told[1]
+        assert len(set(told)) == 2 and "/watch/play/1#token=" in told[1]
         port = int(policies[0].url.split(":")[2].split("/")[0])
         with pytest.raises(AddressError, match=str(port)):
             async with HumanDesk(port):
@@ -130,17 +131,17 @@ async def test_a_person_plays_in_a_browser(desk, tmp_path):
 
         async def person() -> None:
             for _ in range(2):
-                await wait_for(page, "mine")
+                await wait_for(page, "playView.mine")
                 point = await session.oracle()
                 assert isinstance(point, Click)
                 box = json.loads(await page.evaluate(
                     "JSON.stringify([...Object.values(document.getElementById('image').getBoundingClientRect().toJSON()),"
-                    " size[0], size[1]])"
+                    " ...playView.size])"
                 ))  # fmt: skip
                 x, y = box[0] + (point.x + 0.5) * box[2] / box[8], box[1] + (point.y + 0.5) * box[3] / box[9]
                 for kind in ("mousePressed", "mouseReleased"):
                     await page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-                await wait_for(page, f"turn !== {policy._turn} || !mine")
+                await wait_for(page, f"playView.turn !== {policy._turn} || !playView.mine")
 
         playing = asyncio.create_task(person())
         with EpisodeWriter(tmp_path, "fake/two-steps", 1, policy="human") as writer:
@@ -162,14 +163,14 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
 
         async def turn(*gestures: str) -> tuple:
             deciding = asyncio.create_task(policy.act(observation(error="off the screen")))
-            await wait_for(page, f"mine && turn === {policy._turn + (0 if policy._answer else 1)}")
+            await wait_for(page, f"playView.mine && playView.turn === {policy._turn + (0 if policy._answer else 1)}")
             for gesture in gestures:
                 await page.evaluate(f"(pointer => {{ {gesture} }})({PRESS % (80, 60)})")
             return (await asyncio.wait_for(deciding, 20)).actions
 
         def key(name: str, **held: bool) -> str:
             event = json.dumps({"key": name, "bubbles": True, "cancelable": True, **held})
-            return f"screen_.dispatchEvent(new KeyboardEvent('keydown', {event}))"
+            return f"document.getElementById('screen').dispatchEvent(new KeyboardEvent('keydown', {event}))"
 
         tap = "pointer('pointerdown', 20, 30); pointer('pointerup', 20, 30)"
         assert await turn(tap) == (Click(20, 30),)
@@ -177,7 +178,8 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
         right = tap.replace("30)", "30, {button: 2, ctrlKey: true})")
         assert await turn(right) == (Click(20, 30, button="right", modifiers=("ctrl",)),)
         assert await turn("pointer('pointerdown', 5, 6); pointer('pointerup', 70, 50)") == (Drag(((5, 6), (70, 50))),)
-        wheel = "image.dispatchEvent(new WheelEvent('wheel', {deltaY: 120, cancelable: true, clientX: 0, clientY: 0}))"
+        turned = "new WheelEvent('wheel', {deltaY: 120, cancelable: true, clientX: 0, clientY: 0})"
+        wheel = f"document.getElementById('image').dispatchEvent({turned})"
         assert await turn(wheel) == (Scroll(0, 0, dy=3),)
         assert await turn(key("H"), key("ü"), key("x"), key("Backspace"), key("Enter")) == (
             Type("Hü"),
@@ -187,7 +189,7 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
         assert await turn(key("Tab", shiftKey=True)) == (Press(("shift", "tab")),)
         assert await turn(key("a"), tap) == (Type("a"), Click(20, 30))
         assert await turn("document.getElementById('wait').click()") == (Wait(1),)
-        assert await page.evaluate("document.getElementById('instruction').textContent") == "<b>Do it</b>"
+        assert await page.evaluate("document.getElementById('play-instruction').textContent") == "<b>Do it</b>"
         assert await page.evaluate("document.getElementById('problem').textContent") == "off the screen"
         done = "document.getElementById('answer').value = '42'; document.getElementById('done').click()"
         assert await turn(done) == (Done("42"),)

@@ -20,7 +20,7 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision
-from dart_agent.viewer.trajectory_page import find_one, render_page
+from dart_agent.viewer.recorded_episodes import render_page
 from dart_gym.core.actions import Click, Drag, Press, Scroll, Type
 from dart_gym.core.outcomes import Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
@@ -40,9 +40,8 @@ def picture(width: int = 1280, height: int = 800) -> np.ndarray:
 
 
 def show(directory: Path) -> str:
-    """The page of the one episode at or below a directory."""
-    episode = find_one(directory)
-    return render_page(read_episode(episode), episode)
+    """The page of an episode."""
+    return render_page(read_episode(directory), directory)
 
 
 def write(root: Path, seed: int = 3) -> Path:
@@ -72,28 +71,30 @@ def write(root: Path, seed: int = 3) -> Path:
 @pytest.mark.desktop
 async def test_the_page_in_a_browser(tmp_path):
     directory = write(tmp_path / "s3")
-    result = CliRunner().invoke(agent_cli.app, ["view", str(directory)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        agent_cli.app, ["view", str(directory), "-o", str(tmp_path / "view.html")], catch_exceptions=False
+    )
     url = result.output.strip()
-    assert url == (directory / "view.html").as_uri()
+    assert url == (tmp_path / "view.html").as_uri()
     async with headless_page(tmp_path / "profile") as page:
         await page.call("Page.enable")
         await page.call("Page.addScriptToEvaluateOnNewDocument", source=PROBLEMS)
         await page.navigate(url)
-        await wait_for(page, "document.querySelectorAll('#rail img').length === 3")
-        await wait_for(page, "[...document.querySelectorAll('#rail img')].every(image => image.naturalWidth === 1280)")
+        await wait_for(page, "document.querySelectorAll('.rail img').length === 3")
+        await wait_for(page, "[...document.querySelectorAll('.rail img')].every(image => image.naturalWidth === 1280)")
 
         async def text(selector: str) -> str:
             return str(await page.evaluate(f"document.querySelector({json.dumps(selector)}).textContent"))
 
-        assert await text("#instruction") == HOSTILE and await text("#terminal") == "parse error"
-        assert await text("#score") == "score 0" and await text("#position") == "step 1 of 3"
-        side = await text("#side")
+        assert await text(".instruction") == HOSTILE and await text(".terminal") == "parse error"
+        assert await text(".score") == "score 0" and await text(".position") == "step 1 of 3"
+        side = await text(".side")
         assert side.count(HOSTILE) == 3, "thought, text and a token"
         assert "double click (100, 200)" in side and "drag (10, 20) → (600, 300)" in side and "scroll down 5" in side
         assert "generate500 ms" in side and "of it in the engine400 ms" in side and "weights 3 to 4" in side
-        marks = "[...document.querySelectorAll('#screen circle.mark:not(.halo)')].map(mark => +mark.getAttribute('cx'))"
+        marks = "[...document.querySelectorAll('.screen circle.mark:not(.halo)')].map(mark => +mark.getAttribute('cx'))"
         assert await page.evaluate(marks) == [100, 100, 10, 900]
-        assert await page.evaluate("document.querySelector('#screen svg').getAttribute('viewBox')") == "0 0 1280 800"
+        assert await page.evaluate("document.querySelector('.screen svg').getAttribute('viewBox')") == "0 0 1280 800"
         colors = await page.evaluate(
             "[...document.querySelectorAll('.token')].map(token => token.style.backgroundColor)"
         )
@@ -101,18 +102,18 @@ async def test_the_page_in_a_browser(tmp_path):
         assert heat[3] is None and heat[:3] == sorted(heat[:3]) and heat[2] > 0.5, "more surprise, more colour"
         assert "probability 3.02 %" in await page.evaluate("document.querySelectorAll('.token')[2].title")
 
-        await page.evaluate("document.getElementById('next').click()")
-        assert await text("#position") == "step 2 of 3" and "by a person" in await text("#side")
-        assert "off the screen" in await text("#side")
+        await page.evaluate("document.querySelector('.replay .next').click()")
+        assert await text(".position") == "step 2 of 3" and "by a person" in await text(".side")
+        assert "off the screen" in await text(".side")
         captions = "[...document.querySelectorAll('.caption text')].map(one => one.textContent)"
         assert (await page.evaluate(captions))[0] == "press ctrl+s"
         press = "dispatchEvent(new KeyboardEvent('keydown', {key: 'End', cancelable: true}))"
         await page.evaluate(press)
-        assert await text("#position") == "step 3 of 3" and "no 'Action:' in it" in await text("#side")
+        assert await text(".position") == "step 3 of 3" and "no 'Action:' in it" in await text(".side")
         assert await page.evaluate("location.hash") == "#3"
         await page.navigate(url + "#2")
         await page.evaluate("location.reload()")
-        await wait_for(page, "document.querySelector('#position')?.textContent === 'step 2 of 3'")
+        await wait_for(page, "document.querySelector('.position')?.textContent === 'step 2 of 3'")
         assert await page.evaluate("problems") == []
         assert await page.evaluate("document.title") == "t/x · parse_error"
         assert await page.evaluate("document.getElementById('owned')") is None
@@ -123,8 +124,8 @@ async def test_an_episode_with_its_end_is_one_file(tmp_path):
         with EpisodeWriter(tmp_path / "e", "fake/two-steps", 1, policy="oracle") as writer:
             policy = OraclePolicy(session.oracle)
             writer.finish(await play(policy, session, "fake/two-steps", seed=1, recorder=writer))
-    html = show(tmp_path)
-    assert html.count("data:image/webp;base64,") == 3 and "the end" in html
+    html = show(episode_directory(tmp_path / "e", "fake/two-steps", 1))
+    assert html.count("data:image/png;base64,") == 3 and "the end" in html
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "") and "https://" not in html
     assert "src=" not in html.split("<!--", 1)[0] and "connect-src" not in html
 
@@ -143,16 +144,6 @@ def test_partial_episodes_missing_and_damaged_pictures(tmp_path):
         show(directory)
     shot.unlink()
     assert '"image": ""' in show(directory)
-
-
-def test_which_episode_is_meant(tmp_path):
-    with pytest.raises(RecordError, match="no recorded episode"):
-        find_one(tmp_path)
-    for seed in (1, 2):
-        write(tmp_path, seed)
-    with pytest.raises(RecordError, match=r"holds 2 episodes, name one(.|\n)*s1"):
-        find_one(tmp_path)
-    assert read_episode(find_one(episode_directory(tmp_path, "t/x", 1))).policy == "vlm"
 
 
 def trainer_trajectory(root: Path, **changes) -> Path:

@@ -8,13 +8,23 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import ClientSettings
+from dart_gym.cluster.server.page_server import PageServer
+from dart_gym.cluster.server.watch_proxy import cluster_routes
 from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.utils.processes import start_time
+
+
+@contextlib.asynccontextmanager
+async def watch_proxy(url: str, token: str | None = None, port: int = 0) -> AsyncIterator[PageServer]:
+    """The page of a cluster, as `dart-agent view URL` serves it."""
+    async with cluster_routes(url, token) as routes, PageServer(("live",), routes, port) as server:
+        yield server
 
 
 def small_desktop(name: str = "small", **fields: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.cluster.server.http_routes import content_policy, page
 from dart_gym.cluster.server.live_view import SHOWN_TEXT, encode
 from dart_gym.cluster.server.server_metrics import BUCKETS_S, Histogram
+from dart_gym.cluster.server.watch_page import content_policy, page
 from dart_gym.core.actions import Click, Drag, Move, Type
 from dart_gym.core.errors import EpisodeStateError
 from dart_gym.desktops.fake_desktop import FakeDesktop
@@ -229,7 +229,7 @@ def test_names_of_this_machine():
 
 
 def test_the_page_may_run_its_own_script_and_style_only():
-    html, policy = page()
+    html, policy = page("live", "episodes", "training", "play")
     text = html.decode()
     assert policy == content_policy(text) and policy.count("sha256-") == 2 and "unsafe" not in policy
     assert policy != content_policy(text.replace('"use strict"', '"use strictly"'))

@@ -1,4 +1,4 @@
-"""`dart-gym watch`: the proxy that shows a cluster to a browser of this machine."""
+"""The proxy that shows a cluster to a browser of this machine, and the command that serves it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
-from dart_gym.cluster.server.watch_proxy import WatchProxy
 from dart_gym.core.actions import Move
 from dart_gym.core.errors import AddressError, ClusterError
+from tests.dart_gym.cluster.serving import watch_proxy
 
 pytestmark = pytest.mark.process
 
@@ -27,9 +27,9 @@ def parts(page_url: str) -> tuple[str, str]:
 
 
 async def test_a_unix_socket_is_watched_through_loopback(server, client):
-    async with client.session() as session, WatchProxy(server.url) as proxy, httpx.AsyncClient(trust_env=False) as web:
+    async with client.session() as session, watch_proxy(server.url) as proxy, httpx.AsyncClient(trust_env=False) as web:
         await session.reset(TWO_STEPS, seed=0)
-        address, key = parts(proxy.page_url)
+        address, key = parts(proxy.url)
         assert address.startswith("http://127.0.0.1:") and len(key) > 20
         page = await web.get(address)
         assert page.status_code == 200 and "script-src 'sha256-" in page.headers["content-security-policy"]
@@ -54,9 +54,9 @@ async def test_the_clusters_token_stays_in_the_proxy(start_server):
     server = await start_server(listen="ws://127.0.0.1:0", token=TOKEN)
     async with ClusterClient(server.url, TOKEN).session() as session:
         await session.reset(TWO_STEPS, seed=0)
-        async with WatchProxy(server.url, TOKEN) as proxy, httpx.AsyncClient(trust_env=False) as web:
-            address, key = parts(proxy.page_url)
-            assert TOKEN not in proxy.page_url
+        async with watch_proxy(server.url, TOKEN) as proxy, httpx.AsyncClient(trust_env=False) as web:
+            address, key = parts(proxy.url)
+            assert TOKEN not in proxy.url
             for given, status in ((key, 200), (TOKEN, 401)):
                 answer = await web.get(f"{address}/state", headers={"Authorization": f"Bearer {given}"})
                 assert answer.status_code == status
@@ -66,28 +66,26 @@ async def test_what_is_wrong_is_said_at_once(start_server, tmp_path):
     server = await start_server(listen="ws://127.0.0.1:0", token=TOKEN)
     for token, reason in ((None, "--token-env"), ("wrong", "the token is wrong")):
         with pytest.raises(ClusterError, match=reason):
-            async with WatchProxy(server.url, token):
+            async with watch_proxy(server.url, token):
                 pass
     with pytest.raises(ClusterError, match="dart-gym serve"):
-        async with WatchProxy(f"ws+unix://{tmp_path}/nobody"):
+        async with watch_proxy(f"ws+unix://{tmp_path}/nobody"):
             pass
     with pytest.raises(AddressError, match="--port"):
-        async with WatchProxy(server.url, TOKEN, port=int(server.url.rpartition(":")[2])):
+        async with watch_proxy(server.url, TOKEN, port=int(server.url.rpartition(":")[2])):
             pass
 
 
 @pytest.mark.parametrize("unix", [True, False])
 async def test_the_command_prints_where_the_page_is(start_server, unix):
     server = await start_server() if unix else await start_server(listen="ws://127.0.0.1:0", open=True)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dart_gym.commands.gym_cli", "watch", "--url", server.url, stdout=asyncio.subprocess.PIPE
-    )
+    command = [sys.executable, "-m", "dart_agent.commands.agent_cli", "view", server.url]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     async with asyncio.timeout(60):
-        address, _ = parts((await process.stdout.readline()).decode().strip())
+        address, key = parts((await process.stdout.readline()).decode().strip())
         async with httpx.AsyncClient(trust_env=False) as web:
             assert "Desktops" in (await web.get(address)).text
-        if unix:
-            process.send_signal(signal.SIGTERM)
-        else:
-            assert address == server.url.replace("ws://", "http://") + "/watch"
+            state = await web.get(f"{address}/state", headers={"Authorization": f"Bearer {key}"})
+            assert len(state.json()["desktops"]) == server.settings.desktops
+        process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0

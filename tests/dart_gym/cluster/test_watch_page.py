@@ -8,9 +8,9 @@ import pytest
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.server.cluster_server import ClusterServer, ServerSettings
-from dart_gym.cluster.server.watch_proxy import WatchProxy
 from dart_gym.core.actions import Click, Drag, Type
 from tests.dart_gym.cluster.headless_browser import headless_page, wait_for
+from tests.dart_gym.cluster.serving import watch_proxy
 
 pytestmark = pytest.mark.desktop
 
@@ -60,12 +60,12 @@ async def test_the_grid_and_one_desktop_big(page):
             await page.evaluate("document.querySelectorAll('.card')[1].click()")
             await wait_for(page, "document.querySelector('dialog img').naturalWidth === 640")
             rows = await page.evaluate(texts("dialog li"))
-            assert len(rows) == 4 and HOSTILE in rows[2] and "drag (10,10) → (300,300)" in rows[1]
+            assert len(rows) == 4 and HOSTILE in rows[2] and "drag (10, 10) → (300, 300)" in rows[1]
             assert rows[3].startswith("1click (100, 200)") and "off the screen" in rows[0]
             marks = (
                 "[...document.querySelectorAll('dialog circle.mark:not(.halo)')].map(mark => +mark.getAttribute('cx'))"
             )
-            assert await page.evaluate(marks) == [100, 300, 9999]
+            assert await page.evaluate(marks) == [100, 10, 9999]
             assert await page.evaluate("document.title") == "Desktops"
             assert await page.evaluate("document.getElementById('owned')") is None
 
@@ -89,7 +89,7 @@ async def test_the_token_comes_from_the_fragment_or_is_asked_for(page):
             await wait_for(page, f"{CARDS} === 1")
             assert await page.evaluate("document.getElementById('login').hidden")
 
-            async with WatchProxy(server.url, TOKEN) as proxy:  # another origin, so that nothing is remembered
-                await page.navigate(proxy.page_url)
+            async with watch_proxy(server.url, TOKEN) as proxy:  # another origin, so that nothing is remembered
+                await page.navigate(proxy.url)
                 await wait_for(page, f"{CARDS} === 1")
                 assert await page.evaluate("location.hash + location.search") == ""

@@ -36,7 +36,6 @@ SHORT_SETUP = (
     "warmup.max_steps=0",
     "evaluation.episodes=1",
     "evaluation.greedy=false",
-    "evaluation.samples=0",
     "evaluation.beside=[]",
     "controls.supervised=false",
     "controls.constant_click=false",

@@ -5,25 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dart_agent.episodes.episode_files import EpisodeWriter, episode_directory, image_file
-from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
-from dart_gym.core import actions
+from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 from dart_train.config.run_config import RunConfig, dump_config, parse_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules import write_report as command
 from dart_train.modules.module_context import ModuleContext
-from dart_train.report import report_plots
 from dart_train.report.gather import gather, rate_of, turns_of
 from dart_train.report.report_data import ReportData, TaskFigures, Turns, mean_rate, smooth
 from dart_train.report.report_page import render
@@ -31,24 +26,6 @@ from dart_train.run.run_directory import RunDirectory, RunDirectoryError, write_
 
 TASKS = ("fake/click-button", "fake/two-steps")
 HOSTILE = "Press <script>alert('x')</script> & \"quit\""
-EVERY_ACTION = (
-    actions.Click(x=5, y=6),
-    actions.Click(button="right", count=2),
-    actions.Move(x=500, y=-3),
-    actions.Drag(path=((1, 2), (8, 9))),
-    actions.Scroll(x=3, y=3, dy=2),
-    actions.Scroll(dy=-2),
-    actions.Type(text="naïve 漢字 🎉 " * 30),
-    actions.Press(keys=("ctrl", "s")),
-    actions.MouseDown(),
-    actions.MouseUp(),
-    actions.KeyDown(key="shift"),
-    actions.KeyUp(key="shift"),
-    actions.Wait(seconds=1.0),
-    actions.Done(),
-    actions.Fail(),
-    actions.AskUser(),
-)
 
 
 @pytest.fixture
@@ -56,7 +33,7 @@ def config() -> RunConfig:
     return parse_config(
         {
             "name": "r",
-            "description": "a <b>run</b>",
+            "description": f"a <b>run</b> {HOSTILE}",
             "demonstrations": {"wrong_instruction_share": 0.75},
             "rollout": {"tasks": list(TASKS), "workers": 2, "group_size": 2},
             "data": {"curation": {"max_staleness": 9}},
@@ -90,24 +67,12 @@ def trajectory(number: int, task: str, reward: float, ended_at: float) -> Trajec
 
 
 def evaluation(run: RunDirectory, label: str, scores: dict[str, list[float | None]]) -> None:
-    folder = run.scores(label).parent
     rows = [
         {"task_id": task, "seed": seed, "score": score}
         for task, values in scores.items()
         for seed, score in enumerate(values)
     ]
-    task = rows[0]["task_id"]
-    names = []
-    with EpisodeWriter(folder, task, 0) as writer:
-        begun = writer.begin(Trajectory(task, 0, HOSTILE))
-        for value in (255, 254, 253):
-            pixels = Pixels(np.full((30, 20, 3), value, np.uint8))
-            kept = writer.step(Step(text="<i>click</i>", actions=({"kind": "click", "x": 3, "y": 4},), pixels=pixels))
-            names.append(kept.screenshot)
-        writer.finish(replace(begun, terminal=TerminalState.DONE, score=rows[0]["score"], ended_at=1.0))
-    directory = episode_directory(folder, task, 0)
-    image_file(directory, names[1]).unlink()
-    image_file(directory, names[2]).write_bytes(b"\x89PNG")
+    run.scores(label).parent.mkdir()
     write_json(run.scores(label), {"label": label, "version": 1, "temperature": 1.0, "episodes": rows})
 
 
@@ -171,7 +136,6 @@ def test_figures_of_a_run(config, run, data):
     assert figures["staleness_mean"] is None  # nothing was trained on
     assert [task.trained for task in report.tasks] == [True, True, False]
     assert report.tasks[0].before.episodes == 3  # an episode without a score is no failure
-    assert [len(sample.frames) for sample in report.samples_before] == [1]  # two pictures are gone
     assert set(report.utilisation.values) == {"desktops", "engines", "trainer"}
     assert all(((0 <= values) & (values <= 1)).all() for values in report.utilisation.values.values())
     assert any("75 % carry the instruction of another" in note for note in report.notes)
@@ -184,9 +148,9 @@ def test_the_page_shows_everything_and_escapes_it(config, run, data):
     tags = Page(page).tags
     assert "script" not in tags and "i" not in tags
     assert "&lt;script&gt;" in page and "a &lt;b&gt;run&lt;/b&gt;" in page
-    assert tags.count("svg") >= 3 and "data:image/png;base64," in page
+    assert tags.count("svg") >= 3 and "dart-agent view" in page
     assert not re.findall(r'(?:src|href)="https?:', page)
-    for title in ("Before and after", "Learning curves", "Utilisation", "How to read this", "What it does now"):
+    for title in ("Before and after", "Learning curves", "Utilisation", "How to read this", "Every episode"):
         assert title in page
 
 
@@ -262,27 +226,3 @@ def test_smooth_stays_within_what_it_averages(rewards, window):
 
 def test_smooth_averages_a_window():
     assert smooth([0, 1, 2, 3], [0.0, 1.0, 1.0, 1.0], 2) == ([0.5, 1.5, 2.5], [0.5, 1.0, 1.0])
-
-
-@pytest.mark.parametrize("action", EVERY_ACTION, ids=lambda action: action.kind)
-def test_every_action_leaves_a_mark(action):
-    image = np.full((60, 40, 3), 255, np.uint8)
-    as_saved = json.loads(json.dumps(actions.action_to_dict(action)))
-    plain = np.asarray(report_plots.draw_actions(image, ()))
-    drawn = report_plots.draw_actions(image, (as_saved,))
-    assert drawn.size == (80, 120)
-    off_screen = action.kind == "move"
-    assert (np.asarray(drawn) != plain).any() != off_screen
-
-
-def test_there_is_a_picture_of_every_kind_of_action():
-    kinds = {cls.kind for cls in vars(actions).values() if isinstance(cls, type) and issubclass(cls, actions.Action)}
-    assert kinds - {""} == {action.kind for action in EVERY_ACTION}
-
-
-def test_wide_screens_shrink_with_their_marks():
-    drawn = report_plots.draw_actions(
-        np.full((1080, 1920, 3), 255, np.uint8), ({"kind": "click", "x": 1919, "y": 1079},)
-    )
-    assert drawn.size == (640, 360)
-    assert drawn.getpixel((638, 358)) != (255, 255, 255)

@@ -1,0 +1,209 @@
+"""What the page asks of directories: the episodes that lie there, each of them, two policies compared, a run's metrics.
+
+`render_page` is the page as one file instead, with an episode in it, which loads nothing and sends nothing.
+
+Invariants:
+    - Episodes are named by numbers that are given here, screenshots by their hashes: nothing that a browser sends, and
+      nothing that an episode says, becomes a path.
+    - A file is read when it is new or has changed, and no other: a run that goes on can be looked at.
+    - What cannot be read is shown as lost, with the reason; it hides no other episode.
+"""
+
+import asyncio
+import base64
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from dart_agent.episodes.episode_files import RecordError, decoded, find_episodes, read_episode, read_image
+from dart_agent.episodes.trajectory import Step, Trajectory
+from dart_agent.episodes.trajectory_format import PARTIAL, TRAJECTORY_FILE
+from dart_agent.evaluation.comparison import compare
+from dart_agent.evaluation.conditions import check_comparable
+from dart_agent.models.model_directory import Decoder
+from dart_gym.cluster.server.watch_page import HEADERS, render
+from dart_gym.core.errors import DartGymError
+
+SHOWN_WORDS = 300
+"""Characters of a text in the list."""
+POINTS = 400
+"""Of a curve, about."""
+_EPISODE = (
+    "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
+    "error", "timings", "task_hash", "app", "attempts", "ended_at",
+)  # fmt: skip
+_STEP = (
+    "text", "thought", "actions", "error", "action_error", "actor", "timings", "tokens", "version", "engine",
+    "finish_reason", "terminal", "response_ids",
+)  # fmt: skip
+
+
+class Listed(NamedTuple):
+    """An episode of the list: its file's time and size, its number, where it comes from, the record without steps."""
+
+    stamp: tuple[int, int]
+    number: int
+    source: str
+    episode: Trajectory
+
+
+class RecordedEpisodes:
+    """Episodes at or below some directories, and the metrics of those that are runs; `decode` gives tokens texts."""
+
+    def __init__(self, roots: Sequence[Path], decode: Decoder | None = None) -> None:
+        self._roots, self._decode = [root.absolute() for root in roots], decode
+        self._paths: list[Path] = []  # by number
+        self._listed: dict[Path, Listed] = {}
+        self._version = 0
+        self._lock = asyncio.Lock()
+        self.look()
+        self.views = ("episodes", *(["training"] if any(map(_metrics_of, self._roots)) else []))
+        self.routes = [
+            web.get("/watch/episodes", self._list),
+            web.get(r"/watch/episode/{number:\d{1,9}}", self._of_episode(self._episode)),
+            web.get(r"/watch/image/{number:\d{1,9}}/{image:[0-9a-f]{32}}", self._of_episode(self._image)),
+            web.get("/watch/compare", self._compare),
+            web.get("/watch/metrics", self._metrics),
+        ]
+
+    def look(self) -> None:
+        """Read what is new in the directories."""
+        found: dict[Path, Listed] = {}
+        for root in self._roots:
+            for path in find_episodes(root, partial=True):
+                try:
+                    stat = (path / TRAJECTORY_FILE).stat()
+                except FileNotFoundError:  # renamed at this moment: the next look finds it
+                    continue
+                stamp, known = (stat.st_mtime_ns, stat.st_size), self._listed.get(path)
+                if known is None:
+                    self._paths.append(path)
+                    known = Listed((0, 0), len(self._paths) - 1, self._source(root, path), Trajectory("", 0))
+                found[path] = known if known.stamp == stamp else known._replace(stamp=stamp, episode=_outcome(path))
+        self._version += found != self._listed
+        self._listed = found
+
+    def _source(self, root: Path, path: Path) -> str:
+        """The directory of an episode's evaluation, or of a run's data, as the page names it."""
+        home = path.parents[1]
+        within = home.relative_to(root).parts if home.is_relative_to(root) else ()
+        return "/".join([*([] if within and len(self._roots) == 1 else [root.name]), *within])
+
+    async def _list(self, request: web.Request) -> web.Response:
+        async with self._lock:
+            await asyncio.to_thread(self.look)
+            same = request.query.get("version") == str(self._version)
+            rows = (
+                []
+                if same
+                else [{"id": one.number, "source": one.source, **_row(one.episode)} for one in self._listed.values()]
+            )
+            return _json({"version": self._version, "episodes": rows})
+
+    def _of_episode(self, handler: Callable[[web.Request, Path], Any]) -> Callable[[web.Request], Any]:
+        async def found(request: web.Request) -> web.Response:
+            number = int(request.match_info["number"])
+            response = (
+                await asyncio.to_thread(handler, request, self._paths[number]) if number < len(self._paths) else None
+            )
+            return response or web.Response(status=404, text="that is not there\n", headers=HEADERS)
+
+        return found
+
+    def _episode(self, request: web.Request, path: Path) -> web.Response:
+        trajectory = read_episode(path)
+        if self._decode is not None:
+            trajectory = decoded(trajectory, self._decode)
+        at = f"watch/image/{request.match_info['number']}/"
+        return _json(page_data(trajectory, lambda image, step: {"image": image and at + image, "screen": step.screen}))
+
+    def _image(self, request: web.Request, path: Path) -> web.Response | None:
+        stored = read_image(path, request.match_info["image"])
+        headers = {**HEADERS, "Cache-Control": "private, max-age=3600, immutable"}
+        return web.Response(body=stored.data, content_type=stored.kind, headers=headers) if stored else None
+
+    async def _compare(self, request: web.Request) -> web.Response:
+        listed = [(path, one) for path, one in self._listed.items()]
+        sides = [[(path, one) for path, one in listed if one.source == request.query.get(side)] for side in "ab"]
+        result = compare(*([one.episode for _, one in side] for side in sides))
+        try:
+            differs = check_comparable(*(side[0][0].parents[1] for side in sides), anyway=True)
+        except DartGymError:  # rollouts of a run have no manifest that says under which conditions they were played
+            differs = []
+        names = ("rate_a", "rate_b", "difference", "interval", "p_value", "pairs", "unit", "verdict")
+        return _json({**{name: getattr(result, name) for name in names}, "differs": differs})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return _json(
+            await asyncio.to_thread(lambda: [{"name": root.name, **_metrics_of(root)} for root in self._roots])
+        )
+
+
+def page_data(trajectory: Trajectory, image_of: Callable[[str, Step], dict[str, Any]]) -> dict[str, Any]:
+    """What the page shows, as JSON values; `image_of` a hash and its step gives `image`, a URL, and `screen`."""
+    shown = {name: getattr(trajectory, name) for name in _EPISODE}
+    steps = [
+        {
+            **{name: getattr(step, name) for name in _STEP},
+            "prompt_tokens": len(step.prompt_ids),
+            "prompt_images": len(step.image_hashes),
+            "logprobs": [value if math.isfinite(value) else None for value in step.logprobs],
+            **image_of(step.screenshot, step),
+        }
+        for step in trajectory.steps
+    ]
+    last = trajectory.steps[-1] if trajectory.steps else Step()
+    final = image_of(last.screenshot_after, last) if last.screenshot_after else None
+    return {"episode": {**shown, "policy": trajectory.policy or trajectory.source}, "steps": steps, "final": final}
+
+
+def render_page(trajectory: Trajectory, directory: Path) -> str:
+    """The HTML of an episode with its screenshots. Raises `RecordError`: one is damaged."""
+
+    def embedded(image_id: str, step: Step) -> dict[str, Any]:
+        stored = read_image(directory, image_id)
+        if stored is None:
+            return {"image": "", "screen": step.screen}
+        height, width = stored.pixels.shape[:2]
+        url = f"data:{stored.kind};base64,{base64.b64encode(stored.data).decode()}"
+        return {"image": url, "screen": step.screen if step.screen[0] else (width, height)}
+
+    return render(page_data(trajectory, embedded))
+
+
+def _metrics_of(root: Path) -> dict[str, Any]:
+    """Of each module of a run about `POINTS` lines of its metrics, evenly spaced, with the last whole one."""
+    found = {}
+    for path in sorted(root.glob("metrics/*.jsonl")):
+        lines = path.read_text(errors="replace").split("\n")[-2::-1]
+        found[path.stem] = lines[:: max(1, len(lines) // POINTS)][::-1]
+    return {"modules": found} if found else {}
+
+
+def _outcome(path: Path) -> Trajectory:
+    try:
+        episode = read_episode(path, steps=False)
+        if not isinstance(episode.score, (int, float, None.__class__)):
+            raise RecordError(f"{path} has a score that is no number")
+        return episode
+    except RecordError as error:
+        return Trajectory(path.name.removesuffix(PARTIAL), 0, str(error), lost_by="record")
+
+
+def _row(episode: Trajectory) -> dict[str, Any]:
+    """What the list says of an episode, whoever wrote it."""
+    names = ("task_id", "seed", "instruction", "terminal", "lost_by", "num_actions")
+    texts = {name: str(getattr(episode, name))[:SHOWN_WORDS] for name in names}
+    return {**texts, "policy": str(episode.policy or episode.source)[:SHOWN_WORDS], "score": episode.score}
+
+
+def _json(value: Any) -> web.Response:
+    """A JSON response in which numbers that JSON has not are null; lone surrogates, which a model may write, stay."""
+    text = json.dumps(value, default=str)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda name: None))
+    return web.Response(text=text, content_type="application/json", headers=HEADERS)
