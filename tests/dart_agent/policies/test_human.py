@@ -11,11 +11,15 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from dart_agent.commands import agent_cli
 from dart_agent.episodes.episode_files import EpisodeWriter, episode_directory, read_episode
 from dart_agent.episodes.play import play
 from dart_agent.policies.human_policy import HumanDesk, HumanPolicy, open_human
+from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
+from dart_agent.policies.policy_factory import PolicyOptions
 from dart_gym.core.actions import Click, Done, Drag, Fail, Press, Scroll, Type, Wait, action_to_dict
 from dart_gym.core.errors import AddressError
 from dart_gym.core.outcomes import Observation
@@ -193,3 +197,57 @@ async def test_what_the_page_makes_of_hands(desk, tmp_path):
         assert await page.evaluate("document.getElementById('problem').textContent") == "off the screen"
         done = "document.getElementById('answer').value = '42'; document.getElementById('done').click()"
         assert await turn(done) == (Done("42"),)
+
+
+class Slowly:
+    """The oracle, which decides when it is told to; and what each of its episodes was."""
+
+    def __init__(self, oracle) -> None:
+        self.may, self._oracle, self.decided = asyncio.Semaphore(0), OraclePolicy(oracle), 0
+
+    def reset(self, episode: Episode) -> None:
+        self._oracle.reset(episode)
+
+    async def act(self, observation: Observation) -> Decision:
+        await self.may.acquire()
+        self.decided += 1
+        return await self._oracle.act(observation)
+
+
+@pytest.mark.desktop
+async def test_a_person_takes_over_and_gives_back(desk, tmp_path):
+    async with headless_page(tmp_path / "profile") as page, Session() as session:
+        inner = Slowly(session.oracle)
+        policy = desk.player(inner)
+        await page.call("Page.enable")
+        await page.navigate(policy.url)
+        turn, button = "document.getElementById('turn').textContent", "document.getElementById('drive')"
+
+        async def person() -> None:
+            await wait_for(page, f"{turn} === 'the policy plays' && playView.turn === 1")  # they see what it sees
+            assert await page.evaluate("document.getElementById('done').disabled"), "nobody acts out of turn"
+            await page.evaluate(f"{button}.click()")
+            await wait_for(page, f"{button}.textContent === 'Give back to the policy'")
+            inner.may.release()  # the decision that was being made is carried out
+            await wait_for(page, f"{turn} === 'your turn' && playView.turn === 2")
+            await page.evaluate("document.getElementById('wait').click()")
+            await wait_for(page, f"{turn} === 'your turn' && playView.turn === 3")
+            await page.evaluate(f"{button}.click()")
+            await wait_for(page, f"{turn} === 'the policy plays'")
+            inner.may.release()
+
+        playing = asyncio.create_task(person())
+        with EpisodeWriter(tmp_path, "fake/two-steps", 1, policy="vlm") as writer:
+            episode = writer.finish(await play(policy, session, "fake/two-steps", seed=1, recorder=writer))
+        await playing
+    assert episode.success and inner.decided == 2
+    recorded = read_episode(episode_directory(tmp_path, "fake/two-steps", 1))
+    assert [step.actor for step in recorded.steps] == ["oracle", "human", "oracle"]
+
+
+@pytest.mark.process
+def test_a_command_that_a_person_may_take_over(tmp_path):
+    command = ["run", "fake/two-steps", "--policy", "oracle", "--take-over", "--out", str(tmp_path / "one")]
+    result = CliRunner().invoke(agent_cli.app, command, catch_exceptions=False)
+    assert "watch and take over here: http://127.0.0.1:" in result.output and "score 1" in result.output
+    assert PolicyOptions(policy="oracle", take_over=True).settings() == {"take_over": True}
