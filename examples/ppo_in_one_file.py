@@ -5,7 +5,7 @@ ends the episode without a reward. Everything is Gymnasium's: environments are m
 a `SyncVectorEnv`. Actions are cells of a grid, and masks leave out those in which nothing is drawn.
 
     pip install dart-gui torch ./integrations/gymnasium     # which has the wrappers
-    python examples/ppo_in_one_file.py                      # four minutes of one core
+    python examples/ppo_in_one_file.py                      # two minutes of one core
     python examples/ppo_in_one_file.py --video videos       # and records episodes, which needs gymnasium[other]
 
 Differences from CleanRL's `ppo.py`: observations are a dict of a screen and a sentence; masked logits; and episodes
@@ -39,7 +39,7 @@ class Args:
 
     task: str = "fake/two-steps"
     seed: int = 1
-    total_steps: int = 40_960  # over all environments
+    total_steps: int = 20_480  # over all environments
     num_envs: int = 8
     num_steps: int = 64  # of each environment between two updates
     learning_rate: float = 1e-3
