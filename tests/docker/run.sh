@@ -92,12 +92,12 @@ secrets() {
   [ ! -s "$ca" ] || SECRETS+=(--secret "id=ca,src=$ca")
 }
 
-build() {  # build IMAGE DOCKERFILE ARGUMENT=VALUE...
+build() {  # build IMAGE DOCKERFILE ARGUMENT=VALUE... : of the folder CONTEXT, or the project's
   local started=$SECONDS image=$1 file=$2 arguments=(); shift 2
   for argument in "$@"; do arguments+=(--build-arg "$argument"); done
   say "building $image"
   DOCKER_BUILDKIT=1 "$DOCKER" build --network=host --progress=plain "${SECRETS[@]}" "${arguments[@]}" \
-    -f "$file" -t "$image" . >"$DIR/build.log" 2>&1 ||
+    -f "$file" -t "$image" "${CONTEXT:-.}" >"$DIR/build.log" 2>&1 ||
     { tail -40 "$DIR/build.log" >&2; die "$image could not be built" "the end of its log is above"; }
   say "built in $((SECONDS - started)) s, $("$DOCKER" image inspect -f '{{.Size}}' "$image" | numfmt --to=iec) large"
 }
@@ -122,7 +122,8 @@ if [ "${IMAGES:-osworld}" = train ]; then
   TESTS="docker and slow"
 else
   build "$IMAGE" docker/osworld/Dockerfile "APPS=$APPS"
+  CONTEXT=integrations/openenv build dart-openenv:test integrations/openenv/server/Dockerfile "BASE_IMAGE=$IMAGE"
   TESTS="docker and not slow"
 fi
-export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test
+export DART_DOCKER_IMAGE=$IMAGE DART_TRAIN_IMAGE=dart-train:test DART_OPENENV_IMAGE=dart-openenv:test
 if [ $# -gt 0 ]; then "$@"; else "${PYTHON:-$ROOT/.venv/bin/python}" -m pytest -q -m "$TESTS" tests/docker; fi
