@@ -7,8 +7,8 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := docker vllm openenv axe pythons security scale ray
-ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not vllm
+PARTS := docker vllm openenv axe package pythons security scale ray
+ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
 UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
@@ -89,6 +89,9 @@ test-hubs: setup-test  ## our desktops by the packages of MCP, TRL, verifiers, I
 
 test-axe: setup-test  ## the page against axe-core's rules of accessibility, in Chromium (npm)
 	@scripts/axe.sh
+
+test-package: setup-test  ## wheel and sdist, checked as an index would, and what `pip install dart-gui` gives
+	@scripts/package.sh
 
 test-pythons: setup-test  ## unit tests on Python 3.11, 3.12 and 3.13, and with the oldest packages that are allowed
 	@scripts/pythons.sh "$(UNIT)"

@@ -31,6 +31,7 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   PYTHON=3.12 lock hubs-harbor requirements/{build,hubs-harbor}.in
   lock floors pyproject.toml requirements/build.in --extra train --resolution lowest-direct
   lock vllm requirements/vllm.in --override <(echo torch==2.13.0) --no-emit-package torchaudio --no-emit-package torchcodec
+  lock package requirements/package.in
   lock desktop requirements/desktop.in --no-deps
   lock evaluator requirements/evaluator.in --no-deps
 }

@@ -81,7 +81,7 @@ def test_the_oldest_packages_are_the_floors_of_the_project():
         assert found[name] == Version(floors[name]), f"{name} {found[name]}; next step: make lock"
 
 
-@pytest.mark.parametrize("name", ["evaluator", "desktop", "openenv", "hubs", "vllm", "pytest"])
+@pytest.mark.parametrize("name", ["evaluator", "desktop", "openenv", "hubs", "vllm", "pytest", "package"])
 def test_a_lock_has_what_its_list_asks_for(name: str):
     folder = ROOT / "requirements"
     path = LOCKS[-1] if name == "evaluator" else folder / f"{name}.txt"

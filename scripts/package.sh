@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Build sdist and wheel into build/dist, check them as an index would, and install the wheel as `pip install dart-gui`
+# does, with the light dependencies alone; its tests are those of tests/package. Arguments go to pytest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/common.sh
+
+TWINE=.venv-package LIGHT=.venv-light DIST=build/dist
+stamp=$(stamp "$TWINE" requirements/package.txt scripts/package.sh)
+if [ ! -e "$stamp" ]; then
+  make_venv "$TWINE"
+  install "$TWINE" requirements/package.txt
+  touch "$stamp"
+fi
+rm -rf "$DIST"
+say "Building $DIST"
+# The wheel is made of the sdist: what that lacks is missing in both.
+.venv/bin/uv build -q --no-build-isolation --python .venv/bin/python --out-dir "$DIST" .
+"$TWINE/bin/python" -m twine check --strict "$DIST"/*
+make_venv "$LIGHT"
+install "$LIGHT" requirements/base.txt
+run_pip "$LIGHT" --no-deps --force-reinstall "$DIST"/*.whl   # else the egg-info of this folder counts as installed
+DART_LIGHT_PYTHON=$PWD/$LIGHT/bin/python .venv/bin/python -m pytest -m package tests/package "$@"
