@@ -69,7 +69,7 @@ class Workers:
             longest_s=20 * config.breaker_reset_s,
         )
         self._config, self._scheduler, self._client, self._new_policy = config, scheduler, client, new_policy
-        self._recorder, self._gauges, self._dependencies = recorder, gauges, dependencies
+        self.recorder, self._gauges, self._dependencies = recorder, gauges, dependencies
         self._limits = Limits(config.time_limit_s, config.longest_turn_s)
         self._stop = asyncio.Event()
         self._work = asyncio.Event()  # something changed that may give an idle worker work
@@ -181,7 +181,7 @@ class Workers:
         trajectory = rollout.trajectory
         self._gauges.add(trajectory)
         if trajectory.steps:
-            self._recorder.put(rollout.trajectory, rollout.assignment.group_size)
+            self.recorder.put(rollout.trajectory, rollout.assignment.group_size)
         if trajectory.trainable:
             self._scheduler.complete(rollout.assignment)
             self._won(trajectory.task_id)
@@ -221,7 +221,7 @@ class Workers:
         """Wait for something to play; None when the service ends."""
         while not self._stop.is_set():
             self._work.clear()
-            if not self._recorder.full:
+            if not self.recorder.full:
                 assignment = self._scheduler.next(worker, admitted=self.admitted, held=self.breakers.held())
                 if assignment is not None:
                     if assignment.n == 0 and assignment.attempt == 0:  # the first of a group that it opened
