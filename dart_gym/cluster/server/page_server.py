@@ -27,8 +27,6 @@ from dart_gym.cluster.wire.frames import ErrorCode
 from dart_gym.core.errors import AddressError, ClusterError, DartGymError
 from dart_gym.utils.page_guard import refusal
 
-MAX_BODY = 1 << 20
-
 
 class PageServer:
     """The page with some views and their routes. Use as an async context manager."""
@@ -51,7 +49,7 @@ class PageServer:
 
     async def __aenter__(self) -> PageServer:
         """Listen. Raises `AddressError`: the port is taken."""
-        application = web.Application(middlewares=[self._guard], client_max_size=MAX_BODY)
+        application = web.Application(middlewares=[self._guard])  # bodies of at most 1 MiB
         application.add_routes([web.get(self._path, self._page), *self._routes])
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -84,9 +82,8 @@ class PageServer:
 
     async def _page(self, request: web.Request) -> web.Response:
         html, policy = page(*self._views)
-        return web.Response(
-            body=html, content_type="text/html", charset="utf-8", headers={**HEADERS, "Content-Security-Policy": policy}
-        )
+        headers = {**HEADERS, "Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy}
+        return web.Response(body=html, headers=headers)
 
 
 def plain(status: int, text: str) -> web.Response:

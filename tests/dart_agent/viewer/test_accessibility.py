@@ -45,7 +45,7 @@ async def test_no_view_has_a_serious_finding(tmp_path, width, dark):
         await look(page, width, dark)
         await page.call("Page.enable")
         await page.navigate(server.url)
-        await wait_for(page, f"{SHOWN}.length === 48 && document.querySelectorAll('#beside .curve').length === 4")
+        await wait_for(page, f"{SHOWN}.length === 48 && document.querySelectorAll('#beside .curve').length === 6")
         found = {"episodes": await findings(page)}
         await press(page, "f")
         await wait_for(page, "document.querySelector('#replay svg image') !== null")

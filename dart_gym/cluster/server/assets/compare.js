@@ -24,6 +24,8 @@ const compareView = (() => {
 
   const delta = value => (value > 0 ? "+" : value < 0 ? "−" : "±") + (100 * Math.abs(value)).toFixed(0) + " points";
 
+  const others = lines => lines.length ? `; beware, they differ in more: ${lines.join("; ")}` : "";
+
   async function judge() {
     const [a, b] = chosen = [$("side-a").value, $("side-b").value], asked = ++token;
     pairs = [];
@@ -32,7 +34,7 @@ const compareView = (() => {
       const found = await (await ask(`watch/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`)).json();
       words = `A ${percent(found.rate_a)}, B ${percent(found.rate_b)}: ${delta(found.difference)} (95 %: ${delta(found.interval[0])} to ${delta(found.interval[1])}), ` +
         `p = ${found.p_value.toPrecision(2)} over ${found.pairs} ${found.unit}s: ${found.verdict}` +
-        (found.differs.length ? `; beware, they differ: ${found.differs.join("; ")}` : "");
+        others(found.differs.filter(line => !line.startsWith("policy")));  // which is what is compared
     } catch (error) {
       if (error instanceof Unauthorized) throw error;
       words = error.message;

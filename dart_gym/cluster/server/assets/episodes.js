@@ -106,7 +106,7 @@ const episodesView = (() => {
   }
 
   function showCurves() {
-    if ($("beside") && !$("beside").matches(":focus-within")) $("beside").replaceChildren(...curves.main().slice(0, 4));
+    if ($("beside") && !$("beside").matches(":focus-within")) $("beside").replaceChildren(...curves.main().slice(0, 6));
   }
 
   // --- one of them
@@ -195,5 +195,9 @@ const episodesView = (() => {
   }
 
   return { title: "Episodes", show, key, curves: showCurves, rows: () => rows,
-    async start() { await refresh(); setTimeout(beat, 3000); } };
+    async start() {
+      await refresh();
+      if (rows.length === 1 && !location.hash) history.replaceState(null, "", `#episodes/${rows[0].id}`);  // it was named alone
+      setTimeout(beat, 3000);
+    } };
 })();
