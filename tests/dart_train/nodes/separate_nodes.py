@@ -117,7 +117,7 @@ class Node:
             try:
                 self.run(*command, **quick)
                 return
-            except AssertionError:  # on a busy machine Ray's own thirty seconds may be too short
+            except (AssertionError, subprocess.TimeoutExpired):  # on a busy machine Ray's own times may be too short
                 if not tries_left:
                     raise
                 self.run(f"{ROOT}/.venv/bin/ray", "stop", "--force")
