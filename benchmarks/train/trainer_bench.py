@@ -13,10 +13,11 @@ import ctypes
 import gc
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -229,7 +230,9 @@ class _Workbench:
         numbers = {name: item.numel() for name, item in self.model.named_parameters()}
         return StepMemory(ModelSize.of(self.model.config.to_dict(), numbers), Setting())  # no limit: never asked
 
-    def step_s(self, samples: list[Sample], *, run_dropped: bool, recorded: bool) -> float:
+    def step_s(
+        self, samples: list[Sample], *, run_dropped: bool = False, recorded: Sequence[float] | None = None
+    ) -> tuple[float, list[float]]:
         """Seconds of the gradient of one optimizer step by the trainer's own `StepRunner`, 80 % of the steps kept.
 
         Each step is a row of its own: in the middle of a merged row a dropped step is what later ones see.
@@ -237,7 +240,10 @@ class _Workbench:
         Args:
             samples: of a lease; their advantages are made of their places.
             run_dropped: whether the steps that the selection drops run all the same, for an entropy bonus of nothing.
-            recorded: whether the engine recorded the entropies.
+            recorded: the entropies that the engine recorded; without them a pass of its own finds them.
+
+        Returns:
+            Seconds, and 1.0 for each sample that was kept, else 0.0.
         """
         members = [
             Trajectory(
@@ -245,7 +251,7 @@ class _Workbench:
                 steps=tuple(
                     Step(
                         one.prompt_ids, one.image_hashes, one.response_ids,
-                        entropy=float(place) if recorded else None,
+                        entropy=recorded[place] if recorded else None,
                     )
                     for place, one in enumerate(samples) if one.trajectory == number
                 ),
@@ -254,7 +260,7 @@ class _Workbench:
         ]  # fmt: skip
         settings = StepSettings(
             losses.ObjectiveConfig(beta=0.1, entropy_coef=1e-12 if run_dropped else 0.0), BatchSettings(),
-            losses.EntropySelection(0.8), recorded_entropies=recorded,
+            losses.EntropySelection(0.8), recorded_entropies=recorded is not None,
             micro_batch_tokens=self.options.micro_batch_tokens,
         )  # fmt: skip
         images = ImageCache(self.screens.__getitem__, 2048)
@@ -268,7 +274,10 @@ class _Workbench:
         runner.begin(Lease((Group("g", "t", tuple(members)),), 1), step=0, version=0, unpublished=0)
         runner.run(0, 1, 0)
         synchronize(self.device)
-        return clock(self.device) - started
+        seconds = clock(self.device) - started
+        assert runner.batch is not None  # `begin` made it
+        kept = {tuple(one.prompt_ids) for one in runner.batch.parts[0].samples}
+        return seconds, [float(tuple(one.prompt_ids) in kept) for one in samples]
 
     def _flops(self, batches: list[MicroBatch], cached: bool) -> float:
         """Of the useful passes: forward, and twice that backward; adapters leave out the gradient of the weights."""
@@ -335,13 +344,13 @@ def _dropping(
     bench: _Workbench, samples: list[Sample], repeat: int, progress: Callable[[str], None]
 ) -> dict[str, float]:
     """What a step takes that leaves out what its selection drops, over one that runs it."""
-    ways = {"": (False, False), "_recorded": (False, True), "_whole": (True, False)}
+    _, kept = bench.step_s(samples)  # it warms up, and says what to record so that all drop the same steps
+    ways: dict[str, dict[str, Any]] = {"": {}, "_recorded": {"recorded": kept}, "_whole": {"run_dropped": True}}
     found: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(repeat + 1):
-        for name, (run_dropped, recorded) in ways.items():
-            seconds = bench.step_s(samples, run_dropped=run_dropped, recorded=recorded)
-            if number:  # the first round warms up
-                found[name].append(seconds)
+    for _ in range(repeat):
+        for name, way in ways.items():
+            seconds, _ = bench.step_s(samples, **way)
+            found[name].append(seconds)
             progress(f"a step{name}: {seconds:.2f} s")
     whole = median(found.pop("_whole"))
     return {f"dropped_steps_ratio{name}": median(seconds) / whole for name, seconds in found.items()}
