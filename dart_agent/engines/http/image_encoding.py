@@ -69,7 +69,7 @@ class ImageEncoder:
             images: to encode, with the GIL free where they are large.
             unneeded: names of images of which the name alone is wanted.
         """
-        return list(await asyncio.gather(*(self._one(image, unneeded) for image in images)))
+        return [await self._one(image, unneeded) for image in images]  # at most the newest one is not known yet
 
     async def _one(self, image: NDArray[np.uint8], unneeded: Container[str]) -> EncodedImage:
         key = id(image)

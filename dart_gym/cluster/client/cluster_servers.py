@@ -174,7 +174,7 @@ class ClusterServers:
         self._listed = (0, 0)  # inode and time of the file of servers
         self.records = [ServerRecord(parse_address(one)) for one in server_urls(url)]
         self._token = token
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Future[Any] | None = None
 
     @property
     def several(self) -> bool:
@@ -197,10 +197,12 @@ class ClusterServers:
         self._read_list()
         if not self.several:
             return self.records
-        async with self._asking:
-            now = time.monotonic()
-            old = [one for one in self.records if now - one.asked_at > STATUS_AGE_S and not one.is_down(now)]
-            await asyncio.gather(*(self.ask(server) for server in old))
+        now = time.monotonic()
+        old = [one for one in self.records if now - one.asked_at > STATUS_AGE_S and not one.is_down(now)]
+        if old:  # a thousand sessions that are placed at once ask once, and go on at once
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.gather(*(self.ask(server) for server in old))
+            await asyncio.shield(self._asking)
         return preference(self.records, time.monotonic())
 
     async def look_elsewhere(self, here: ServerRecord | None) -> bool:

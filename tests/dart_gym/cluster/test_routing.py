@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dart_gym.cluster.client import cluster_servers
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.cluster.client.cluster_servers import (
     LAST_REST_S,
@@ -137,6 +138,18 @@ async def test_sessions_go_to_the_least_loaded_and_stay_there(start_server):
     assert [desktop["phase"] for desktop in (await client.status())["desktops"]] == ["held"] * 4
     for session in sessions:
         await session.close()
+
+
+async def test_sessions_that_are_placed_together_ask_each_server_once(start_server, monkeypatch):
+    """A status that takes longer than it is good for: 200 sessions that asked one after the other took as many asks."""
+    servers = [await start_server(desktops=1), await start_server(desktops=1)]
+    monkeypatch.setattr(cluster_servers, "STATUS_AGE_S", 0.0)
+    known = cluster_servers.ClusterServers(",".join(server.url for server in servers))
+    asked = []
+    ask = known.ask
+    monkeypatch.setattr(known, "ask", lambda server: (asked.append(server), ask(server))[1])
+    orders = await asyncio.gather(*(known.by_preference() for _ in range(200)))
+    assert all(len(order) == 2 for order in orders) and len(asked) == 2
 
 
 async def test_another_clients_load_is_seen(start_server):
