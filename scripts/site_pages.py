@@ -1,12 +1,13 @@
 """Pages of the documentation site that are made from other files, and its navigation; mkdocs calls the functions here.
 
-The README is the start page. Every room of the packages is a page of the reference: its public names, as documented in
-the code. A link to a file that is no page stays as text.
+The README is the start page. Notebooks are pages with the outputs that are kept in them. Every room of the packages is
+a page of the reference: its public names, as documented in the code. A link to a file that is no page stays as text.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import posixpath
 import re
 from pathlib import Path
@@ -18,6 +19,8 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dart_gym", "dart_agent", "dart_train")
 START = {"README.md": "index.md"}
+NOTEBOOKS = ("first_episode", "own_policy", "reading_trajectories", "training")
+NOTEBOOK_PAGES = {f"examples/notebooks/{name}.ipynb": f"notebooks/{name}.md" for name in NOTEBOOKS}
 PROJECT = {"CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "CHANGELOG.md": "changelog.md"}
 NAVIGATION = {
     "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
@@ -58,6 +61,7 @@ def on_config(config: Any) -> Any:
     named = [page for pages in NAVIGATION.values() for page in pages]
     parts = {part: [page for page in pages if page in there] for part, pages in NAVIGATION.items()}
     parts["Project"] += sorted(there - set(named))
+    parts["Start"].append({"Notebooks": list(NOTEBOOK_PAGES.values())})
     parts["Reference"] += [{package: sorted(_reference(package))} for package in PACKAGES]
     config["nav"] = [{part: pages} for part, pages in parts.items()]
     return config
@@ -68,6 +72,8 @@ def on_files(files: Files, config: Any) -> Files:
     for name, page in {**START, **PROJECT}.items():
         if (ROOT / name).exists():
             files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
+    for name in NOTEBOOKS:
+        files.append(File.generated(config, f"notebooks/{name}.md", content=_notebook(name)))
     for package in PACKAGES:
         for page, content in _reference(package).items():
             files.append(File.generated(config, page, content=content))
@@ -82,7 +88,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def led(match: re.Match[str]) -> str:
         picture, label, target, anchor = match[1], match[2], match[3], match[4] or ""
         path = posixpath.normpath(posixpath.join(folder, target))
-        made = {**START, **PROJECT}.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+        made = {**START, **PROJECT, **NOTEBOOK_PAGES}.get(path) or (
+            path.removeprefix("docs/") if path.startswith("docs/") else None
+        )
         if made is None or files.get_file_from_path(made) is None:
             return label
         return f"{picture}[{label}]({posixpath.relpath(made, posixpath.dirname(page.file.src_uri) or '.')}{anchor})"
@@ -95,6 +103,21 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     if found := FETCHED.search(output):
         raise PluginError(f"{page.file.src_uri} would fetch from elsewhere: {found[0]}")
     return output
+
+
+def _notebook(name: str) -> str:
+    """A notebook as a page: its cells, and below them what they printed and showed."""
+    page = []
+    for cell in json.loads((ROOT / "examples/notebooks" / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        page.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            if "image/png" in data:
+                page.append(f'<img alt="{name}" src="data:image/png;base64,{data["image/png"]}">')
+            else:
+                page.append(f"```text\n{''.join(output.get('text') or data['text/plain'])}\n```")
+    return "\n\n".join(page)
 
 
 def _reference(package: str) -> dict[str, str]:

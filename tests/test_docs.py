@@ -19,6 +19,7 @@ import dart_gym.commands.gym_cli
 import dart_train.commands.train_cli
 from dart_gym.sessions.session import Session
 from dart_train.config.run_config import RunConfig
+from scripts import notebooks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,6 +28,7 @@ COMMANDS = {
     "dart-agent": typer.main.get_command(dart_agent.commands.agent_cli.app),
     "dart-train": typer.main.get_command(dart_train.commands.train_cli.app),
 }
+NOTEBOOKS = sorted((ROOT / "examples/notebooks").glob("*.ipynb"))
 REAL_DESKTOP = re.compile(r"(miniwob|dialogs)[/\"]|OSWorld-v0")
 REAL_MODEL = re.compile(r"tiny_model|TransformersEngine|Trainer")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -177,6 +179,29 @@ def test_vector_send_recv(task):
 def test_own_policy(task):
     printed = _run_example("own_policy.py", task, "--episodes", "4")
     assert re.match(rf"{task}: [1-4] of 4 episodes", printed)
+
+
+def _told(notebook: dict[str, Any]) -> list[list[str]]:
+    """What the cells print and show, images by their kind; nothing of cells whose output varies."""
+    told = []
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code" and "varies" not in cell["metadata"].get("tags", ()):
+            outputs = [output.get("text") or sorted(output["data"]) for output in cell["outputs"]]
+            told.append(["".join(output) for output in outputs])
+    return told
+
+
+@pytest.mark.process
+@pytest.mark.desktop
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in NOTEBOOKS])
+def test_a_notebook_shows_what_its_cells_do(path: Path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert path.stat().st_size < 64_000 and path.stem in ROOT.joinpath("scripts/site_pages.py").read_text()
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert _told(notebooks.run(path)) == _told(kept)
+    assert all(cell["outputs"] for cell in kept["cells"] if "varies" in cell["metadata"].get("tags", ()))
 
 
 @pytest.mark.process
