@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
+import signal
 import socket
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
@@ -160,42 +161,52 @@ async def test_the_desktop_of_a_client_that_goes_is_given_back(ask, model, tcp_s
     await until(lambda: not tcp_server.status()["sessions"])
 
 
-@pytest.mark.timeout(240)
-async def test_what_nemo_gym_starts_plays_an_episode(model, tcp_server, until, tmp_path):
-    """The process as `gym env run` starts it, but for the virtual environment that it makes for each server."""
-    folder = ROOT / "integrations/nemo_gym/responses_api_agents/desktop_agent"
-    places = yaml.safe_load((folder / "configs/desktop_agent.yaml").read_text())
-    here = places["desktop_agent"]["responses_api_agents"]["desktop_agent"]
-    here |= {"host": "127.0.0.1", "port": free_port(), "url": tcp_server.url}
-    stub = {"host": "127.0.0.1", "port": model["port"]}
-    places |= {"policy_model": {"responses_api_models": {"stub": stub}}, "dry_run": False}
-    places |= {"head_server": {"host": "127.0.0.1", "port": free_port()}}
-    given = {"NEMO_GYM_CONFIG_DICT": json.dumps(places), "NEMO_GYM_CONFIG_PATH": "desktop_agent"}
-    given |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
-    url = f"http://127.0.0.1:{here['port']}/run"
+@pytest.mark.timeout(420)
+async def test_gym_env_start_starts_the_agent_and_a_model_server_which_play_an_episode(
+    model, tcp_server, until, tmp_path
+):
+    """NeMo Gym's own command. This environment takes the place of those that it would make for the two servers."""
+    folder, port = ROOT / "integrations/nemo_gym", free_port()
+    for server in ("responses_api_agents/desktop_agent", "responses_api_models/openai_model"):
+        (tmp_path / "venvs" / server).mkdir(parents=True)
+        (tmp_path / "venvs" / server / ".venv").symlink_to(sys.prefix)
+    agent = {"host": "127.0.0.1", "port": port, "url": tcp_server.url}
+    hosted = {"entrypoint": "app.py", "openai_base_url": f"http://127.0.0.1:{model['port']}/v1"}
+    hosted |= {"openai_api_key": "none", "openai_model": "stub"}
+    given = {"desktop_agent": {"responses_api_agents": {"desktop_agent": agent}}}
+    given |= {"policy_model": {"responses_api_models": {"openai_model": hosted}}}
+    given |= {"skip_venv_if_present": True, "uv_venv_dir": str(tmp_path / "venvs")}
+    given |= {"head_server": {"host": "127.0.0.1", "port": free_port()}}
+    (tmp_path / "here.yaml").write_text(yaml.safe_dump(given))
+    paths = f"responses_api_agents/desktop_agent/configs/desktop_agent.yaml,{tmp_path}/here.yaml"
+    command = [str(Path(sys.prefix, "bin", "gym")), "env", "start", f"+config_paths=[{paths}]"]
     row = {"responses_create_params": {"input": []}, "verifier_metadata": {"task": "fake/two-steps", "seed": 3}}
-    started = []
+    url, started = f"http://127.0.0.1:{port}/run", []
 
     async def up() -> bool:
-        if (
-            not started or started[-1].returncode is not None
-        ):  # Ray gives itself 30 s to start: too few on a busy machine
-            assert len(started) < 4, "the server ends whenever it is started"
-            env = {**os.environ, **given}
-            started.append(await asyncio.create_subprocess_exec(sys.executable, "app.py", cwd=folder, env=env))
+        if not started or started[-1].returncode is not None:  # Ray gives itself 30 s to start: few on a busy machine
+            assert len(started) < 4, "it ends whenever it is started"
+            env = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+            options = {"cwd": folder, "env": env, "start_new_session": True}
+            started.append(await asyncio.create_subprocess_exec(*command, **options))
         with contextlib.suppress(httpx.ConnectError):
             return bool((await http.get(url)).status_code)
         return False
 
+    async def played() -> bool:
+        answer = (await http.post(url, json=row)).json()
+        return not answer["mask_sample"] and answer["reward"] == 1.0  # masked while the model server still starts
+
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
-            await until(up, 200)
-            assert (await http.post(url, json=row)).json()["reward"] == 1.0
+        async with httpx.AsyncClient(trust_env=False, timeout=120) as http:
+            await until(up, 300)
+            await until(played, 100)
+            assert model["asked"]
     finally:
-        for server in started:
-            if server.returncode is None:
-                server.terminate()
-                await server.wait()
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            await process.wait()
 
 
 def test_without_nemo_gym_the_import_says_what_to_install(without):
