@@ -132,7 +132,8 @@ def _run(data: ReportData) -> str:
         for key, value in data.figures.items()
     )
     return (
-        f"<p>{escape(data.machine)}</p><p>Every episode: <code>dart-agent view RUN</code></p><table>{phases}</table>"
+        f"<p>{escape(data.machine)}</p><table>{phases}</table>"
+        f"<p>Every episode: <code>dart-agent view runs/{escape(data.name)} --open</code></p>"
         f"<details><summary>All figures (report.json)</summary><table>{figures}</table></details>"
         f"<details><summary>Configuration</summary><pre>{escape(data.config_yaml)}</pre></details>"
     )
