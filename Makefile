@@ -7,7 +7,7 @@ SWITCHES := $(addprefix --switch ,pool=off dynamic-number=off dynamic-length=off
   sampling=uniform mini-batches=2 retire=on rewards=shuffled)
 VLLM ?= tests/dart_agent/engines/test_vllm_real.py
 # What `make test-all` runs after `make test`: for another part add `test-NAME` below, and NAME here.
-PARTS := docker vllm openenv axe package pythons security scale ray
+PARTS := docker vllm openenv package pythons security scale ray
 ELSEWHERE := not slow and not ray and not security and not scale and not docker and not openenv and not axe and not hubs and not package and not vllm
 UNIT := not desktop and not train and not process and not mysql and not e2e and not thorough and $(ELSEWHERE)
 BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses

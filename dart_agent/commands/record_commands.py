@@ -66,7 +66,9 @@ def view(
         write_page(output.absolute(), render_page(decoded(trajectory, decode) if decode else trajectory, directory))
         return
     roots, urls = [Path(one) for one in targets if "://" not in one], [one for one in targets if "://" in one]
-    if len(urls) > 1 or not all(root.is_dir() for root in roots):
+    if gone := next((root for root in roots if not root.is_dir()), None):
+        raise RecordError(f"{gone} is no directory, and holds no recorded episode")
+    if len(urls) > 1:
         raise RecordError("name directories of runs, evaluations (eval --out) or episodes, and at most one cluster")
 
     async def serve() -> None:

@@ -170,7 +170,7 @@ def _comparable(config: RunConfig) -> RunConfig:
     monitor, budget = config.evaluation.monitor, config.rollout.budget_rollouts
     every = monitor.every_rollouts or max(1, (budget or UNKNOWN_BUDGET) // EVALUATIONS)
     watched = {"monitor": monitor.model_copy(update={"every_rollouts": every})}
-    evaluation = config.evaluation.model_copy(update={**watched, "beside": (), "greedy": False, "samples": 0})
+    evaluation = config.evaluation.model_copy(update={**watched, "beside": (), "greedy": False})
     controls = config.controls.model_copy(
         update={"supervised": False, "constant_click": False, "shuffled_rewards": False}
     )

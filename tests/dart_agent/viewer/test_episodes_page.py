@@ -176,6 +176,7 @@ async def test_all_of_it_by_keyboard(page, tmp_path):
         await wait_for(page, f"{SHOWN}.length === 4")
         await press(page, "Escape", "j")  # leaves the field; the next episode
         await wait_for(page, f"{SHOWN}[0].ariaSelected === 'true'")
+        await wait_for(page, r"/^#episodes\/\d+\/[1-9]/.test(location.hash)")  # 0 until the episode is there
         place = await page.evaluate("location.hash")
         await page.evaluate("location.reload()")
         await wait_for(page, f"location.hash === {json.dumps(place)} && {POSITION}.startsWith('step ')")
