@@ -121,3 +121,9 @@ def test_every_room_says_what_lives_there(room: str):
     path = MODULES.get(f"{room}.__init__")
     assert path is not None, f"{room} has no __init__.py"
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} has no docstring"
+
+
+def test_no_two_files_of_tests_share_a_name():
+    """pytest imports them by it, and a part that collects all of them stops at the second one."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
