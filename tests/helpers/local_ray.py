@@ -1,5 +1,6 @@
 """A Ray cluster of this machine alone, for tests of what runs in actors."""
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ from dart_train.nodes.ray_cluster import NAMESPACE
 
 STARTS = 4
 """A busy machine may take longer for a start than the 30 s that Ray gives it."""
+
+_TOKEN = secrets.token_hex(32)
+"""Ray reads it once in a process, so clusters that one has after another share it."""
 
 
 @contextmanager
@@ -25,7 +29,7 @@ def local_ray(run: RunOnNodes, node_dir: object, *, cores: int) -> Iterator[RunO
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(NODE_DIR_ENV, str(node_dir))
-        patch.setenv("RAY_AUTH_TOKEN", run.keys.token)
+        patch.setenv("RAY_AUTH_TOKEN", _TOKEN)
         for left in reversed(range(STARTS)):
             try:
                 ray.init("local", num_cpus=cores, namespace=NAMESPACE, include_dashboard=False, log_to_driver=False)
