@@ -195,7 +195,10 @@ def _told(notebook: dict[str, Any]) -> list[list[str]]:
 @pytest.mark.desktop
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in NOTEBOOKS])
+@pytest.mark.parametrize(
+    "path",  # training takes minutes, and runs with the other long trainings
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.scale] * (path.stem == "training")) for path in NOTEBOOKS],
+)
 def test_a_notebook_shows_what_its_cells_do(path: Path, monkeypatch):
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert path.stat().st_size < 64_000 and path.stem in ROOT.joinpath("scripts/site_pages.py").read_text()
