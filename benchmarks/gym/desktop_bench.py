@@ -26,7 +26,6 @@ import numpy as np
 from benchmarks.reporting.report import Aim, Report, median, percentile
 from dart_gym.core.actions import Click
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError
-from dart_gym.core.outcomes import TerminalState
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.sessions.session import Session
@@ -164,9 +163,8 @@ async def _cold_resets() -> tuple[float, float]:
         slot = Slot()
         async with Session(slot) as session:
             started = time.perf_counter()
-            result = await session.reset(TASK, seed=0)
+            await _reset(session, TASK)
             seconds.append(time.perf_counter() - started)
-            _check(result.terminal, result.observation.action_error)
             memory = idle_megabytes(os.getpid())
         await slot.close()
     return median(seconds), memory
@@ -179,8 +177,7 @@ async def _further_megabytes() -> float:
         for _ in range(1 + FURTHER):
             slot = Slot()
             stack.push_async_callback(slot.close)
-            result = await (await stack.enter_async_context(Session(slot))).reset(TASK, seed=0)
-            _check(result.terminal, result.observation.action_error)
+            await _reset(await stack.enter_async_context(Session(slot)), TASK)
             taken.append(idle_megabytes(os.getpid()))
     return (taken[-1] - taken[0]) / FURTHER
 
@@ -192,16 +189,16 @@ async def _warm_resets() -> float:
     async with Session(slot) as session:
         for _ in range(WARM_RESETS + 1):
             started = time.perf_counter()
-            result = await session.reset("miniwob/click-test", seed=0)
+            await _reset(session, "miniwob/click-test")
             seconds.append(time.perf_counter() - started)
-            _check(result.terminal, result.observation.action_error)
     await slot.close()
     return median(seconds[1:])
 
 
-def _check(terminal: TerminalState | None, reason: str) -> None:
-    if terminal is not None:
-        raise DesktopError(f"the benchmark's reset failed: {reason}")
+async def _reset(session: Session, task: str | dict[str, Any]) -> None:
+    result = await session.reset(task, seed=0)
+    if result.terminal is not None:
+        raise DesktopError(f"the benchmark's reset failed: {result.observation.action_error}")
 
 
 def idle_megabytes(parent: int) -> float:

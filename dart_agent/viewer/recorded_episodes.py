@@ -127,7 +127,7 @@ class RecordedEpisodes:
         return web.Response(body=stored.data, content_type=stored.kind, headers=headers) if stored else None
 
     async def _compare(self, request: web.Request) -> web.Response:
-        listed = [(path, one) for path, one in self._listed.items()]
+        listed = self._listed.items()
         sides = [[(path, one) for path, one in listed if one.source == request.query.get(side)] for side in "ab"]
         result = compare(*([one.episode for _, one in side] for side in sides))
         try:
@@ -187,7 +187,7 @@ def _metrics_of(root: Path) -> dict[str, Any]:
 def _outcome(path: Path) -> Trajectory:
     try:
         episode = read_episode(path, steps=False)
-        if not isinstance(episode.score, (int, float, None.__class__)):
+        if not isinstance(episode.score, int | float | None):
             raise RecordError(f"{path} has a score that is no number")
         return episode
     except RecordError as error:

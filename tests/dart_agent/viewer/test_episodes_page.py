@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -55,6 +56,15 @@ def served(*roots: Path) -> PageServer:
     return PageServer(records.views, records.routes)
 
 
+@contextlib.asynccontextmanager
+async def listed(page: DevTools, tmp_path: Path, count: int) -> AsyncIterator[None]:
+    """A run with so many episodes of each of two policies, all of which the page lists."""
+    async with served(write_run(tmp_path / "run", count)) as server:
+        await page.navigate(server.url)
+        await wait_for(page, f"{SHOWN}.length === {2 * count}")
+        yield
+
+
 async def press(page: DevTools, *keys: str, shift: bool = False) -> None:
     """Keys as a keyboard sends them."""
     for key in keys:
@@ -102,10 +112,7 @@ async def test_a_thousand_episodes_are_listed_in_under_a_second(page, tmp_path):
 
 
 async def test_filters_and_figures(page, tmp_path):
-    run = write_run(tmp_path / "run", 48)
-    async with served(run) as server:
-        await page.navigate(server.url)
-        await wait_for(page, f"{SHOWN}.length === 96")
+    async with listed(page, tmp_path, 48):
         assert await fill(page, words="task-BUDGET") == 12
         assert await fill(page, words="budget version 54") == 6
         assert await fill(page, words="", source="eval/before", outcome="failure") == 32
@@ -150,10 +157,7 @@ async def test_failures_are_a_key_away_and_open_at_their_problem(page, tmp_path)
 
 
 async def test_all_of_it_by_keyboard(page, tmp_path):
-    run = write_run(tmp_path / "run", 16)
-    async with served(run) as server:
-        await page.navigate(server.url)
-        await wait_for(page, f"{SHOWN}.length === 32")
+    async with listed(page, tmp_path, 16):
         focused = []
         for _ in range(14):
             await press(page, "Tab")
@@ -183,10 +187,7 @@ async def test_all_of_it_by_keyboard(page, tmp_path):
 
 
 async def test_two_policies_side_by_side(page, tmp_path):
-    run = write_run(tmp_path / "run", 48)
-    async with served(run) as server:
-        await page.navigate(f"{server.url}")
-        await wait_for(page, f"{SHOWN}.length === 96")
+    async with listed(page, tmp_path, 48):
         await page.evaluate("location.hash = '#compare'")
         await wait_for(page, "document.body.dataset.pairs === '48'")
         verdict = await page.evaluate("document.getElementById('verdict').textContent")
@@ -208,10 +209,7 @@ async def test_two_policies_side_by_side(page, tmp_path):
 
 
 async def test_curves_of_a_run(page, tmp_path):
-    run = write_run(tmp_path / "run", 8)
-    async with served(run) as server:
-        await page.navigate(server.url)
-        await wait_for(page, f"{SHOWN}.length === 16")
+    async with listed(page, tmp_path, 8):
         await page.evaluate("location.hash = '#training'")
         names = "[...document.querySelectorAll('#curves figcaption')].map(one => one.firstChild.textContent)"
         await wait_for(page, "document.querySelectorAll('#curves .curve').length > 0")
