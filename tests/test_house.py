@@ -102,7 +102,11 @@ def test_what_is_imported_from_our_modules_is_there():
     """Imports inside of functions as well, in the packages and in whatever uses them: a moved name is found at once."""
     trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
     known = {name: _defined(tree) for name, tree in trees.items()}
-    users = [path for place in ("tests", "benchmarks", "examples", "scripts") for path in (ROOT / place).rglob("*.py")]
+    users = [
+        path
+        for place in ("tests", "benchmarks", "examples", "integrations", "scripts")
+        for path in (ROOT / place).rglob("*.py")
+    ]
     missing = []
     for path in [*MODULES.values(), *users]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

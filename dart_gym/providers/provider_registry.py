@@ -15,7 +15,6 @@ PROVIDERS: Registry[type[Provider]] = Registry(
         "xvfb": "dart_gym.providers.embedded_provider:EmbeddedProvider",
         "docker": "dart_gym.providers.docker_provider:DockerProvider",
         "osworld-vm": "dart_gym.providers.osworld_vm_provider:OSWorldVmProvider",
-        "gui-docker-env": "dart_gym.providers.gui_docker_env:GuiDockerEnvProvider",
         "url": "dart_gym.providers.url_provider:UrlProvider",
     },
     (has("options_type", open=(), desktop=("spec",), close=()), called_with("options")),

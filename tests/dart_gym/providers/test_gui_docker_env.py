@@ -1,28 +1,51 @@
-"""Machines of a GUI-Docker-Env cluster: quotas, slow starts, lost replies, and no machine left running."""
+"""`integrations/gui_docker_env`, installed and found by its entry point: machines of a GUI-Docker-Env cluster.
+
+Quotas, slow starts, lost replies, and no machine left running.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 from gui_docker_env_server import GuiDockerEnvServer
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
-from dart_gym.providers.gui_docker_env_replies import (
-    Failed,
-    Full,
-    Refused,
-    Started,
-    free_places,
-    read_start,
-    wait_seconds,
-)
+from dart_gym.desktops.base.desktop import DesktopSpec
+from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.providers.provider import opened
-from dart_gym.providers.provider_registry import make_provider
+from dart_gym.providers.provider_registry import PROVIDERS, make_provider
 
+PACKAGE = Path(__file__).parents[3] / "integrations" / "gui_docker_env"
 TOKEN = "a-secret-token"
+pytestmark = pytest.mark.process  # pip installs the package
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory):
+    """The package as pip installs it, in a directory on the path."""
+    directory = tmp_path_factory.mktemp("gui_docker_env")
+    shutil.copytree(PACKAGE, directory / "source")  # a build leaves files beside the sources
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*command, "--target", directory / "site", directory / "source"], check=True, timeout=110)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(directory / "site"))
+        yield directory / "site"
+
+
+@pytest.fixture
+def replies() -> ModuleType:
+    """What the package understands of a server's replies."""
+    import dart_gym_gui_docker_env_replies
+
+    return dart_gym_gui_docker_env_replies
 
 
 @pytest.fixture
@@ -45,6 +68,33 @@ def provider_of(monkeypatch):
     return make
 
 
+# --- the package
+
+
+def test_its_entry_point_gives_the_provider_its_name(installed):
+    assert PROVIDERS.describe()["gui-docker-env"] == "package dart-gym-gui-docker-env"
+    kind = PROVIDERS.get("gui-docker-env")
+    assert kind.name == "gui-docker-env" and Path(sys.modules[kind.__module__].__file__).is_relative_to(installed)
+
+
+def test_it_needs_an_address_and_a_token(monkeypatch):
+    monkeypatch.delenv("OSWORLD_TOKEN", raising=False)
+    monkeypatch.delenv("OSWORLD_BASE_URL", raising=False)
+    with pytest.raises(ConfigurationError, match="export it as OSWORLD_TOKEN"):
+        make_provider("gui-docker-env", {"base_url": "http://host:50003"})
+    monkeypatch.setenv("OSWORLD_TOKEN", "secret")
+    with pytest.raises(ConfigurationError, match="OSWORLD_BASE_URL"):
+        make_provider("gui-docker-env")
+    with pytest.raises(ConfigurationError, match="http://host:50003"):
+        make_provider("gui-docker-env", {"base_url": "ftp://host"})
+
+
+def test_it_leaves_drawn_desktops_and_named_machines_alone(provider_of):
+    provider = provider_of(base_url="http://127.0.0.1:1")
+    assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
+    assert provider.desktop(DesktopSpec(kind="osworld", url="http://127.0.0.1:2")).spec.url == "http://127.0.0.1:2"
+
+
 # --- replies, as values
 
 
@@ -54,20 +104,25 @@ def provider_of(monkeypatch):
         (
             200,
             '{"code": 0, "data": {"emulator_id": "e", "server_port": 1, "chromium_port": 2, "vlc_port": 3}}',
-            Started("e", 1, 2, 3),
+            ("Started", "e", 1, 2, 3),
         ),
-        (429, '{"message": "Token quota exceeded"}', Full(1.0)),
-        (401, '{"message": "Token required"}', Refused("status 401")),
-        (403, '{"message": "Unknown token \'a-secret-token\'"}', Refused("status 403")),
-        (500, '{"message": "no KVM"}', Failed("status 500: 'no KVM'")),
-        (502, "<html>bad gateway", Failed("status 502: '<html>bad gateway'")),
-        (200, "[]", Failed("status 200: '[]'")),
-        (200, '{"code": 0, "message": "well"}', Failed("its reply names no machine: 'well'")),
-        (200, '{"code": 0, "data": {"emulator_id": "e"}, "message": "m"}', Failed("its reply names no machine: 'm'")),
+        (429, '{"message": "Token quota exceeded"}', ("Full", 1.0)),
+        (401, '{"message": "Token required"}', ("Refused", "status 401")),
+        (403, '{"message": "Unknown token \'a-secret-token\'"}', ("Refused", "status 403")),
+        (500, '{"message": "no KVM"}', ("Failed", "status 500: 'no KVM'")),
+        (502, "<html>bad gateway", ("Failed", "status 502: '<html>bad gateway'")),
+        (200, "[]", ("Failed", "status 200: '[]'")),
+        (200, '{"code": 0, "message": "well"}', ("Failed", "its reply names no machine: 'well'")),
+        (
+            200,
+            '{"code": 0, "data": {"emulator_id": "e"}, "message": "m"}',
+            ("Failed", "its reply names no machine: 'm'"),
+        ),
     ],
 )
-def test_what_a_reply_means(status, text, meaning):
-    assert read_start(status, text, None, 0) == meaning
+def test_what_a_reply_means(replies, status, text, meaning):
+    kind, *values = meaning
+    assert replies.read_start(status, text, None, 0) == getattr(replies, kind)(*values)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +138,16 @@ def test_what_a_reply_means(status, text, meaning):
         ("soon", 1, 2.0),
     ],
 )
-def test_how_long_a_full_server_is_left_alone(header, attempt, seconds):
-    assert wait_seconds(header, attempt, datetime(2015, 10, 21, 7, 28, tzinfo=UTC)) == seconds
+def test_how_long_a_full_server_is_left_alone(replies, header, attempt, seconds):
+    assert replies.wait_seconds(header, attempt, datetime(2015, 10, 21, 7, 28, tzinfo=UTC)) == seconds
 
 
 @pytest.mark.parametrize(
     ("reply", "free"),
     [({TOKEN: {"current": 1, "limit": 4}}, 3), ({}, -1), ([], -1), ({TOKEN: {"limit": None, "current": 0}}, -1)],
 )
-def test_free_places_of_a_token(reply, free):
-    assert free_places(reply, TOKEN) == free
+def test_free_places_of_a_token(replies, reply, free):
+    assert replies.free_places(reply, TOKEN) == free
 
 
 # --- a real server

@@ -55,18 +55,6 @@ def test_options_are_typed():
     assert provider.longest_start_s == 90.0
 
 
-def test_gui_docker_env_needs_an_address_and_a_token(monkeypatch):
-    monkeypatch.delenv("OSWORLD_TOKEN", raising=False)
-    monkeypatch.delenv("OSWORLD_BASE_URL", raising=False)
-    with pytest.raises(ConfigurationError, match="export it as OSWORLD_TOKEN"):
-        make_provider("gui-docker-env", {"base_url": "http://host:50003"})
-    monkeypatch.setenv("OSWORLD_TOKEN", "secret")
-    with pytest.raises(ConfigurationError, match="OSWORLD_BASE_URL"):
-        make_provider("gui-docker-env")
-    with pytest.raises(ConfigurationError, match="http://host:50003"):
-        make_provider("gui-docker-env", {"base_url": "ftp://host"})
-
-
 async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
     async with opened(make_provider("xvfb")) as provider:
         assert isinstance(provider.desktop(DesktopSpec()), KeptDesktop)
@@ -74,13 +62,8 @@ async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
 
 
 @pytest.mark.parametrize("name", [name for name in PROVIDERS.built_in if name != "xvfb"])
-def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("OSWORLD_TOKEN", "secret")
-    options = {
-        "url": {"urls": "http://127.0.0.1:1"},
-        "osworld-vm": {"disk": f"{tmp_path}"},
-        "gui-docker-env": {"base_url": "http://127.0.0.1:1"},
-    }
+def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name, tmp_path):
+    options = {"url": {"urls": "http://127.0.0.1:1"}, "osworld-vm": {"disk": f"{tmp_path}"}}
     provider = make_provider(name, options.get(name))
     assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
     assert provider.desktop(DesktopSpec(kind="osworld", url="http://127.0.0.1:2")).spec.url == "http://127.0.0.1:2"

@@ -22,12 +22,12 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
+from dart_gym_gui_docker_env_replies import Failed, Full, Refused, Started, free_places, read_start
 from pydantic import Field
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_vm.machine_address import parse_machine_url
-from dart_gym.providers.gui_docker_env_replies import Failed, Full, Refused, Started, free_places, read_start
 from dart_gym.providers.lent_machines import Machine, osworld_machine
 from dart_gym.providers.provider import Options
 
