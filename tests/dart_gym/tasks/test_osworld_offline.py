@@ -73,6 +73,26 @@ async def test_an_infeasible_task_is_solved_by_saying_so(name):
             assert scored(await session.step(action, deadline_s=DEADLINE_S)) == expected
 
 
+CHROME_SETTINGS = (
+    *("data_delete_automacally", "enable_do_not_track", "enable_enhanced_safety_browsing", "enable_safe_browsing"),
+)
+"""Getters that say "true" of a setting that a task asks for."""
+
+
+@pytest.mark.desktop
+@pytest.mark.timeout(600)
+async def test_what_a_browser_writes_by_itself_is_no_solution():
+    raw = TASKS["030eeff7-b492-4218-b312-701ec99ee0cc"]
+    parts = {
+        "func": ["exact_match"] * len(CHROME_SETTINGS),
+        "conj": "or",
+        "result": [{"type": name} for name in CHROME_SETTINGS],
+        "expected": [raw["evaluator"]["expected"]] * len(CHROME_SETTINGS),
+    }
+    async with Session() as session:
+        assert await score(session, {**raw, "evaluator": {**raw["evaluator"], **parts}}, solve=False) == (0.0, 0.0)
+
+
 def test_there_are_solutions_for_the_tasks_that_can_be_solved_here():
     assert len(FEASIBLE) == 21 and set(FEASIBLE) <= set(TASKS)
     assert len(INFEASIBLE) == 11
