@@ -11,13 +11,17 @@ Invariants:
       next observation.
     - A reward other than 0 comes only with the end of an episode. A fault of the environment is `truncated` with
       `info["env_fault"]` and a score of nan, never a failure of the policy.
+    - `max_episode_steps` of `gymnasium.make` is the step limit of episodes, which are scored when they reach it.
 """
 
+import dataclasses
+import inspect
 from typing import Any, Unpack
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from dart_gym.cluster.client.cluster_client import ClientSession
@@ -79,6 +83,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         task = self._choice.choose(self.np_random, given)
         episode_seed = int(self.np_random.integers(MAX_SEED)) if seed is None else seed
         request = self._settings.request(self._choice, task, episode_seed, pacing)
+        if request.max_steps is None:
+            request = dataclasses.replace(request, max_steps=_limit_around(self))
         result = self._link.loop.run(self._reset, request)
         return self._observe(result), make_info(result)
 
@@ -129,6 +135,20 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         if session is not None:
             await session.close()
         await self._link.close()
+
+
+def _limit_around(env: DesktopEnv) -> int | None:
+    """The steps that a `TimeLimit` lets an environment take, seen from within its `reset`; None without one.
+
+    An environment is told nothing of its wrappers, and this one, which `gymnasium.make` makes of `max_episode_steps`,
+    would cut an episode without a score. The calls that led here are the only way to it.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is TimeLimit.reset.__code__ and frame.f_locals["self"].unwrapped is env:
+            return int(frame.f_locals["self"]._max_episode_steps)
+        frame = frame.f_back
+    return None
 
 
 class OSWorldEnv(DesktopEnv):

@@ -145,8 +145,8 @@ class EnvSettings:
         width: columns of the screen in pixels, instead of the task's.
         height: rows of the screen in pixels, instead of the task's.
         render_mode: "rgb_array" or None.
-        max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. (The
-            `max_episode_steps` of `gymnasium.make` is a wrapper around the environment: it cuts without a score.)
+        max_steps: the step limit, instead of the task's; an episode that reaches it is evaluated. Where it is not
+            given, `max_episode_steps` of `gymnasium.make` and `make_vec` is.
         time_limit_s: wall-clock limit of an episode.
         pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
         accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
