@@ -4,12 +4,14 @@
 Unicode. The spaces here cost bytes, and their members are what desktops give and take.
 """
 
+import multiprocessing
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.spaces import utils
+from gymnasium.vector.utils import batch_space, create_shared_memory, read_from_shared_memory, write_to_shared_memory
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action, Click, Press, Scroll, Type, Wait, action_from_dict, action_to_dict, as_action
@@ -63,6 +65,7 @@ class UnicodeText(Space[str]):
 
     def __init__(self, max_length: int = MAX_TEXT, seed: int | np.random.Generator | None = None) -> None:
         self.max_length = max_length
+        self.shared_bytes = 4 + 4 * max_length  # of one text in memory that processes share
         super().__init__((), None, seed)
 
     @property
@@ -85,6 +88,51 @@ class UnicodeText(Space[str]):
 
     def __repr__(self) -> str:
         return f"UnicodeText({self.max_length})"
+
+
+class SharedTexts:
+    """The texts of environments in other processes, as they are when they are asked for; a deep copy is a tuple.
+
+    Each has a row of bytes in that memory: its length as four of them, then the text in UTF-8.
+    """
+
+    def __init__(self, space: UnicodeText, memory: Any, n: int) -> None:
+        self._rows = np.frombuffer(memory, np.uint8).reshape(n, space.shared_bytes)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> str:
+        row = self._rows[index]
+        return row[4 : 4 + int(row[:4].view(np.uint32)[0])].tobytes().decode("utf-8", "surrogatepass")
+
+    def __setitem__(self, index: int, text: str) -> None:
+        row, data = self._rows[index], np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+        row[4 : 4 + len(data)] = data
+        row[:4].view(np.uint32)[0] = len(data)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
+        return tuple(self[index] for index in range(len(self)))
+
+
+@create_shared_memory.register(UnicodeText)
+def _create_texts(space: UnicodeText, n: int = 1, ctx: Any = multiprocessing) -> Any:
+    return ctx.RawArray("B", n * space.shared_bytes)
+
+
+@read_from_shared_memory.register(UnicodeText)
+def _read_texts(space: UnicodeText, shared_memory: Any, n: int = 1) -> SharedTexts:
+    return SharedTexts(space, shared_memory, n)
+
+
+@write_to_shared_memory.register(UnicodeText)
+def _write_text(space: UnicodeText, index: int, value: str, shared_memory: Any) -> None:
+    SharedTexts(space, shared_memory, -1)[index] = value
+
+
+utils.flatten_space.register(UnicodeText, lambda space: space)  # it stays what it is, beside what is flattened
+utils.flatten.register(UnicodeText, lambda space, x: x)
+utils.unflatten.register(UnicodeText, lambda space, x: x)
 
 
 class ActionSpace(Space[Action]):

@@ -121,12 +121,24 @@ def test_a_step_needs_an_episode(env):
         env.step(dart_gym.Done())
 
 
-def test_the_step_limit_is_evaluated():
-    with gymnasium.make(ID, task="fake/two-steps", max_steps=2) as env:
+@pytest.mark.parametrize(
+    "limit", [{"max_steps": 2}, {"max_episode_steps": 2}, {"max_steps": 2, "max_episode_steps": 9}]
+)
+def test_the_step_limit_is_evaluated(limit):
+    with gymnasium.make(ID, task="fake/two-steps", **limit) as env:
         env.reset(seed=0)
         env.step(dart_gym.Wait(0))
         _, _, terminated, truncated, info = env.step(dart_gym.Wait(0))
     assert truncated and not terminated and info["terminal"] == "step_limit" and info["score"] == 0.0
+
+
+def test_gymnasiums_step_limit_may_be_longer_than_the_tasks():
+    with gymnasium.make(ID, task="fake/two-steps", max_episode_steps=6) as env:  # of its own it has 4
+        env.reset(seed=0)
+        *_, (_, _, _, truncated, info) = [env.step(dart_gym.Wait(0)) for _ in range(5)]
+        assert not truncated and info["step_index"] == 5
+        _, _, _, truncated, info = env.step(dart_gym.Wait(0))
+    assert truncated and info["terminal"] == "step_limit" and info["score"] == 0.0
 
 
 def test_tasks_are_chosen_by_option_or_drawn(env):
@@ -206,13 +218,22 @@ async def test_it_works_where_a_loop_runs_already():
         assert env.step(env.unwrapped.oracle())[1] == 1.0
 
 
+def test_gymnasium_flattens_what_can_be_flattened(env):
+    flat = gymnasium.wrappers.FlattenObservation(env)
+    seen, _ = flat.reset(seed=0)
+    assert seen["screenshot"].shape == (224 * 168 * 3,) and "button" in seen["instruction"]
+    assert flat.observation_space.contains(seen)
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_gymnasiums_own_vector_environments_take_it(mode):
-    options = {"shared_memory": False} if mode == "async" else {}
-    envs = gymnasium.make_vec(ID, 2, vectorization_mode=mode, vector_kwargs=options, task="fake/two-steps")
+    envs = gymnasium.make_vec(ID, 2, vectorization_mode=mode, task="fake/two-steps")
     observations, infos = envs.reset(seed=1)
     assert observations["screenshot"].shape == (2, 224, 168, 3) and infos["seed"].tolist() == [1, 2]
     observations, *_ = envs.step([dart_gym.Move(1, 1), dart_gym.Move(5000, 1)])
     assert observations["action_error"][0] == "" and "outside" in observations["action_error"][1]
+    later, *_ = envs.step([dart_gym.Move(1, 5000), dart_gym.Move(5, 1)])
+    assert "outside" in later["action_error"][0] and later["action_error"][1] == ""
+    assert "outside" in observations["action_error"][1] and envs.observation_space.contains(later)
     envs.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import multiprocessing
 import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 from dart_gym.core.actions import Click, Done, Type, as_action
 from dart_gym.envs.spaces import ActionSpace, Screenshot, UnicodeText, observation_space
@@ -76,3 +78,30 @@ def test_observations_of_environments_can_be_batched():
     assert space.contains(
         {"screenshot": np.zeros((2, 4, 4, 3), np.uint8), "instruction": ("a", "中"), "action_error": ("", "")}
     )
+
+
+def test_texts_of_other_processes_are_those_of_now_and_copies_keep_theirs():
+    space = UnicodeText(5)
+    memory = create_shared_memory(space, 2)
+    texts = read_from_shared_memory(space, memory, 2)
+    assert tuple(texts) == ("", "")
+    for index, text in ((0, "abc"), (1, "中\ud800😀é\0"), (0, "a")):
+        writer = multiprocessing.get_context("spawn").Process(
+            target=write_to_shared_memory, args=(space, index, text, memory)
+        )
+        writer.start()
+        writer.join()
+    before = copy.deepcopy({"instruction": texts})
+    write_to_shared_memory(space, 1, "", memory)
+    assert before == {"instruction": ("a", "中\ud800😀é\0")} and tuple(texts) == ("a", "")
+    with pytest.raises(ValueError, match="broadcast"):
+        write_to_shared_memory(space, 1, "x" * 21, memory)
+
+
+def test_what_is_no_array_stays_beside_what_is_flattened():
+    space = observation_space(2, 2)
+    flat = spaces.flatten_space(space)
+    seen = {"screenshot": np.arange(12, dtype=np.uint8).reshape(2, 2, 3), "instruction": "中", "action_error": ""}
+    flattened = spaces.flatten(space, seen)
+    assert flat["screenshot"].shape == (12,) and flat.contains(flattened) and flattened["instruction"] == "中"
+    assert np.array_equal(spaces.unflatten(space, flattened)["screenshot"], seen["screenshot"])
