@@ -12,10 +12,12 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +31,9 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.episodes.trajectory_format import (
     IMAGE_FORMATS,
     IMAGE_ID,
+    IMAGES,
     PARTIAL,
+    TRAJECTORIES,
     TRAJECTORY_FILE,
     episode_name,
     image_key,
@@ -151,7 +155,7 @@ class EpisodeWriter:
 
 def episode_directory(root: Path, task_id: str, seed: int) -> Path:
     """Where an episode of an evaluation lies; no task id leads out of the root. Pure."""
-    return root / "trajectories" / episode_name(task_id, seed)
+    return root / TRAJECTORIES / episode_name(task_id, seed)
 
 
 def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
@@ -169,12 +173,22 @@ def read_episode(directory: Path, *, steps: bool = True) -> Trajectory:
 
 def find_episodes(root: Path, *, partial: bool = False) -> Iterator[Path]:
     """Directories of all recorded episodes at or below a directory, sorted by name; others may be written meanwhile."""
-    for folder, below, names in os.walk(root):  # passes over what is renamed while it looks
-        below.sort()
-        if TRAJECTORY_FILE in names:
-            below.clear()
-            if partial or not folder.endswith(PARTIAL):
-                yield Path(folder)
+    return (Path(folder) for folder, _ in look_for_episodes(root) if partial or not folder.endswith(PARTIAL))
+
+
+def look_for_episodes(root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The same, whole and partial ones, with what the system says of their files, which is all it asks for."""
+    pending = [str(root)]
+    while pending:
+        folder = pending.pop()
+        with contextlib.suppress(OSError):  # there is none in it, or it was renamed at this moment
+            if not stat.S_ISDIR((status := os.stat(f"{folder}/{TRAJECTORY_FILE}")).st_mode):
+                yield folder, status
+                continue
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            below = sorted((entry.name for entry in entries if entry.is_dir(follow_symlinks=False)), reverse=True)
+            passed = IMAGES if TRAJECTORIES in below else ""  # thousands of files, and no episode
+            pending.extend(f"{folder}/{name}" for name in below if name != passed)
 
 
 def image_file(directory: Path, image_id: str) -> Path | None:

@@ -30,7 +30,7 @@ from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_gym.core.outcomes import TerminalState
 
 FORMAT = 2
-TRAJECTORY_FILE = "trajectory.msgpack"
+TRAJECTORIES, IMAGES, TRAJECTORY_FILE = "trajectories", "images", "trajectory.msgpack"
 PARTIAL = ".partial"
 """Ends the name of the directory of an episode that is not complete."""
 
@@ -108,7 +108,7 @@ def unpack_trajectory(data: bytes, *, partial: bool = False, with_steps: bool = 
 
 def image_key(image_id: str, image_format: str = "png") -> str:
     """Return where an image lies below the root, by its hash."""
-    return f"images/{image_id[:2]}/{image_id}.{image_format}"
+    return f"{IMAGES}/{image_id[:2]}/{image_id}.{image_format}"
 
 
 def episode_name(task_id: str, seed: int) -> str:

@@ -6,6 +6,7 @@ Invariants:
     - Episodes are named by numbers that are given here, screenshots by their hashes: nothing that a browser sends, and
       nothing that an episode says, becomes a path.
     - A file is read when it is new or has changed, and no other: a run that goes on can be looked at.
+    - No list waits for all files of a long run: it has what was read in a moment, and says how many are left.
     - What cannot be read is shown as lost, with the reason; it hides no other episode.
 """
 
@@ -13,15 +14,16 @@ import asyncio
 import base64
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from dart_agent.episodes.episode_files import RecordError, decoded, find_episodes, read_episode, read_image
+from dart_agent.episodes.episode_files import RecordError, decoded, look_for_episodes, read_episode, read_image
 from dart_agent.episodes.trajectory import Step, Trajectory
-from dart_agent.episodes.trajectory_format import PARTIAL, TRAJECTORY_FILE
+from dart_agent.episodes.trajectory_format import PARTIAL
 from dart_agent.evaluation.comparison import compare
 from dart_agent.evaluation.conditions import check_comparable
 from dart_agent.models.model_directory import Decoder
@@ -32,6 +34,8 @@ SHOWN_WORDS = 300
 """Characters of a text in the list."""
 POINTS = 400
 """Of a curve, about."""
+FIRST_S, MORE_S = 0.25, 1.0
+"""For how long files are read for a page's first list, and for the ones after it."""
 _EPISODE = (
     "task_id", "seed", "instruction", "terminal", "score", "status", "evaluator", "detail", "lost_by", "num_actions",
     "error", "timings", "task_hash", "app", "attempts", "ended_at",
@@ -43,12 +47,14 @@ _STEP = (
 
 
 class Listed(NamedTuple):
-    """An episode of the list: its file's time and size, its number, where it comes from, the record without steps."""
+    """An episode of the list: its file's time and size, its record without steps, and when that was read."""
 
     stamp: tuple[int, int]
     number: int
     source: str
     episode: Trajectory
+    version: int
+    """Of the list that first had it like this."""
 
 
 class RecordedEpisodes:
@@ -57,10 +63,9 @@ class RecordedEpisodes:
     def __init__(self, roots: Sequence[Path], decode: Decoder | None = None) -> None:
         self._roots, self._decode = [root.absolute() for root in roots], decode
         self._paths: list[Path] = []  # by number
-        self._listed: dict[Path, Listed] = {}
-        self._version = 0
+        self._listed: dict[str, Listed] = {}
+        self._version = self._removed = 0  # of the list, and of the one that first lacked an episode of an older one
         self._lock = asyncio.Lock()
-        self.look()
         self.views = ("episodes", *(["training"] if any(map(_metrics_of, self._roots)) else []))
         self.routes = [
             web.get("/watch/episodes", self._list),
@@ -70,22 +75,33 @@ class RecordedEpisodes:
             web.get("/watch/metrics", self._metrics),
         ]
 
-    def look(self) -> None:
-        """Read what is new in the directories."""
-        found: dict[Path, Listed] = {}
+    def look(self, seconds: float = math.inf) -> int:
+        """Read what is new in the directories, for about so long, but one at least; how many are left to read."""
+        until, version = time.monotonic() + seconds, self._version + 1
+        found, read, unread = dict[str, Listed](), 0, 0
         for root in self._roots:
-            for path in find_episodes(root, partial=True):
-                try:
-                    stat = (path / TRAJECTORY_FILE).stat()
-                except FileNotFoundError:  # renamed at this moment: the next look finds it
-                    continue
-                stamp, known = (stat.st_mtime_ns, stat.st_size), self._listed.get(path)
-                if known is None:
-                    self._paths.append(path)
-                    known = Listed((0, 0), len(self._paths) - 1, self._source(root, path), Trajectory("", 0))
-                found[path] = known if known.stamp == stamp else known._replace(stamp=stamp, episode=_outcome(path))
-        self._version += found != self._listed
+            for folder, status in look_for_episodes(root):
+                stamp, known = (status.st_mtime_ns, status.st_size), self._listed.get(folder)
+                if known is None or known.stamp != stamp:
+                    if read and time.monotonic() > until:
+                        unread += 1
+                    else:
+                        known, read = self._read(root, Path(folder), stamp, version), read + 1
+                if known is not None:
+                    found[folder] = known
+        removed = not self._listed.keys() <= found.keys()
+        if read or removed:
+            self._version = version
+        self._removed = version if removed else self._removed
         self._listed = found
+        return unread
+
+    def _read(self, root: Path, path: Path, stamp: tuple[int, int], version: int) -> Listed:
+        known = self._listed.get(str(path))
+        if known is None:
+            self._paths.append(path)
+        number = known.number if known is not None else len(self._paths) - 1
+        return Listed(stamp, number, self._source(root, path), _outcome(path), version)
 
     def _source(self, root: Path, path: Path) -> str:
         """The directory of an episode's evaluation, or of a run's data, as the page names it."""
@@ -94,15 +110,14 @@ class RecordedEpisodes:
         return "/".join([*([] if within and len(self._roots) == 1 else [root.name]), *within])
 
     async def _list(self, request: web.Request) -> web.Response:
+        given = request.query.get("version", "")[:9]
+        since = int(given) if given.isdecimal() else 0
         async with self._lock:
-            await asyncio.to_thread(self.look)
-            same = request.query.get("version") == str(self._version)
-            rows = (
-                []
-                if same
-                else [{"id": one.number, "source": one.source, **_row(one.episode)} for one in self._listed.values()]
-            )
-            return _json({"version": self._version, "episodes": rows})
+            unread = await asyncio.to_thread(self.look, MORE_S if since else FIRST_S)
+            whole = since < self._removed
+            new = [one for one in self._listed.values() if whole or one.version > since]
+            rows = [{"id": one.number, "source": one.source, **_row(one.episode)} for one in new]
+            return _json({"version": self._version, "whole": whole, "episodes": rows, "unread": unread})
 
     def _of_episode(self, handler: Callable[[web.Request, Path], Any]) -> Callable[[web.Request], Any]:
         async def found(request: web.Request) -> web.Response:
@@ -127,11 +142,13 @@ class RecordedEpisodes:
         return web.Response(body=stored.data, content_type=stored.kind, headers=headers) if stored else None
 
     async def _compare(self, request: web.Request) -> web.Response:
-        listed = self._listed.items()
+        async with self._lock:
+            await asyncio.to_thread(self.look)
+            listed = self._listed.items()
         sides = [[(path, one) for path, one in listed if one.source == request.query.get(side)] for side in "ab"]
         result = compare(*([one.episode for _, one in side] for side in sides))
         try:
-            differs = check_comparable(*(side[0][0].parents[1] for side in sides), anyway=True)
+            differs = check_comparable(*(Path(side[0][0]).parents[1] for side in sides), anyway=True)
         except DartGymError:  # rollouts of a run have no manifest that says under which conditions they were played
             differs = []
         names = ("rate_a", "rate_b", "difference", "interval", "p_value", "pairs", "unit", "verdict")

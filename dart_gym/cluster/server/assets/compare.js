@@ -62,6 +62,7 @@ const compareView = (() => {
 
   async function show(number) {
     document.title = "Compare";
+    await episodesView.complete;  // a part of the episodes would be another comparison
     if (chosen[0] !== $("side-a").value || chosen[1] !== $("side-b").value || !pairs.length) await judge();
     const pair = pairs[number - 1];
     $("both").hidden = !pair;

@@ -33,7 +33,9 @@ function table(heads, rows) {
 }
 
 const episodesView = (() => {
-  let rows = [], sources = [], version = -1, visible = [], active = -1, opened = null;
+  let rows = [], sources = [], version = 0, unread = 0, visible = [], active = -1, opened = null;
+  let allRead;
+  const complete = new Promise(resolve => { allRead = resolve; });
   const options = new Map();  // id of an episode -> its element in the list
   const replay = makeReplay($("replay"), step => { if (opened !== null) setPlace("episodes", opened, step + 1); }, () => setPlace("episodes"));
 
@@ -64,7 +66,7 @@ const episodesView = (() => {
       options.get(row.id).hidden = !shown;
       if (shown) visible.push(row);
     }
-    $("count").textContent = visible.length === rows.length ? `${rows.length} episodes` : `${visible.length} of ${rows.length}`;
+    $("count").textContent = unread ? `${rows.length} of ${rows.length + unread} read` : visible.length === rows.length ? `${rows.length} episodes` : `${visible.length} of ${rows.length}`;
     activate(Math.max(0, visible.findIndex(row => row.id === opened)), false);
     if (opened === null) overview();
   }
@@ -168,36 +170,47 @@ const episodesView = (() => {
 
   async function refresh() {
     const found = await (await ask(`watch/episodes?version=${version}`)).json();
-    if (found.version === version) return;
+    if (found.version === version && found.unread === unread && version) return;
+    unread = found.unread;
+    if (!unread) allRead();
     const known = new Map(rows.map(row => [row.id, row])), before = $("source").value, scrolled = $("list").scrollTop;
-    const order = (one, other) => one < other ? -1 : one > other ? 1 : 0;
-    [version, rows] = [found.version, found.episodes];
-    rows.sort((a, b) => order(a.source, b.source) || order(a.task_id, b.task_id) || a.seed - b.seed);
-    sources = [...new Set(rows.map(row => row.source))];
-    $("list").replaceChildren(...rows.map(row => {
+    const merged = found.whole ? new Map() : new Map(known);  // an answer has what is new, or all where something is gone
+    for (const row of found.episodes) {
       const old = known.get(row.id), same = old && old.terminal === row.terminal && old.score === row.score && old.num_actions === row.num_actions;
-      row.words = same ? old.words : "";
-      return same ? options.get(row.id) : option(row);
-    }));
+      if (same) row.words = old.words;
+      else option(row);
+      merged.set(row.id, row);
+    }
+    const order = (one, other) => one < other ? -1 : one > other ? 1 : 0;
+    version = found.version;
+    rows = [...merged.values()].sort((a, b) => order(a.source, b.source) || order(a.task_id, b.task_id) || a.seed - b.seed);
+    sources = [...new Set(rows.map(row => row.source))];
+    const all = document.createDocumentFragment();
+    for (const row of rows) all.append(options.get(row.id));
+    $("list").replaceChildren(all);
     $("list").scrollTop = scrolled;
     $("source").replaceChildren(new Option("everything", ""), ...sources.map(name => new Option(name, name)));
     $("source").value = before;
     filter();
     if (opened !== null) options.get(opened)?.setAttribute("aria-selected", "true");
+    else if (shownView === "episodes" && location.hash.startsWith("#episodes/")) go();  // it may have been read by now
+    document.body.dataset.first ??= Math.round(performance.now());  // since the page was asked for
+    if (unread) return;
     compareView.sources(sources);
-    document.body.dataset.listed = Math.round(performance.now());  // since the page was asked for
+    document.body.dataset.listed = Math.round(performance.now());
     document.body.dataset.version = version;
   }
 
   async function beat() {
-    if (!document.hidden) try { await refresh(); said(null); } catch (error) { said(error); }
-    setTimeout(beat, 3000);
+    let pause = 3000;
+    if (!document.hidden) try { await refresh(); pause = unread ? 0 : pause; said(null); } catch (error) { said(error); }
+    setTimeout(beat, pause);
   }
 
-  return { title: "Episodes", show, key, curves: showCurves, rows: () => rows,
+  return { title: "Episodes", show, key, complete, curves: showCurves, rows: () => rows,
     async start() {
       await refresh();
       if (rows.length === 1 && !location.hash) history.replaceState(null, "", `#episodes/${rows[0].id}`);  // it was named alone
-      setTimeout(beat, 3000);
+      setTimeout(beat, unread ? 0 : 3000);
     } };
 })();
