@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 from dart_gym.utils.plugins import child_environment
 from dart_train.core.metrics_log import read_metrics
+from tests.helpers.packages import pip_install
 
 PACKAGE = Path(__file__).parents[1] / "examples" / "plugin"
 PLAY = """
@@ -29,11 +29,8 @@ env.close()
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory) -> dict[str, str]:
     """The variables of a process that has the package, installed in a directory of its own, on its path."""
-    directory = tmp_path_factory.mktemp("plugin")
-    shutil.copytree(PACKAGE, directory / "source")  # a build leaves files beside the sources
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run([*command, "--target", directory / "site", directory / "source"], check=True, timeout=110)
-    return child_environment({**os.environ, "PYTHONPATH": str(directory / "site")})
+    site = pip_install(PACKAGE, tmp_path_factory.mktemp("plugin"))
+    return child_environment({**os.environ, "PYTHONPATH": str(site)})
 
 
 def call(environment: dict[str, str], *command: str | Path, timeout: float = 110.0) -> str:

@@ -14,7 +14,7 @@ from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.suggestions import suggest
 from dart_gym.utils.plugins import Registry, has
 
-_NO_FORMATS = {"format_registry", "ui_tars_prompts", "ui_tars_published"}
+_NO_FORMATS = {"format_registry", "ui_tars_prompts"}
 _HERE = [module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.ispkg]
 
 FORMATS: Registry[Callable[..., ActionFormat]] = Registry(

@@ -31,7 +31,6 @@ from dart_agent.formats.grammar.fields import DIRECTIONS, Fields
 from dart_agent.formats.grammar.key_chords import read_chord, write_chord
 from dart_agent.formats.grammar.seed_calls import OPENING, read_seed_calls
 from dart_agent.formats.ui_tars_prompts import UI_TARS_ACTION_SPACE, UI_TARS_DOUBAO_ACTION_SPACE
-from dart_agent.formats.ui_tars_published import Compat, parse_as_published
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -70,25 +69,21 @@ class UITarsFormat:
         "1.5": {"dialect": "1.5"},
         "doubao": {"dialect": "doubao"},
         "2": {"dialect": "2"},
-        "dart": {"compat": "dart"},
-        "osworld-uitars15-v1": {"compat": "osworld-uitars15-v1"},
     }
 
-    def __init__(self, dialect: Dialect = "1.5", *, compat: Compat | None = None, wait_s: float = 5.0) -> None:
+    def __init__(self, dialect: Dialect = "1.5", *, wait_s: float = 5.0) -> None:
         """Choose a dialect.
 
         Args:
             dialect: "1.5" writes absolute pixels of the resized image, the others 0 to 1000 on both axes; "2" writes in
                 the tags of Doubao-Seed, as UI-TARS-2 does.
-            compat: read as a published parser does, defects and all; see `ui_tars_compat`.
             wait_s: what `wait()` stands for; the prompt promises five seconds.
 
         Raises:
-            TypeError: an unknown dialect or compat.
+            TypeError: an unknown dialect.
         """
         one_of(get_args(Dialect), "dialect", dialect)
-        one_of(get_args(Compat), "compat", compat or "dart")
-        self._dialect, self._compat, self._wait_s = dialect, compat, wait_s
+        self._dialect, self._wait_s = dialect, wait_s
 
     def space(self, screen: Screen) -> CoordinateSpace:
         """Absolute in the resized image (that of UI-TARS's own limits for a bare size), or relative to 1000."""
@@ -98,10 +93,7 @@ class UITarsFormat:
         """Thought, actions and errors of a response."""
         space = self.space(screen)
         try:
-            text = text_of(response)
-            if self._compat is not None:
-                return parse_as_published(text, space, self._compat)
-            thought, calls = _split(text)
+            thought, calls = _split(text_of(response))
         except UnreadableError as error:
             return ParsedResponse("", (), (parse_error(error),))
         actions: list[a.Action] = []

@@ -3,7 +3,7 @@
 One rule for all formats, engines and the trainer: a model's numbers are scaled to the real screen in floating point and
 rounded once, at the very end, to the nearest pixel (halves to the even one, as Python's `round`). The far edge, which
 models of relative coordinates may name, belongs to the last pixel. What lies off the screen stays off it, so that the
-screen can say so. `pyautogui`, which the published parsers end in, cuts the fraction off instead; `compat` follows it.
+screen can say so. `pyautogui`, which published parsers end in, cuts the fraction off instead.
 
 Source of `smart_resize`: Qwen2-VL's image processor; UI-TARS parses with the same rule (`README_coordinates.md`).
 """

@@ -1,9 +1,34 @@
-"""Installed packages for tests: a directory on the path with the metadata that pip would write."""
+"""Installed packages for tests: by pip, or a directory on the path with the metadata that pip would write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
+
+INTEGRATIONS = Path(__file__).parents[2] / "integrations"
+
+
+def pip_install(package: Path, directory: Path) -> Path:
+    """Install a package of this tree, without its dependencies, into a directory; where its modules are then."""
+    shutil.copytree(package, directory / "source")  # a build leaves files beside the sources
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    subprocess.run([*command, "--target", directory / "site", directory / "source"], check=True, timeout=110)
+    return directory / "site"
+
+
+@contextlib.contextmanager
+def installed(package: Path, directory: Path) -> Iterator[Path]:
+    """A package of this tree, installed and on this process's path; yields where its modules are."""
+    site = pip_install(package, directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        yield site
 
 
 def install(

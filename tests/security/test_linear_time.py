@@ -1,7 +1,5 @@
 """Whatever a model or a program in a desktop writes, reading it takes time in proportion to its length."""
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,17 +9,10 @@ from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.policies.grounder import point_of
 from dart_gym.cluster.server.access_tokens import TokenBook
-from dart_gym.core.errors import DartGymError
 from dart_gym.tasks.screen.windows import parse_geometry, parse_windows
+from tests.helpers.linear_time import AFTER, BEFORE, SHORT, UNITS, assert_linear
 
 pytestmark = pytest.mark.security
-
-SHORT = 40_000
-QUICK_S = 0.02
-"""What is read faster than this at `SHORT` characters is not looked at again: a square would have taken seconds."""
-
-MOST_GROWTH = 9.0
-"""Times slower at four times the length: linear is 4, quadratic 16."""
 
 
 def variant_names():
@@ -54,73 +45,8 @@ READERS = {
 }
 
 
-def seconds(read, text):
-    started = time.thread_time()
-    try:
-        read(text)
-    except DartGymError:
-        pass  # refused, which takes its time too
-    return time.thread_time() - started
-
-
-def assert_linear(read, before, unit, after):
-    def text(length):
-        return before + unit * (length // len(unit)) + after
-
-    if seconds(read, text(SHORT)) < QUICK_S:
-        return
-    short = min(seconds(read, text(SHORT)) for _ in range(3))
-    long = min(seconds(read, text(4 * SHORT - 200)) for _ in range(2))
-    assert long <= max(MOST_GROWTH * short, QUICK_S), f"{long / short:.1f} times slower: {before!r} {unit!r} {after!r}"
-
-
-BEFORE = ["", "Thought: ", "Reflection: ", "Action_Summary: ", "Action: ", "Thought: a\nAction: type(content='"]
-BEFORE += [
-    "Action: click(start_box='",
-    "```python\n",
-    "```",
-    '{"action_type": "TYPING", "parameters": {"text": "',
-    "# Code:\n",
-]
-BEFORE += ["<tool_call>\n", '<tool_call>\n{"name": "', "<seed:tool_call><function=a>", "<think>", "bearer ", "basic "]
-BEFORE += ["0x01200003  0 xterm.XTerm  host ", "0x01200003  0 ", "\n  Width: ", 'xwininfo: Window id: 0x1 "']
-UNITS = [" ", "\n", "\t", " \n", "  x ", "'", '"', "\\", "`", "(", ")", "<", "a", "9", "9,", ";", "-", "\x0b", "\u2028"]
-UNITS += ["Thought: ", "Action:", "Reflection: ", "Action_Summary: ", "type(content='", "type(content", "```", "```\n "]
-UNITS += [
-    '\\"',
-    "\\'",
-    "\\'''x",
-    "# '\n",
-    "{",
-    "[",
-    '{"',
-    "{}",
-    "'''",
-    '"""',
-    "<|",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "a=",
-    "a=(",
-]
-UNITS += [
-    "<function=a>",
-    "<function=",
-    "<parameter=a>",
-    "# Code:\n",
-    "f(",
-    "_",
-    "0x1  0 a  b c\n",
-    "Width: ",
-    "Width:\n",
-]
-AFTER = ["", "x", "')"]
-
-
 def test_readers_cover_every_format_and_dialect():
-    assert {"ui_tars:dart", "ui_tars:osworld-uitars15-v1", "ui_tars", "qwen", "pyautogui"} <= set(READERS)
+    assert {"ui_tars:doubao", "ui_tars", "qwen", "pyautogui"} <= set(READERS)
     assert 4 * SHORT <= MAX_RESPONSE  # longer ones are refused unread
 
 

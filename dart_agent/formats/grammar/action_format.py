@@ -54,13 +54,11 @@ class ParsedResponse:
         actions: those that could be read, in order. Where there are errors, carry out none of them: the response
             means something that was not understood.
         errors: what could not be read; never empty where there are no actions.
-        ignored: what a published parser passes over in silence (`compat` only).
     """
 
     thought: str
     actions: tuple[Action, ...]
     errors: tuple[ParseError, ...] = ()
-    ignored: tuple[ParseError, ...] = ()
 
     @property
     def problem(self) -> str:

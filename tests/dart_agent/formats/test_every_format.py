@@ -1,58 +1,30 @@
 """What holds for every format and variant: the registry, round trips, and that any input is read in no time."""
 
 import json
-import time
 
-import msgpack
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dart_agent.formats import InexpressibleError, ParsedResponse, formats, get_format, variants
+from dart_agent.formats import InexpressibleError, formats, get_format, variants
 from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
-from dart_gym.core.actions import action_to_dict
 from dart_gym.core.errors import ConfigurationError, PluginError
 from tests.dart_agent.formats.action_strategies import any_action
+from tests.dart_agent.formats.hostile_responses import HOSTILE, LIMIT_S, SIZE, timed, understood_or_said
 from tests.helpers.packages import install
 
-SIZE = (1920, 1080)
 NAMES = [name for base in formats() for name in (base, *(f"{base}:{variant}" for variant in variants(base)))]
-WRITERS = [name for name in NAMES if name not in ("ui_tars:dart", "ui_tars:osworld-uitars15-v1")]  # these only read
 SAME = ("ui_tars:1.5", "openai:computer", "anthropic:2025-01", "qwen:3", "opencua:qwen25", "opencua:relative1000")
 DISTINCT = [name for name in NAMES if name not in SAME]  # without the variants that are the default, or nearly
-LIMIT_S = 0.05
-
-
-def timed(name: str, response: object) -> tuple[ParsedResponse, float]:
-    """A response, parsed, and the processor time that it took: the best of up to four tries, for busy machines."""
-    chosen, best = get_format(name), float("inf")
-    for _ in range(4):
-        started = time.thread_time()
-        found = chosen.parse(response, SIZE)
-        best = min(best, time.thread_time() - started)
-        if best < LIMIT_S:
-            break
-    return found, best
-
-
-def understood_or_said(found: ParsedResponse) -> None:
-    """There is something, it is of the right types, and it can be written down as UTF-8."""
-    repr(found).encode()
-    found.thought.encode()
-    assert found.actions or found.errors
-    assert all(error.reason and len(error.reason) <= 280 for error in found.errors)
-    for action in found.actions:
-        assert isinstance(action, a.Action)
-        msgpack.packb(action_to_dict(action) if type(action) in a.ACTION_TYPES.values() else list(action.targets))
 
 
 # The registry
 def test_all_formats_are_known():
     known = "agent_s anthropic computer_13 gemini glm_v holo openai opencua pyautogui qwen ui_tars"
     assert formats() == known.split()
-    assert variants("ui_tars") == ["1.0", "1.5", "2", "dart", "doubao", "osworld-uitars15-v1"]
+    assert variants("ui_tars") == ["1.0", "1.5", "2", "doubao"]
     for name in NAMES:
         chosen = get_format(name)
         assert chosen.name == name.partition(":")[0]
@@ -76,8 +48,6 @@ def test_unknown_names_suggest(name, says):
 def test_unknown_options_say_what_is_known():
     with pytest.raises(ConfigurationError, match="known: 1.0, 1.5, doubao, 2"):
         get_format("ui_tars", dialect="2.0")
-    with pytest.raises(ConfigurationError, match="known: dart, osworld"):
-        get_format("ui_tars", compat="arnold")
     with pytest.raises(ConfigurationError, match="takes no arguments"):
         get_format("pyautogui", dialect="1.0")
     for name, option in (("openai", "tool"), ("anthropic", "version"), ("qwen", "version"), ("opencua", "coordinates")):
@@ -165,7 +135,7 @@ def missing(name: str) -> set[str]:
     return set(MISSING.get(name, MISSING[name.partition(":")[0]]).split())
 
 
-@pytest.mark.parametrize("name", [name for name in WRITERS if name not in SAME])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SAME])
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(case=CASES)
 def test_round_trip(name, case):
@@ -191,7 +161,7 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_other_kind_has_a_spelling(name):
     """What a format can say, it says: `InexpressibleError` is for the kinds of the table only."""
     said = set()
@@ -206,7 +176,7 @@ def test_every_other_kind_has_a_spelling(name):
     assert said == {action.kind for action in PLAIN} - missing(name)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", NAMES)
 def test_several_actions(name):
     several: tuple[a.Action, ...] = (a.Click(5, 6), a.Type("x"), a.Press(("enter",)))
     if name.startswith("agent_s"):
@@ -238,71 +208,6 @@ def test_tool_schemas_are_json():
 
 
 # Any input
-HOSTILE = {
-    "empty": "",
-    "spaces": " " * 5000,
-    "nul": "\0" * 100,
-    "bytes": b"Action: wait()",
-    "no UTF-8": b"\xff\xfe\x80Action: wait()",
-    "megabyte": "a" * 1_000_000,
-    "megabyte of bytes": b"(" * 1_000_000,
-    "megabyte of actions": "Action: click(start_box='(1,2)')\n\n" * 30_000,
-    "none": None,
-    "number": 7,
-    "list": [1, 2],
-    "empty object": {},
-    "deep object": {"output": [{"type": "computer_call", "actions": [[[[]]]]}]},
-    "brackets": "Action: " + "(" * 150_000,
-    "nested": "Action: click(start_box=" + "[" * 100_000 + "]" * 50_000,
-    "quotes": "Action: type(content='" + "' " * 70_000,
-    "escapes": "Action: type(content='" + "\\" * 150_000,
-    "candidates": "Action: " * 18_000 + "type(content='",
-    "fences": "Action: wait()" + "```" * 50_000,
-    "specials": "Action: wait()" + "<|im_end|>" * 15_000,
-    "python fences": "```python\n" * 15_000,
-    "python depth": "```python\n" + "(" * 100_000 + "\n```",
-    "python minus": "```python\nf(" + "-" * 100_000 + "1)\n```",
-    "python attributes": "```python\na" + ".a" * 70_000 + "()\n```",
-    "python powers": "```python\nf(" + "9**" * 30_000 + "9)\n```",
-    "python strings": "```python\nf(" + "'a'," * 30_000 + ")\n```",
-    "python numbers": "```python\nf(" + "1," * 60_000 + ")\n```",
-    "python statements": "```python\n" + "wait()\n" * 20_000 + "```",
-    "python number": "```python\npyautogui.click(" + "9" * 150_000 + ", 1)\n```",
-    "python unclosed strings": "```python\n" + "'''\"" * 30_000 + "\n```",
-    "python joined strings": "```python\nf(" + "''" * 60_000 + ")\n```",
-    "json depth": '{"action_type":' + "[" * 150_000,
-    "json objects": '{"action_type":' * 10_000,
-    "json list": '{"a":[' + "{}," * 50_000,
-    "json many": '{"action_type": "WAIT"}' * 6_000,
-    "json nan": '{"action_type": "CLICK", "parameters": {"x": NaN, "y": Infinity}}',
-    "json huge": '{"action_type": "CLICK", "parameters": {"x": 1e999, "y": ' + "9" * 4000 + "}}",
-    "json digits": '{"action_type": "CLICK", "parameters": {"x": ' + "9" * 100_000 + "}}",
-    "seed functions": "<seed:tool_call>" + "<function=a>" * 12_000,
-    "seed parameters": "<seed:tool_call><function=a>" + "<parameter=a>" * 11_000 + "</function>",
-    "seed calls": "<seed:tool_call>" + "<function=wait></function>" * 6_000,
-    "tool calls": "<tool_call>" * 14_000,
-    "tool calls closed": "<tool_call>{}</tool_call>" * 6_000,
-    "tool call depth": "<tool_call>" + "[" * 100_000 + "</tool_call>",
-    "nan": "Action: click(start_box='(nan,inf)')",
-    "exponent": "Action: wait(seconds='1e999')",
-    "digits": "Action: click(start_box='(" + "9" * 100_000 + ",1)')",
-    "many digits": "Action: wait(seconds='" + "9" * 100_000 + "')",
-    "coordinates": "Action: click(start_box='(" + "1," * 50_000 + "1)')",
-    "arguments": "Action: click(" + "a='1'," * 20_000 + ")",
-    "keys": "Action: hotkey(key='" + "ctrl " * 30_000 + "')",
-    "key": "Action: keydown(key='" + "x" * 100_000 + "')",
-    "blank lines": "Action: " + "\n\n" * 70_000,
-    "typed": "Action: type(content='" + "a" * 30_000 + "')",
-    "wrong language": "思考:点击按钮。\n动作:点击(起点='(1,2)')",
-    "surrogate": "Action: type(content='\ud800')",
-    "surrogate in JSON": '{"action_type": "TYPING", "parameters": {"text": "\\ud800"}}',
-    "surrogate in Python": "```python\npyautogui.write('\\ud800')\nagent.click('\\ud800')\n```",
-    "surrogate in a call": '{"output": [{"type": "message", "content": [{"type": "output_text", "text": "\\ud800"}]}]}',
-    "surrogate in a thought": '{"content": [{"type": "text", "text": "\\ud800"}], "output": []}',
-    "surrogate in Qwen": '<tool_call>{"name": "computer_use", "arguments": {"action": "type", "text": "\\ud800"}}',
-}
-
-
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_input_costs_little(case):
     for name in NAMES:  # not a test each: 1,500 of them would cost more to report than to run

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,22 +20,17 @@ from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.desktops.fake_desktop import FakeDesktop
 from dart_gym.providers.provider import opened
 from dart_gym.providers.provider_registry import PROVIDERS, make_provider
+from tests.helpers.packages import INTEGRATIONS, installed
 
-PACKAGE = Path(__file__).parents[3] / "integrations" / "gui_docker_env"
 TOKEN = "a-secret-token"
 pytestmark = pytest.mark.process  # pip installs the package
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory):
-    """The package as pip installs it, in a directory on the path."""
-    directory = tmp_path_factory.mktemp("gui_docker_env")
-    shutil.copytree(PACKAGE, directory / "source")  # a build leaves files beside the sources
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    subprocess.run([*command, "--target", directory / "site", directory / "source"], check=True, timeout=110)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(directory / "site"))
-        yield directory / "site"
+def site(tmp_path_factory):
+    """Where the package lies, as pip installs it."""
+    with installed(INTEGRATIONS / "gui_docker_env", tmp_path_factory.mktemp("gui_docker_env")) as site:
+        yield site
 
 
 @pytest.fixture
@@ -71,10 +64,10 @@ def provider_of(monkeypatch):
 # --- the package
 
 
-def test_its_entry_point_gives_the_provider_its_name(installed):
+def test_its_entry_point_gives_the_provider_its_name(site):
     assert PROVIDERS.describe()["gui-docker-env"] == "package dart-gym-gui-docker-env"
     kind = PROVIDERS.get("gui-docker-env")
-    assert kind.name == "gui-docker-env" and Path(sys.modules[kind.__module__].__file__).is_relative_to(installed)
+    assert kind.name == "gui-docker-env" and Path(sys.modules[kind.__module__].__file__).is_relative_to(site)
 
 
 def test_it_needs_an_address_and_a_token(monkeypatch):

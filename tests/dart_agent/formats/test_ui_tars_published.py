@@ -1,4 +1,4 @@
-"""The golden table: what the default parser and the two published ones make of every input that they are known for.
+"""`integrations/ui_tars_published`, installed: the golden table of what it and `ui_tars` make of the same inputs.
 
 Rows are those of the published parsers' known behaviour. A cell is a list of actions; an error (`Error`, with a word
 of its reason) where the published code raises; `Nothing` where it goes on and nothing happens, which `ignored` says.
@@ -8,12 +8,31 @@ from typing import NamedTuple
 
 import pytest
 
-from dart_agent.formats import ParsedResponse, get_format
+from dart_agent.formats import ParsedResponse, get_format, variants
+from dart_agent.formats.format_registry import FORMATS
+from dart_agent.formats.grammar.action_format import MAX_RESPONSE
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
+from dart_gym.core.errors import ConfigurationError
+from tests.dart_agent.formats.hostile_responses import HOSTILE, LIMIT_S, SIZE, timed, understood_or_said
+from tests.helpers.linear_time import BEFORE, UNITS, assert_linear
+from tests.helpers.packages import INTEGRATIONS, installed
 
 SCREEN = CoordinateSpace.for_image((1920, 1080))
-DEFAULT, DART, OSWORLD = get_format("ui_tars"), get_format("ui_tars:dart"), get_format("ui_tars:osworld-uitars15-v1")
+PARSERS = ("dart", "osworld-uitars15-v1")
+pytestmark = pytest.mark.process  # pip installs the package
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package(tmp_path_factory):
+    with installed(INTEGRATIONS / "ui_tars_published", tmp_path_factory.mktemp("ui_tars_published")):
+        yield
+
+
+@pytest.fixture
+def published():
+    """The formats that read as DART's rollouts and as OSWorld's agent do."""
+    return tuple(get_format(f"ui_tars_published:{parser}") for parser in PARSERS)
 
 
 class Error(NamedTuple):
@@ -182,27 +201,42 @@ def check(found: ParsedResponse, cell: Cell) -> None:
         assert not found.errors
 
 
+def test_its_entry_point_gives_the_format_its_name():
+    assert FORMATS.describe()["ui_tars_published"] == "package dart-gym-ui-tars-published"
+    assert variants("ui_tars_published") == sorted(PARSERS)
+    with pytest.raises(ConfigurationError, match="known: dart, osworld"):
+        get_format("ui_tars_published", parser="arnold")
+
+
+def test_it_writes_and_describes_as_ui_tars_does(published):
+    for chosen in published:
+        assert chosen.describe() == get_format("ui_tars").describe()
+        written = chosen.format(a.Press(("ctrl", "s")), SCREEN, "Save.")
+        assert written == get_format("ui_tars").format(a.Press(("ctrl", "s")), SCREEN, "Save.")
+        assert chosen.parse(written, SCREEN).actions == (a.Press(("ctrl", "s")),)
+
+
 @pytest.mark.parametrize("case", ROWS, ids=lambda case: case.text[:60])
-def test_golden_table(case):
-    check(DEFAULT.parse(case.text, SCREEN), case.default)
-    check(DART.parse(case.text, SCREEN), case.dart)
-    check(OSWORLD.parse(case.text, SCREEN), case.osworld)
+def test_golden_table(case, published):
+    dart, osworld = published
+    check(get_format("ui_tars").parse(case.text, SCREEN), case.default)
+    check(dart.parse(case.text, SCREEN), case.dart)
+    check(osworld.parse(case.text, SCREEN), case.osworld)
 
 
-def test_nothing_is_silent():
-    """Whatever a published parser drops is said, and the default parser drops nothing."""
+def test_nothing_is_silent(published):
+    """Whatever a published parser drops is said."""
     for case in ROWS:
-        assert not DEFAULT.parse(case.text, SCREEN).ignored
-        for published in (DART, OSWORLD):
-            found = published.parse(case.text, SCREEN)
+        for chosen in published:
+            found = chosen.parse(case.text, SCREEN)
             assert found.actions or found.errors
             if found.actions == (a.Wait(0.0),):
                 assert found.ignored, case.text
 
 
-@pytest.mark.parametrize("parser", [DART, OSWORLD], ids=["dart", "osworld"])
+@pytest.mark.parametrize("parser", PARSERS)
 def test_half_of_a_chord_is_said(parser):
-    found = parser.parse("Action: hotkey(key='ctrl nosuchkey')", SCREEN)
+    found = get_format(f"ui_tars_published:{parser}").parse("Action: hotkey(key='ctrl nosuchkey')", SCREEN)
     assert found.actions == (a.Press(("ctrl",)),)
     assert "nosuchkey" in found.ignored[0].reason
     assert found.ignored[0].span == (7, 36)
@@ -216,5 +250,28 @@ def test_half_of_a_chord_is_said(parser):
         ("Action_Summary: wait now\nAction: hotkey(key='esc')", "wait now"),
     ],
 )
-def test_published_thoughts(text, thought):
-    assert DART.parse(text, SCREEN).thought == OSWORLD.parse(text, SCREEN).thought == thought
+def test_published_thoughts(text, thought, published):
+    assert {chosen.parse(text, SCREEN).thought for chosen in published} == {thought}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_input_costs_little(case):
+    for parser in PARSERS:
+        found, seconds = timed(f"ui_tars_published:{parser}", HOSTILE[case])
+        understood_or_said(found)
+        assert seconds < LIMIT_S, parser
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_longest_response_is_read(parser):
+    found, seconds = timed(f"ui_tars_published:{parser}", "x" * (MAX_RESPONSE + 1))
+    assert "at most" in found.problem
+    assert seconds < LIMIT_S
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_hostile_families_are_read_in_linear_time(parser):
+    chosen = get_format(f"ui_tars_published:{parser}")
+    for before in BEFORE:
+        for unit in UNITS:
+            assert_linear(lambda text: chosen.parse(text, SIZE), before, unit, "x")

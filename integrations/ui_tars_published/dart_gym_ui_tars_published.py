@@ -1,36 +1,42 @@
-"""UI-TARS's text read as two published parsers read it, defects and all, to reproduce the numbers that they gave.
+"""The format "ui_tars_published": UI-TARS's text as two published parsers read it, to reproduce their numbers.
 
     "dart"                  the parser of DART's rollouts, which end in pyautogui inside the VM
     "osworld-uitars15-v1"   that of OSWorld's UI-TARS-1.5 agent (`mm_agents/uitars15_v1.py`)
 
-Both turn calls into Python source for pyautogui; here the same outcome is worked out without any source being made.
+Both have defects, which are here too. Both turn calls into Python source for pyautogui; here the same outcome is worked
+out without any source being made.
     - What they raise on is an error, with the name of their exception.
     - What they let pass without effect (code that the VM's Python refuses, unknown actions and keys, scrolling
       sideways) is `ignored`, and a response that does nothing at all is `Wait(0)`: a step that changes nothing.
     - Coordinates are rounded to three decimals and then cut to whole pixels, as pyautogui does; X keeps the pointer
       on the screen.
-`tests/dart_agent/formats/test_compat.py` lists every difference between these two and the default parser.
+`tests/dart_agent/formats/test_ui_tars_published.py` lists every difference between these two and `ui_tars`.
 """
 
 import ast
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from dart_agent.formats import get_format
 from dart_agent.formats.grammar.action_format import (
     MAX_ACTIONS,
     ParsedResponse,
     ParseError,
+    Response,
+    Screen,
     UnreadableError,
+    one_of,
     parse_error,
+    text_of,
 )
 from dart_agent.formats.grammar.literals import parse_source
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 from dart_gym.core.keys import canonical_key
 
-Compat = Literal["dart", "osworld-uitars15-v1"]
+Parser = Literal["dart", "osworld-uitars15-v1"]
 Span = tuple[int, int]
 NOTCHES = 5
 WAIT_S = 2.0  # OSWorld's WAIT is one pause of its step; `pacing="osworld"` adds the other
@@ -52,6 +58,46 @@ _CLICKS: dict[str, tuple[a.Button, int]] = {
 _LONE_ARROWS = {"arrowleft": "left", "arrowright": "right", "arrowup": "up", "arrowdown": "down"}
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedResponse(ParsedResponse):
+    """A response as a published parser reads it; `ignored` is what that passes over in silence."""
+
+    ignored: tuple[ParseError, ...] = ()
+
+
+class PublishedUITarsFormat:
+    """`ActionFormat` that reads as a published parser does, and writes as `ui_tars` does."""
+
+    name = "ui_tars_published"
+    variants = {parser: {"parser": parser} for parser in get_args(Parser)}
+
+    def __init__(self, parser: Parser = "dart") -> None:
+        """Choose a parser. Raises `TypeError`: there is no such parser."""
+        one_of(get_args(Parser), "parser", parser)
+        self._parser = parser
+        self._written = get_format("ui_tars")
+
+    def space(self, screen: Screen) -> CoordinateSpace:
+        """That of UI-TARS-1.5: absolute in the resized image."""
+        return self._written.space(screen)
+
+    def parse(self, response: Response, screen: Screen) -> ParsedResponse:
+        """Thought, actions and errors of a response, and in `ignored` what had no effect."""
+        try:
+            text = text_of(response)
+        except UnreadableError as error:
+            return ParsedResponse("", (), (parse_error(error),))
+        return parse_as_published(text, self.space(screen), self._parser)
+
+    def format(self, actions: a.Action | tuple[a.Action, ...], screen: Screen, thought: str = "") -> str:
+        """Write a response in UI-TARS's own spelling."""
+        return self._written.format(actions, screen, thought)
+
+    def describe(self) -> str:
+        """The action space as UI-TARS's prompt states it."""
+        return self._written.describe()
+
+
 @dataclass(slots=True)
 class _Program:
     """What the program that a published parser writes would do."""
@@ -65,7 +111,7 @@ class _Program:
         self.ignored.append(ParseError(reason, span))
 
 
-def parse_as_published(text: str, space: CoordinateSpace, compat: Compat) -> ParsedResponse:
+def parse_as_published(text: str, space: CoordinateSpace, parser: Parser) -> ParsedResponse:
     """Read a response as a published parser does; what a model writes never raises, but becomes `errors`."""
     stripped = text.strip()
     shift = len(text) - len(text.lstrip())
@@ -74,20 +120,20 @@ def parse_as_published(text: str, space: CoordinateSpace, compat: Compat) -> Par
         if "Action:" not in stripped:
             raise UnreadableError("AssertionError: no 'Action:' in the response", (0, len(text)))
         start = stripped.rindex("Action:") + len("Action:")
-        calls, skipped = _read(stripped[start:], start + shift, compat)
+        calls, skipped = _read(stripped[start:], start + shift, parser)
         program = _Program(space, ignored=skipped)
         for name, arguments, span in calls:
-            if final := _final(name, arguments, compat):
-                return ParsedResponse(thought, (final,), ignored=tuple(program.ignored))
-            _add(program, name, _inputs(arguments, space), span, compat)
+            if final := _final(name, arguments, parser):
+                return PublishedResponse(thought, (final,), ignored=tuple(program.ignored))
+            _add(program, name, _inputs(arguments, space), span, parser)
     except ValueError as error:
         return ParsedResponse(thought, (), (parse_error(error, (0, len(text))),))
     problem = _broken_thought(thought)
     if problem:
         program.broken = program.broken or ParseError(problem, (0, start + shift))
     if program.broken:
-        return ParsedResponse(thought, (a.Wait(0.0),), ignored=(*program.ignored, program.broken))
-    return ParsedResponse(thought, tuple(program.actions) or (a.Wait(0.0),), ignored=tuple(program.ignored))
+        return PublishedResponse(thought, (a.Wait(0.0),), ignored=(*program.ignored, program.broken))
+    return PublishedResponse(thought, tuple(program.actions) or (a.Wait(0.0),), ignored=tuple(program.ignored))
 
 
 def _thought(text: str) -> str:
@@ -103,7 +149,7 @@ def _thought(text: str) -> str:
     return (text[start:] if end < 0 else text[start:end]).strip()
 
 
-def _read(text: str, offset: int, compat: Compat) -> tuple[list[tuple[str, dict[str, object], Span]], list[ParseError]]:
+def _read(text: str, offset: int, parser: Parser) -> tuple[list[tuple[str, dict[str, object], Span]], list[ParseError]]:
     """(name, arguments, span) of the pieces between blank lines, and those that DART skips."""
     calls: list[tuple[str, dict[str, object], Span]] = []
     skipped: list[ParseError] = []
@@ -117,7 +163,7 @@ def _read(text: str, offset: int, compat: Compat) -> tuple[list[tuple[str, dict[
         found = _parse_call(_retyped(piece).replace("\n", "\\n").lstrip(), span)
         if found is not None:
             calls.append((*found, span))
-        elif compat == "dart":
+        elif parser == "dart":
             if piece.lstrip().startswith("finished("):
                 calls.append(("finished", {}, span))
             else:
@@ -167,14 +213,14 @@ def _parse_call(source: str, span: Span) -> tuple[str, dict[str, object]] | None
     return name, values
 
 
-def _final(name: str, arguments: dict[str, object], compat: Compat) -> a.Action | None:
+def _final(name: str, arguments: dict[str, object], parser: Parser) -> a.Action | None:
     """The action that stands for the whole response, whatever else is in it."""
     if name == "finished":
         content = arguments.get("content")
         return a.Done(content[: a.MAX_TEXT] if isinstance(content, str) else "")
-    if compat == "dart" and name == "wait":
+    if parser == "dart" and name == "wait":
         return a.Wait(WAIT_S)
-    if compat == "dart" and name == "call_user":
+    if parser == "dart" and name == "call_user":
         return a.Fail()
     return None
 
@@ -221,7 +267,7 @@ def _point(box: object, space: CoordinateSpace, wrong_length: str = "ValueError"
     return min(max(int(x), 0), space.screen[0] - 1), min(max(int(y), 0), space.screen[1] - 1)
 
 
-def _add(program: _Program, name: str, given: dict[str, str | tuple[float, ...]], span: Span, compat: Compat) -> None:
+def _add(program: _Program, name: str, given: dict[str, str | tuple[float, ...]], span: Span, parser: Parser) -> None:
     """What the source for one call would do."""
     if name in _CLICKS or name == "hover":
         x, y = _point(given.get("start_box"), program.space, "UnboundLocalError")
@@ -240,7 +286,7 @@ def _add(program: _Program, name: str, given: dict[str, str | tuple[float, ...]]
         _hotkey(program, str(given.get("key", given.get("hotkey", ""))), span)
     elif name == "press":
         raise UnreadableError("UnboundLocalError: local variable 'hotkey' referenced before assignment", span)
-    elif name in ("keydown", "keyup") or (name == "release" and compat == "dart"):
+    elif name in ("keydown", "keyup") or (name == "release" and parser == "dart"):
         key = _key(str(given.get("key", "")))
         if key is None:
             program.nothing(f"pyautogui knows no key {str(given.get('key', ''))[:40]!r}", span)
