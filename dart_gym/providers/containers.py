@@ -2,7 +2,7 @@
 
 Invariants:
     - No port of a desktop container is published: it is reached by Unix sockets in a directory that only this user can
-      open. The ports of a virtual machine are published on loopback alone.
+      open.
     - Every container is labelled with the server process that made it, so that a later server can tell orphans.
     - A container removes itself when it ends, gains no privileges, and has limits of memory, CPU and processes.
 """
@@ -25,8 +25,6 @@ PROVIDER_LABEL = "dart-gym.provider"
 DIRECTORY = "/run/dart-gym"
 """Where a container sees the directory of its sockets."""
 
-OSWORLD_PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}
-_LOOPBACK = "127.0.0.1"
 _CPU_UNIT = 1_000_000_000  # the Engine counts in billionths
 
 
@@ -111,7 +109,7 @@ def desktop_container(
 ) -> dict[str, Any]:
     """What to create for one desktop: the body of the Engine's `/containers/create`."""
     host_config: dict[str, Any] = {
-        **_confined(limits, network),
+        **confined(limits, network),
         "Binds": [f"{directory}:{DIRECTORY}"],
         "CapDrop": ["ALL"],
         "ReadonlyRootfs": True,
@@ -136,47 +134,14 @@ def desktop_container(
         "WorkingDir": "/",
         "Env": ["HOME=/tmp", "XDG_RUNTIME_DIR=/tmp"],
         "Hostname": "desktop",
-        "Labels": _labels(owner, "docker"),
+        "Labels": labels_of(owner, "docker"),
         "Healthcheck": {"Test": ["NONE"]},  # the image's own looks for a server
         "HostConfig": host_config,
     }
 
 
-def vm_container(
-    *, image: str, disk: Path, kvm: bool, limits: Limits, vm_memory: int, vm_cores: int, owner: Owner
-) -> dict[str, Any]:
-    """What to create for one of OSWorld's virtual machines, which QEMU runs in a container."""
-    ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
-    host_config: dict[str, Any] = {
-        **_confined(limits, "bridge"),
-        "Binds": [f"{disk}:/System.qcow2:ro"],
-        "CapAdd": ["NET_ADMIN"],  # QEMU's network is a bridge of its own
-        "PortBindings": {port: [{"HostIp": _LOOPBACK, "HostPort": ""}] for port in ports},
-    }
-    if kvm:
-        host_config["Devices"] = [{"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"}]
-    return {
-        "Image": image,
-        "Env": [
-            f"RAM_SIZE={vm_memory // 2**20}M",
-            f"CPU_CORES={vm_cores}",
-            "DISK_SIZE=32G",
-            f"KVM={'Y' if kvm else 'N'}",
-        ],
-        "ExposedPorts": {port: {} for port in ports},
-        "Labels": _labels(owner, "osworld-vm"),
-        "HostConfig": host_config,
-    }
-
-
-def published_url(container: Mapping[str, Any]) -> str:
-    """The URL of a virtual machine by its container's `/containers/ID/json`. Raises `KeyError`: no published ports."""
-    published = container["NetworkSettings"]["Ports"] or {}
-    port = {name: int(published[f"{number}/tcp"][0]["HostPort"]) for name, number in OSWORLD_PORTS.items()}
-    return f"http://{_LOOPBACK}:{port['server']}?9222={port['chromium']}&8080={port['vlc']}"
-
-
-def _confined(limits: Limits, network: str) -> dict[str, Any]:
+def confined(limits: Limits, network: str) -> dict[str, Any]:
+    """The `HostConfig` of every container: its limits, no privileges to gain, and gone when it ends."""
     return {
         **limits.host_config(),
         "AutoRemove": True,
@@ -186,5 +151,6 @@ def _confined(limits: Limits, network: str) -> dict[str, Any]:
     }
 
 
-def _labels(owner: Owner, provider: str) -> dict[str, str]:
+def labels_of(owner: Owner, provider: str) -> dict[str, str]:
+    """The labels by which a later server knows a container: whose it is, and of which provider."""
     return {SERVER_LABEL: owner.label, PROVIDER_LABEL: provider}

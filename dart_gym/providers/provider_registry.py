@@ -1,4 +1,4 @@
-"""Who makes the desktops of a server: this machine, containers, virtual machines, or somebody else's cluster."""
+"""Who makes the desktops of a server: this machine, containers, machines that run already, or an installed package."""
 
 import contextlib
 from collections.abc import Mapping
@@ -14,7 +14,6 @@ PROVIDERS: Registry[type[Provider]] = Registry(
     {
         "xvfb": "dart_gym.providers.embedded_provider:EmbeddedProvider",
         "docker": "dart_gym.providers.docker_provider:DockerProvider",
-        "osworld-vm": "dart_gym.providers.osworld_vm_provider:OSWorldVmProvider",
         "url": "dart_gym.providers.url_provider:UrlProvider",
     },
     (has("options_type", open=(), desktop=("spec",), close=()), called_with("options")),

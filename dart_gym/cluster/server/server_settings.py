@@ -23,8 +23,8 @@ class DesktopSettings(Section):
     desktops: int = Field(4, ge=1, description="How many desktops may be in use at once.")
     provider: str = Field(
         "xvfb",
-        description="Who makes the desktops: xvfb, docker, osworld-vm, url, the name of an installed package's "
-        "provider, or module:Class.",
+        description="Who makes the desktops: xvfb, docker, url, the name of an installed package's provider, or "
+        "module:Class.",
     )
     provider_options: dict[str, Any] = Field(default_factory=dict, description="Options of the provider, by name.")
     isolation: Literal["bwrap", "none"] | None = Field(

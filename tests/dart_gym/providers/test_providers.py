@@ -35,7 +35,6 @@ from dart_gym.providers.provider_registry import PROVIDERS, make_provider
         ("docker", {"seccomp": "/nowhere/profile.json"}, "cannot be read"),
         ("docker", {"host": "tcp://elsewhere:2375"}, "not of this machine"),
         ("xvfb", {"image": "x"}, "it has none"),
-        ("osworld-vm", {}, "disk"),
         ("url", {}, "urls"),
         ("url", {"urls": ","}, "urls"),
         ("url", {"urls": "ftp://host"}, "http://host:5000"),
@@ -62,8 +61,8 @@ async def test_the_embedded_provider_makes_what_the_server_makes_without_one():
 
 
 @pytest.mark.parametrize("name", [name for name in PROVIDERS.built_in if name != "xvfb"])
-def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name, tmp_path):
-    options = {"url": {"urls": "http://127.0.0.1:1"}, "osworld-vm": {"disk": f"{tmp_path}"}}
+def test_every_provider_leaves_drawn_desktops_and_named_machines_alone(name):
+    options = {"url": {"urls": "http://127.0.0.1:1"}}
     provider = make_provider(name, options.get(name))
     assert isinstance(provider.desktop(DesktopSpec(kind="fake")), FakeDesktop)
     assert provider.desktop(DesktopSpec(kind="osworld", url="http://127.0.0.1:2")).spec.url == "http://127.0.0.1:2"

@@ -7,21 +7,24 @@ share read-only). Their ports are published on loopback alone.
 import asyncio
 import itertools
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import ByteSize, Field
 
 from dart_gym.core.errors import ConfigurationError, DesktopError, MissingDependencyError
 from dart_gym.desktops.base.desktop import Desktop, DesktopSpec
 from dart_gym.desktops.osworld_vm.machine_address import parse_machine_url
-from dart_gym.providers.containers import Limits, Owner, published_url, vm_container
+from dart_gym.providers.containers import Limits, Owner, confined, labels_of
 from dart_gym.providers.docker_engine import Engine
 from dart_gym.providers.lent_machines import Machine, osworld_machine
 from dart_gym.providers.provider import Options
 
 DEFAULT_IMAGE = "happysixd/osworld-docker:latest"
 KVM = Path("/dev/kvm")
+OSWORLD_PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}
+_LOOPBACK = "127.0.0.1"
 _OVERHEAD = 2**30  # QEMU itself, and the layer that the machine writes to
 _PIDS = 1024
 
@@ -120,3 +123,37 @@ class OSWorldVmProvider:
     async def close(self) -> None:
         """Wait until what is being removed is gone. Idempotent."""
         await self._engine.close()
+
+
+def vm_container(
+    *, image: str, disk: Path, kvm: bool, limits: Limits, vm_memory: int, vm_cores: int, owner: Owner
+) -> dict[str, Any]:
+    """What to create for one of OSWorld's virtual machines, which QEMU runs in a container."""
+    ports = [f"{port}/tcp" for port in OSWORLD_PORTS.values()]
+    host_config: dict[str, Any] = {
+        **confined(limits, "bridge"),
+        "Binds": [f"{disk}:/System.qcow2:ro"],
+        "CapAdd": ["NET_ADMIN"],  # QEMU's network is a bridge of its own
+        "PortBindings": {port: [{"HostIp": _LOOPBACK, "HostPort": ""}] for port in ports},
+    }
+    if kvm:
+        host_config["Devices"] = [{"PathOnHost": "/dev/kvm", "PathInContainer": "/dev/kvm", "CgroupPermissions": "rwm"}]
+    return {
+        "Image": image,
+        "Env": [
+            f"RAM_SIZE={vm_memory // 2**20}M",
+            f"CPU_CORES={vm_cores}",
+            "DISK_SIZE=32G",
+            f"KVM={'Y' if kvm else 'N'}",
+        ],
+        "ExposedPorts": {port: {} for port in ports},
+        "Labels": labels_of(owner, "osworld-vm"),
+        "HostConfig": host_config,
+    }
+
+
+def published_url(container: Mapping[str, Any]) -> str:
+    """The URL of a virtual machine by its container's `/containers/ID/json`. Raises `KeyError`: no published ports."""
+    published = container["NetworkSettings"]["Ports"] or {}
+    port = {name: int(published[f"{number}/tcp"][0]["HostPort"]) for name, number in OSWORLD_PORTS.items()}
+    return f"http://{_LOOPBACK}:{port['server']}?9222={port['chromium']}&8080={port['vlc']}"
