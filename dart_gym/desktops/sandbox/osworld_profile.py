@@ -8,7 +8,7 @@ Invariants:
       pulseaudio by its own clients), so that booting costs no more than the bare profile does.
     - Programs of `/usr/local` of the host are not seen inside; its place is taken by what is laid out here.
     - Without a sandbox these are missing: `/home/user` in the commands of tasks, ports of its own, the bus at
-      /run/user/1000/bus, and a browser whose processes are all named chrome.
+      /run/user/1000/bus, and a browser whose processes are all named chrome and whose windows are Google Chrome's.
 """
 
 import functools
@@ -22,6 +22,7 @@ from pathlib import Path
 from dart_gym.core.errors import MissingDependencyError
 from dart_gym.desktops.applications.browser import browser_program
 from dart_gym.desktops.confinement.bubblewrap import everybody_passes
+from dart_gym.desktops.sandbox.chrome_names import LANGUAGE, with_chromes_name
 
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
@@ -228,14 +229,23 @@ def _mounts(directory: Path, packages: Path, chrome: Path | None) -> list[str]:
     for name in ("bin", "etc", "share"):
         args += ["--ro-bind", str(directory / name), f"{_LOCAL}/{name}"]
     args += ["--ro-bind", str(packages), f"{_LOCAL}/lib/{version}/dist-packages"]
-    if chrome is not None:  # a program of the name that `pkill chrome` looks for, beside what it needs
-        args += ["--ro-bind", str(chrome), f"{_LOCAL}/lib/chrome/chrome"]
-        for path in sorted(chrome.parent.iterdir()):
-            if path != chrome:
-                args += ["--symlink", str(path), f"{_LOCAL}/lib/chrome/{path.name}"]
-    args += ["--remount-ro", _LOCAL]
+    args += [*([] if chrome is None else _chrome_mounts(directory, chrome)), "--remount-ro", _LOCAL]
     for name in ("/var/lib/dpkg", "/var/lib/apt"):  # what is installed may be asked
         args += ["--ro-bind-try", name, name]
+    return args
+
+
+def _chrome_mounts(directory: Path, chrome: Path) -> list[str]:
+    """A program of the name that `pkill chrome` looks for, beside what it needs, and with texts that name it so."""
+    place, texts = f"{_LOCAL}/lib/chrome", chrome.parent / "locales" / LANGUAGE
+    args = ["--ro-bind", str(chrome), f"{place}/chrome"]
+    linked = {*chrome.parent.iterdir()} - {chrome}
+    if texts.exists():
+        (directory / LANGUAGE).write_bytes(with_chromes_name(texts.read_bytes()))
+        args += ["--ro-bind", str(directory / LANGUAGE), f"{place}/locales/{LANGUAGE}"]
+        linked = (linked | {*texts.parent.iterdir()}) - {texts, texts.parent}
+    for path in sorted(linked):
+        args += ["--symlink", str(path), f"{place}/{path.relative_to(chrome.parent)}"]
     return args
 
 

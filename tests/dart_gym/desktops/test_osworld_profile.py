@@ -10,6 +10,7 @@ import pytest
 from dart_gym.core.actions import Press, Type
 from dart_gym.desktops.applications import devtools
 from dart_gym.desktops.base.desktop import SettlePolicy
+from dart_gym.desktops.osworld_api.api_commands import window_size
 from dart_gym.desktops.sandbox import osworld_profile
 
 pytestmark = pytest.mark.desktop
@@ -138,6 +139,24 @@ async def test_chrome_has_its_name_its_profile_and_its_port(machine, until):
 
     await until(gone)
     assert machine.alive
+
+
+async def test_chromes_window_is_found_by_the_names_that_osworld_uses(machine, until):
+    await machine.launch(["google-chrome", "about:blank"])
+
+    async def window():
+        return (await machine.execute(["wmctrl", "-lGx"])).stdout.decode().strip()
+
+    row = await until(window, timeout=60)
+    assert row.endswith(" - Google Chrome")
+    assert window_size(row, "google-chrome") == (1920, 1080)
+    assert row.split()[6] == "google-chrome.Google-chrome"
+
+    async def named():
+        tree = (await machine.accessibility_tree()).xml
+        return '<application name="Google Chrome"' in tree and ' - Google Chrome"' in tree
+
+    await until(named, timeout=30)
 
 
 async def test_files_open_with_the_usual_applications(machine):
