@@ -72,6 +72,8 @@ APPLICATIONS = (
     Application("xclip", "xclip", ("xclip",), "multi_apps tasks"),
     Application("ffmpeg", "ffmpeg", ("ffmpeg",), "recordings, vlc tasks", ("ffprobe",)),
     Application("curl", "curl", ("curl",), "multi_apps tasks"),
+    Application("expect", "expect", ("expect",), "os tasks (their set-up installs it)"),
+    Application("sysstat", "sar", ("sysstat",), "os tasks (their set-up installs it)"),
     Application("pyautogui's parts", "", ("python3-xlib", "python3-pil", "python3-tk"), "actions of OSWorld's own kind",
                 ("python", "python3")),
     Application("accessibility", "", ("at-spi2-core", "gir1.2-atspi-2.0", "python3-pyatspi", "python3-gi",
@@ -101,6 +103,12 @@ def application_of(program: str) -> Application | None:
         if name == application.program or name in application.aliases:
             return application
     return None
+
+
+def program_of_package(package: str) -> str | None:
+    """The program by which a Debian package is known to be here, "" where there is none; None for other packages."""
+    programs = (application.program for application in APPLICATIONS if package in application.packages)
+    return next(programs, None)
 
 
 def advice(program: str) -> str:

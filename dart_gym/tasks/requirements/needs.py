@@ -119,15 +119,26 @@ def _host(url: str) -> str:
 def installs(task: Task) -> list[str]:
     """Python and VS Code packages that a task's set-up installs from the network, sorted."""
     found = set()
-    for _, step in steps_of(task):
-        if step.get("type") in ("execute", "command", "launch"):
-            command = (step.get("parameters") or {}).get("command")
-            text = " ".join(map(str, command)) if isinstance(command, list) else str(command or "")
-            found |= {f"pip install {match[1]}" for match in re.finditer(r"\bpip3? install (?:-\S+ )*(\S+)", text)}
-            found |= {f"code --install-extension {match[1]}" for match in _EXTENSION.finditer(text)}
+    for text in _command_texts(task):
+        found |= {f"pip install {match[1]}" for match in re.finditer(r"\bpip3? install (?:-\S+ )*(\S+)", text)}
+        found |= {f"code --install-extension {match[1]}" for match in _EXTENSION.finditer(text)}
     return sorted(found)
 
 
+def packages(task: Task) -> list[str]:
+    """Debian packages that a task's set-up installs, sorted."""
+    words = [word for text in _command_texts(task) for match in _PACKAGES.finditer(text) for word in match[1].split()]
+    return sorted({word.split("=")[0] for word in words if not word.startswith("-")})
+
+
+def _command_texts(task: Task) -> Iterator[str]:
+    for _, step in steps_of(task):
+        if step.get("type") in ("execute", "command", "launch"):
+            command = (step.get("parameters") or {}).get("command")
+            yield " ".join(map(str, command)) if isinstance(command, list) else str(command or "")
+
+
+_PACKAGES = re.compile(r"\bapt(?:-get)?(?: -\S+)* install((?: +-?[\w.+:=-]+)+)")
 _EXTENSION = re.compile(r"--install-extension (?!\S*\.vsix)(\S+)")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container
 from urllib.parse import urlsplit
 
 from dart_gym.desktops.applications.browser import BROWSER_VARIABLE, BROWSERS
+from dart_gym.desktops.applications.debian_applications import program_of_package
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.requirements import needs, upstream_names
 from dart_gym.tasks.setup.setup_runner import HANDLERS, UNSUPPORTED
@@ -41,7 +42,8 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
     """Why a task cannot run or be scored here, most fundamental first, each with its kind before a colon."""
     name = str(task.raw.get("id", ""))
     reasons = [*_unknown_parts(task), *_accounts(task)]
-    missing = sorted(program for program in needs.programs(task) if not has_program(program))
+    installed = {program for package in needs.packages(task) if (program := program_of_package(package))}
+    missing = sorted(program for program in {*needs.programs(task), *installed} if not has_program(program))
     if "code" in missing:
         missing.remove("code")
         reasons.append("VS Code: it is not in Debian")
@@ -52,6 +54,7 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
     if task.raw.get("proxy") is True:
         reasons.append("live web: the task asks for a proxy")
     reasons += [f"live web: {install}" for install in needs.installs(task)]
+    reasons += [f"live web: apt-get install {package}" for package in _foreign_packages(task, has_program)]
     if name in SOLVED_ONLINE:
         reasons.append(f"live web: {SOLVED_ONLINE[name]}")
     absent = {download.url for download in needs.downloads(task) if download.url not in cache}
@@ -59,6 +62,11 @@ def skip_reasons(task: Task, cache: Container[str], has_program: Callable[[str],
         hosts = ", ".join(sorted({urlsplit(url).hostname or url for url in absent}))
         reasons.append(f"not mirrored: {len(absent)} files of {hosts} are not in the download cache")
     return reasons
+
+
+def _foreign_packages(task: Task, has_program: Callable[[str], bool]) -> list[str]:
+    """Packages that a set-up installs, that are not among the applications, and whose program is not here either."""
+    return [name for name in needs.packages(task) if program_of_package(name) is None and not has_program(name)]
 
 
 def _unknown_parts(task: Task) -> list[str]:

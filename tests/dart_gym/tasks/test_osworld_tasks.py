@@ -83,6 +83,11 @@ def _step(kind, **parameters):
         ({"config": [_step("chrome_open_tabs", urls_to_open=["https://a.b/x", "chrome://x"])]}, ["live web: a.b"]),
         ({"config": [_step("chrome_open_tabs", urls_to_open=["http://localhost:8/x", "file:///a"])]}, []),
         ({"config": [_step("execute", command=["pip", "install", "x"])]}, ["live web: pip install x"]),
+        ({"config": [_step("execute", command=["apt-get", "install", "-y", "vlc", "bc"])]}, []),
+        ({"config": [_step("execute", command="echo p | sudo -S apt -y install sysstat=12 && sar", shell=True)]},
+         ["missing program: sar"]),
+        ({"config": [_step("command", command=["sh", "-c", "apt-get -qq install --yes gone bc; true"])]},
+         ["live web: apt-get install gone"]),
         (
             {"config": [_step("download", files=[{"url": "https://h.co/a", "path": "/a"}])]},
             ["not mirrored: 1 files of h.co are not in the download cache"],
@@ -90,7 +95,7 @@ def _step(kind, **parameters):
     ],
 )  # fmt: skip
 def test_reasons(fields, reasons):
-    has = {"bc", "vlc", "pip", "google-chrome"}
+    has = {"bc", "vlc", "pip", "google-chrome", "sudo", "echo", "apt", "apt-get"}
     assert skip_reasons(_task(**fields), set(), has.__contains__) == reasons
 
 
