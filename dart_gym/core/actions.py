@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from dart_gym.core.keys import canonical_key
+from dart_gym.core.keys import canonical_key, chord_keys, in_chord
 
 Button = Literal["left", "middle", "right"]
 MAX_TEXT = 20_000
@@ -48,9 +48,10 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _canonical_keys(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(key, str) for key in value):
-        raise ValueError(f"keys must be a sequence of key names, got {value!r}")
-    return tuple(canonical_key(key) for key in value)
+    keys = chord_keys(value) if isinstance(value, str) else value
+    if not all(isinstance(key, str) for key in keys):
+        raise ValueError(f"keys must be key names, in a sequence or as one chord 'ctrl+c', got {value!r}")
+    return in_chord(tuple(canonical_key(key) for key in keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,10 @@ class Drag(Action):
 
 @dataclass(frozen=True, slots=True)
 class Scroll(Action):
-    """Turn the wheel at a point: `dy` notches down (negative: up), `dx` to the right (negative: left)."""
+    """Turn the wheel at a point: `dy` notches down (negative: up), `dx` to the right (negative: left).
+
+    As in a browser, and the other way round than pyautogui's `scroll`, for which positive is up.
+    """
 
     kind: ClassVar[str] = "scroll"
     x: int | None = None
@@ -139,7 +143,10 @@ class Type(Action):
 
 @dataclass(frozen=True, slots=True)
 class Press(Action):
-    """Press keys together as a chord and release them in reverse order: `Press(("ctrl", "s"))`."""
+    """Press keys together as a chord and release them in reverse order: `Press(("ctrl", "s"))` or `Press("ctrl+s")`.
+
+    A letter beside ctrl, alt or win is the key, however it is written: `("ctrl", "S")` presses no shift.
+    """
 
     kind: ClassVar[str] = "press"
     keys: tuple[str, ...]

@@ -3,6 +3,8 @@
 Canonical names are lower-case pyautogui names (OSWorld's vocabulary): "ctrl", "enter", "pagedown", "f5", "a", "<".
 """
 
+import re
+
 from dart_gym.core.suggestions import suggest
 
 _NAMED = {
@@ -124,6 +126,8 @@ _ALIASES = {
 }
 
 KEYS = frozenset(_NAMED)
+_COMMANDING = frozenset({"ctrl", "ctrlright", "alt", "win", "winright"})  # altright makes characters
+_JOINT = re.compile(r"(?<=.)\+(?=.)")
 
 
 def canonical_key(name: str) -> str:
@@ -140,6 +144,18 @@ def canonical_key(name: str) -> str:
         return compact
     hint = suggest(lowered, [*_NAMED, *_ALIASES], count=3, otherwise="a key is a character or a name such as 'enter'")
     raise ValueError(f"unknown key {name!r}; {hint}")
+
+
+def chord_keys(text: str) -> list[str]:
+    """The names of keys in one text: "ctrl+c", "ctrl++", "+", "enter"."""
+    return _JOINT.split(text)
+
+
+def in_chord(keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Canonical keys as a chord presses them: a capital beside ctrl, alt or win is the key, and asks for no shift."""
+    if _COMMANDING.isdisjoint(keys):
+        return keys
+    return tuple(key.lower() if len(key) == 1 and len(key.lower()) == 1 else key for key in keys)
 
 
 def keysym_name(key: str) -> str:
