@@ -3,7 +3,7 @@
 Invariants:
     - `rollout_run` and `checkpoint` have exactly the published columns, nullability and unique keys.
     - Own facts live in own tables, joined by id: `rollout_meta`, `rollout_group`, `checkpoint_meta`, ...
-    - Everything compiles for SQLite and MySQL; `python -m dart_train.data.store.ddl` writes `sql/*.sql`.
+    - Everything compiles for SQLite and MySQL; `scripts/schema_sql.py` writes `sql/*.sql`.
     - A change here comes with a migration (`dart_train/data/migrations`), and new columns stand at a table's end.
 """
 

@@ -14,10 +14,8 @@ from sqlalchemy.dialects import mysql
 from dart_train.core.package_version import VERSION
 from dart_train.core.train_errors import SchemaError
 from dart_train.data.store import migrate, schema
-from dart_train.data.store.ddl import FILES, ddl
 from dart_train.data.store.sql_store import Store
-
-SQL = Path(__file__).parents[3] / "sql"
+from scripts.schema_sql import FILES, FOLDER, ddl
 
 # (name, MySQL type, nullable) of the published tables.
 PUBLISHED = {
@@ -90,8 +88,7 @@ def test_published_defaults_are_kept():
 
 @pytest.mark.parametrize("dialect", ["sqlite", "mysql"])
 def test_sql_files_are_up_to_date(dialect):
-    hint = "run `python -m dart_train.data.store.ddl sql`"
-    assert (SQL / FILES[dialect]).read_text() == ddl(dialect), hint
+    assert (FOLDER / FILES[dialect]).read_text() == ddl(dialect), "run `python scripts/schema_sql.py`"
 
 
 def test_sql_file_makes_what_the_store_makes(tmp_path):
@@ -101,7 +98,7 @@ def test_sql_file_makes_what_the_store_makes(tmp_path):
 
     by_hand = tmp_path / "hand.sqlite"
     with sqlite3.connect(by_hand) as connection:
-        connection.executescript((SQL / "sqlite.sql").read_text())
+        connection.executescript((FOLDER / "sqlite.sql").read_text())
     Store(f"sqlite:///{tmp_path}/store.sqlite").close()
     normal = {name: " ".join(sql.split()) for name, sql in tables(by_hand).items()}
     assert normal == {name: " ".join(sql.split()) for name, sql in tables(tmp_path / "store.sqlite").items()}
@@ -120,7 +117,7 @@ def test_mysql_statements_are_those_that_mysql_8_knows():
     """That server is not in Debian: a parser of its dialect reads the file, and finds every column."""
     import sqlglot  # a third of a second: for this test alone
 
-    parsed = sqlglot.parse((SQL / "schema.sql").read_text(), dialect="mysql", error_level=sqlglot.ErrorLevel.RAISE)
+    parsed = sqlglot.parse((FOLDER / "schema.sql").read_text(), dialect="mysql", error_level=sqlglot.ErrorLevel.RAISE)
     assert not [statement for statement in parsed if isinstance(statement, sqlglot.exp.Command)]  # not understood
     tables = {
         statement.find(sqlglot.exp.Table).name: {column.name for column in statement.find_all(sqlglot.exp.ColumnDef)}
@@ -235,5 +232,5 @@ def test_a_database_from_before_there_were_migrations_is_refused(empty):
 
 
 def test_the_version_is_the_packages():
-    pyproject = tomllib.loads((SQL.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    pyproject = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
     assert pyproject["project"]["version"] == VERSION

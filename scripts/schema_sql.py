@@ -1,8 +1,10 @@
-"""The schema as SQL text for people and database administrators: `python -m dart_train.data.store.ddl sql`."""
+"""Writes sql/schema.sql (MySQL) and sql/sqlite.sql from the tables, for people and database administrators.
+
+`python scripts/schema_sql.py` writes them; a test compares them with what this would write.
+"""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from sqlalchemy.dialects import mysql, sqlite
@@ -12,6 +14,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from dart_train.data.store.schema import REVISION, alembic_version, metadata, version_metadata
 
 _DIALECTS: dict[str, type[Dialect]] = {"sqlite": sqlite.dialect, "mysql": mysql.dialect}
+FOLDER = Path(__file__).parents[1] / "sql"
 FILES = {"mysql": "schema.sql", "sqlite": "sqlite.sql"}
 
 
@@ -27,11 +30,6 @@ def ddl(dialect: str) -> str:
     return "\n\n".join("\n".join(line.rstrip() for line in part.splitlines()) for part in parts) + "\n"
 
 
-def write_sql(folder: str | Path) -> None:
-    """Write `schema.sql` (MySQL) and `sqlite.sql` into a folder."""
-    for dialect, name in FILES.items():
-        Path(folder, name).write_text(ddl(dialect))
-
-
 if __name__ == "__main__":
-    write_sql(sys.argv[1] if len(sys.argv) > 1 else "sql")
+    for dialect, name in FILES.items():
+        (FOLDER / name).write_text(ddl(dialect))
