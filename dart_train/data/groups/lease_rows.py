@@ -197,7 +197,9 @@ def _members(connection: sa.Connection, group_ids: Sequence[int]) -> dict[int, l
 
 def extend(connection: sa.Connection, run_id: str, lease_id: str) -> None:
     """Give a lease its full time to live again."""
-    row = _held(connection, run_id, lease_id)
+    row = find(connection, run_id, lease_id)
+    if row.state != LeaseState.HELD:
+        raise _over(row)
     over = now(connection) + row.ttl_s
     connection.execute(lease.update().where(_lease.lease_id == lease_id).values(expires_at=over))
 
@@ -310,16 +312,6 @@ def reject_group(connection: sa.Connection, group_id: int, reason: Reason) -> No
     _change_members(connection, [group_id], [RolloutState.LEASED.value], rejected)
 
 
-def reject_leased(connection: sa.Connection, run_id: str, lease_id: str, group_key: str, reason: Reason) -> None:
-    """Take one group out of a held lease for good."""
-    _held(connection, run_id, lease_id)
-    query = sa.select(_group.id).where(_group.lease_id == lease_id, _group.group_key == group_key)
-    group_id = connection.execute(query).scalar()
-    if group_id is None:
-        raise LeaseError(f"lease {lease_id} has no group {group_key!r}")
-    reject_group(connection, group_id, reason)
-
-
 def sweep(connection: sa.Connection, run_id: str, oldest: int | None) -> Sweep:
     """Give back the leases that ran out, and expire `SWEEP_GROUPS` groups that left the staleness window."""
     dead = list(connection.execute(_dead(run_id, now(connection))).scalars())
@@ -347,13 +339,6 @@ def find(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
     row = connection.execute(query).first()
     if row is None:
         raise LeaseError(f"no lease {lease_id!r} in run {run_id!r}: take one with lease()")
-    return row
-
-
-def _held(connection: sa.Connection, run_id: str, lease_id: str) -> sa.Row:
-    row = find(connection, run_id, lease_id)
-    if row.state != LeaseState.HELD:
-        raise _over(row)
     return row
 
 

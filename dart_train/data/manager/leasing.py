@@ -149,10 +149,6 @@ class LeasedGroups:
             self._settled = True
             self._data.write(lease_rows.release, self.lease_id)
 
-    def reject(self, group_key: str) -> None:
-        """Take a group out for good: its files are damaged. Raises `LeaseError`: the lease is over, or lacks it."""
-        self._data.write(lease_rows.reject_leased, self.lease_id, group_key, Reason.CORRUPT)
-
     def _beat(self) -> None:
         while not self._left.wait(self.ttl_s / 3):
             with self._lock:

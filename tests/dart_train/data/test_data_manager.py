@@ -249,9 +249,9 @@ def test_a_restarted_holder_gives_back_what_its_earlier_life_had(data):
     other.heartbeat()
 
 
-@pytest.mark.parametrize("use", ["commit", "heartbeat", "release", "reject"])
+@pytest.mark.parametrize("use", ["commit", "heartbeat", "release"])
 def test_unknown_leases_are_errors(data, use):
-    arguments = {"commit": (1,), "reject": ("g",)}.get(use, ())
+    arguments = (1,) if use == "commit" else ()
     with pytest.raises(LeaseError, match="no lease 'nonsense' in run 'run'"):
         getattr(LeasedGroups(data, "nonsense", 1, (), ttl_s=60), use)(*arguments)
 
@@ -278,17 +278,6 @@ def test_damaged_groups_are_left_out_and_said(data, caplog):
     assert "group g0 is left out" in caplog.text
     assert "group h is left out" in caplog.text
     assert (data.census().parts()["corrupt"], data.census().leased) == (4, 6)
-
-
-def test_a_trainer_may_reject_a_group_of_its_lease(data):
-    for index in range(2):
-        record_group(data, f"g{index}")
-    leased = data.lease(2, "me")
-    leased.reject("g0")
-    with pytest.raises(LeaseError, match="no group 'g0'"):
-        leased.reject("g0")
-    leased.commit(1)
-    assert (data.census().parts()["corrupt"], data.census().trained) == (2, 2)
 
 
 # Staleness and checkpoints
