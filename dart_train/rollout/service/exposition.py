@@ -42,6 +42,21 @@ _MAPPED_COUNTERS = (
     ("engine_faults", "replica_faults", "kind", "Times that replicas went out of service, by what was wrong"),
     ("recoveries", "recoveries", "what", "Dependencies that are over"),
 )
+_MAPPED_GAUGES = (
+    ("desktops", "desktops", "phase", "Workers by what their desktop does"),
+    (
+        "broken_share",
+        "episodes_broken_share",
+        "by",
+        "Share of the episodes that a program of their desktop ended, or their environment lost",
+    ),
+    ("success", "success", "task", "Mean reward of a task's newest rollouts"),
+    ("staleness", "staleness", "of", "Versions that the newest rollouts' weights lay behind at their end"),
+)
+_REASONS = (
+    ("left_out", "task_left_out", "task", "1 for tasks that are left out"),
+    ("weights_skipped", "weights_skipped", "version", "1 for versions given up"),
+)
 _REPLICA_GAUGES = (
     ("version", "Version of the weights that it serves"),
     ("verified", "Version that it is known to serve"),
@@ -93,40 +108,20 @@ def _replicas(engines: list[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _states(figures: Mapping[str, Any]) -> Iterator[Metric]:
-    desktops = GaugeMetricFamily(f"{PREFIX}_desktops", "Workers by what their desktop does", labels=["phase"])
-    for phase, count in figures["desktops"].items():
-        desktops.add_metric([phase], count)
-    yield desktops
-    broken = GaugeMetricFamily(
-        f"{PREFIX}_episodes_broken_share",
-        "Share of the episodes that a program of their desktop ended, or their environment lost",
-        labels=["by"],
-    )
-    for by, share in figures["broken_share"].items():
-        broken.add_metric([by], share)
-    yield broken
-    success = GaugeMetricFamily(f"{PREFIX}_success", "Mean reward of a task's newest rollouts", labels=["task"])
-    for task, mean in figures["success"].items():
-        if mean is not None:
-            success.add_metric([task], mean)
-    yield success
-    staleness = GaugeMetricFamily(
-        f"{PREFIX}_staleness", "Versions that the newest rollouts' weights lay behind at their end", labels=["of"]
-    )
-    for which, versions in (figures["staleness"] or {}).items():
-        staleness.add_metric([which], versions)
-    yield staleness
+    for key, name, label, text in _MAPPED_GAUGES:
+        family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+        for value, number in (figures[key] or {}).items():
+            if number is not None:
+                family.add_metric([value], number)
+        yield family
     unavailable = GaugeMetricFamily(
         f"{PREFIX}_unavailable_seconds", "Seconds since something went away", labels=["what"]
     )
     for what, availability in figures["unavailable"].items():
         unavailable.add_metric([what], availability["seconds"])
     yield unavailable
-    left_out = GaugeMetricFamily(f"{PREFIX}_task_left_out", "1 for tasks that are left out", labels=["task", "why"])
-    for task, reason in figures["left_out"].items():
-        left_out.add_metric([task, reason], 1.0)
-    yield left_out
-    skipped = GaugeMetricFamily(f"{PREFIX}_weights_skipped", "1 for versions given up", labels=["version", "why"])
-    for version, reason in figures["weights_skipped"].items():
-        skipped.add_metric([str(version), reason], 1.0)
-    yield skipped
+    for key, name, label, text in _REASONS:
+        family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label, "why"])
+        for value, reason in figures[key].items():
+            family.add_metric([str(value), reason], 1.0)
+        yield family
