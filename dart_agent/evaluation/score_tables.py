@@ -4,23 +4,32 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Column, Table
 
 from dart_agent.evaluation.comparison import MIN_TASKS, Comparison
 from dart_agent.evaluation.scores import GroupScore, TaskScore, total_score
 
+_INTERVAL = "95 %\ninterval"
+
 
 def score_table(scores: Sequence[TaskScore]) -> Table:
     """One row per task; with what an episode cost, where hosted models played."""
-    names = ["episodes", "success", "95 % interval", "mean score", "steps", "lost"]
     cost = next((name for name in ("usd", "tokens") if any(spent(score.usage)[name] for score in scores)), None)
-    table = Table(Column("task", no_wrap=True), *names, *([f"{cost}, all episodes"] if cost else []))
+    names = ["episodes", "success", _INTERVAL, "mean\nscore", "steps", "lost"]
+    table = _table("task", [*names, *([f"{cost}, all\nepisodes"] if cost else [])])
     for score in [*scores, total_score(scores)] if len(scores) > 1 else scores:
         interval = _interval((score.low, score.high))
         mean, steps = f"{score.mean_score:.2f}", f"{score.mean_steps:.1f}"
         row = [str(score.episodes), _percent(score.rate), interval, mean, steps, str(score.lost)]
         table.add_row(score.task_id, *row, *([f"{spent(score.usage)[cost]:,.4g}"] if cost else []))
     return table
+
+
+def _table(first: str, numbers: Sequence[str]) -> Table:
+    """Numbers and their names are whole in 80 columns; what stands before them goes on in the next line."""
+    columns = [Column(name, justify="right", no_wrap=True) for name in numbers]
+    return Table(Column(first, overflow="fold"), *columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def spent(usage: Mapping[str, float]) -> dict[str, float]:
@@ -34,13 +43,13 @@ def spent(usage: Mapping[str, float]) -> dict[str, float]:
 def group_table(groups: Sequence[GroupScore]) -> Table:
     """One row per application."""
     k = groups[0].k
-    names = ["tasks", "episodes", "pass@1", "95 % interval"] + ([f"pass@{k}", "95 % interval"] if k > 1 else [])
-    table = Table(Column("app", no_wrap=True), *(Column(name, justify="right") for name in [*names, "lost"]))
+    names = ["tasks", "episodes", "pass@1", _INTERVAL, *([f"pass@{k}", _INTERVAL] if k > 1 else [])]
+    table = _table("app", [*names, "lost"])
     for group in groups:
         row = [str(group.tasks), str(group.total.episodes), _percent(group.pass_1)]
         row.append(_interval(group.pass_1_interval if group.tasks else None))
         if k > 1:
-            short = f" of {group.pass_k_tasks} tasks" if 0 < group.pass_k_tasks < group.tasks else ""
+            short = f"\nof {group.pass_k_tasks} tasks" if 0 < group.pass_k_tasks < group.tasks else ""
             row += [_percent(group.pass_k) + short, _interval(group.pass_k_interval)]
         table.add_row(group.name, *row, str(group.total.lost))
     return table

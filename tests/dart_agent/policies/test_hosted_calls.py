@@ -153,7 +153,7 @@ def test_what_was_spent_is_in_the_report_and_the_record():
     assert score_row(scores[0])["usage"] == {"input": 20.0, "output": 10, "requests": 4, "usd": 0.75}
     assert total_score(scores).usage["usd"] == 1.5
     table = score_table(scores)
-    assert table.columns[-1].header == "usd, all episodes"
+    assert table.columns[-1].header == "usd, all\nepisodes"
     assert list(table.columns[-1].cells) == ["0.75", "0.75", "1.5"]
     assert len(score_table([score_task("t/a", [])]).columns) == len(table.columns) - 1
     assert unpack_trajectory(pack_trajectory(episode("a", 0.25))).usage["usd"] == 0.25
@@ -196,7 +196,7 @@ def test_an_evaluation_stops_at_its_budget_and_goes_on_with_a_larger_one(tmp_pat
         assert len(api.requests) == 2
         done = CliRunner().invoke(agent_cli.app, [*command, "1"])
         assert done.exit_code == 0, done.output
-        assert len(api.requests) == 4 and "usd, all episodes" in done.output and "0.008" in done.output
+        assert len(api.requests) == 4 and "usd, all" in done.output and "0.008" in done.output
     finally:
         asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
