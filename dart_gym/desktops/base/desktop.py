@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action
 
+BACKGROUND = (0x3B, 0x5B, 0x7A)
+"""Red, green and blue of a screen without windows."""
+
 
 class ActionError(Exception):
     """The action cannot be carried out on this screen; the desktop is fine. Becomes part of the observation."""

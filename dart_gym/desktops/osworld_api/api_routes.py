@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+import numpy as np
 from aiohttp import web
 
 from dart_gym.core.errors import DesktopError
 from dart_gym.desktops.applications.accessibility import terminal_text
-from dart_gym.desktops.base.desktop import CommandResult, Desktop
+from dart_gym.desktops.base.desktop import BACKGROUND, CommandResult, Desktop
 from dart_gym.desktops.osworld_api import guest_programs
 from dart_gym.desktops.osworld_api.api_commands import (
     BadRequest,
@@ -308,12 +309,15 @@ class APIRoutes:
         return web.json_response({"desktop_path": path})
 
     async def wallpaper(self, request: web.Request) -> web.Response:
-        """Content of the background's image."""
+        """Content of the background's image; where none was set, what is shown instead."""
         setting = await self._helper(["gsettings", "get", "org.gnome.desktop.background", "picture-uri"])
         path = setting.strip().replace("file://", "").replace("'", "")
-        if not path:
-            return web.json_response({"error": "Wallpaper file not found"}, status=404)
-        return web.Response(body=await self._desktop.read_file(path), content_type="image/png")
+        try:
+            body = await self._desktop.read_file(path or "/")
+        except OSError:  # GNOME's default is a file that belongs to a desktop of GNOME's
+            spec = self._desktop.spec
+            body = encode_png(np.full((spec.height, spec.width, 3), BACKGROUND, np.uint8))
+        return web.Response(body=body, content_type="image/png")
 
     async def change_wallpaper(self, request: web.Request) -> web.Response:
         """Set the background's image."""

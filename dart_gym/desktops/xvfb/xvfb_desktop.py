@@ -23,7 +23,14 @@ from dart_gym.core.actions import Action
 from dart_gym.core.errors import DesktopError, DesktopTimeoutError, MissingDependencyError, MissingProgramError
 from dart_gym.desktops.applications import accessibility, browser, debian_applications, devtools
 from dart_gym.desktops.base import settling
-from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult, DesktopSpec, SettlePolicy, SettleResult
+from dart_gym.desktops.base.desktop import (
+    BACKGROUND,
+    AccessibilityTree,
+    CommandResult,
+    DesktopSpec,
+    SettlePolicy,
+    SettleResult,
+)
 from dart_gym.desktops.base.framebuffer import Framebuffer
 from dart_gym.desktops.confinement.resource_limits import MIB, DesktopLimits
 from dart_gym.desktops.sandbox.guest_client import GuestClient
@@ -33,7 +40,6 @@ from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
 
-BACKGROUND = 0x3B5B7A
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
 _DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
 _PROBE_PERIOD_S = 0.004
@@ -95,7 +101,7 @@ class XvfbDesktop:
             connection.let_in(sandbox.uid)
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
         self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
-        connection.paint_root(BACKGROUND)
+        connection.paint_root(int.from_bytes(BACKGROUND, "big"))
         await self._until(connection.has_window_manager)
         await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":

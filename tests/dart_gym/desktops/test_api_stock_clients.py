@@ -56,10 +56,26 @@ async def test_the_python_controller_sees_and_acts(machine):
         ("python", "execute_python_command", {"command": "print(tuple(pyautogui.position()))"}),
         ("python", "run_bash_script", {"script": "echo one; echo two >&2; exit 3"}),
         ("python", "run_python_script", {"script": "print(6 * 7)"}),
+        ("python", "get_vm_wallpaper", {}),
     ]
     async with OSWorldAPI(machine, open_to_all=True) as api:
         got = await stock_calls(calls, api.address)
-    screenshot, moved, content, missing, terminal, platform, size, desktop, tree, _, clicked, bash, python = got
+    (
+        screenshot,
+        moved,
+        content,
+        missing,
+        terminal,
+        platform,
+        size,
+        desktop,
+        tree,
+        _,
+        clicked,
+        bash,
+        python,
+        wallpaper,
+    ) = got
     assert screenshot["head"] == PNG
     assert (moved["output"], moved["returncode"], moved["error"]) == ("(300, 200)\n", 0, "")
     assert content == {"bytes": 7, "head": list(b"content")}
@@ -71,6 +87,7 @@ async def test_the_python_controller_sees_and_acts(machine):
     assert clicked["output"] == "(50, 60)\n"
     assert (bash["status"], bash["output"], bash["returncode"]) == ("error", "one\ntwo\n", 3)
     assert (python["status"], python["output"]) == ("success", "42\n")
+    assert wallpaper["head"] == PNG  # nobody has set one: what the screen shows
 
 
 async def test_the_setup_controller_prepares(machine, page):
