@@ -6,13 +6,13 @@ cd "$(dirname "$0")/.."
 . scripts/common.sh
 
 VENV=.venv-openenv
-stamp=$(stamp "$VENV" pyproject.toml requirements/openenv.txt integrations/openenv/pyproject.toml scripts/openenv.sh)
+stamp=$(stamp "$VENV" pyproject.toml requirements/openenv.txt integrations/openenv{,_port}/pyproject.toml scripts/openenv.sh)
 if [ ! -e "$stamp" ]; then
   say "Installing OpenEnv's client into $VENV"
   make_venv "$VENV"
   install "$VENV" requirements/openenv.txt
   install_project "$VENV"
-  run_pip "$VENV" --no-deps --no-build-isolation -e integrations/openenv
+  for package in openenv openenv_port; do run_pip "$VENV" --no-deps --no-build-isolation -e "integrations/$package"; done
   touch "$stamp"
 fi
 "$VENV/bin/python" -m pytest -m openenv tests/dart_gym/cluster/test_openenv_{client,environment}.py "$@"

@@ -10,6 +10,7 @@ from dart_agent.engines.engine_kinds import ENGINES
 from dart_agent.exports.exporters import EXPORTERS
 from dart_agent.formats.format_registry import FORMATS
 from dart_agent.policies.policy_factory import HOSTED, POLICIES
+from dart_gym.cluster.server.client_protocols import CLIENT_PROTOCOLS
 from dart_gym.core.errors import UnknownNameError
 from dart_gym.desktops.factory import DESKTOPS
 from dart_gym.providers.provider_registry import PROVIDERS
@@ -21,7 +22,8 @@ from dart_train.trainer.losses.surrogates import LOSSES
 from dart_train.trainer.settings.trainer_section import TRAINERS
 
 KINDS: list[Registry] = [
-    SUITES, DESKTOPS, PROVIDERS, FORMATS, POLICIES, EXPORTERS, ENGINES, RULES, LOSSES, ADVANTAGES, TRAINERS,
+    SUITES, DESKTOPS, PROVIDERS, CLIENT_PROTOCOLS, FORMATS, POLICIES, EXPORTERS, ENGINES, RULES, LOSSES, ADVANTAGES,
+    TRAINERS,
 ]  # fmt: skip
 PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
 NEEDS_OPTIONS = {"vlm", "chat", *HOSTED, "human", "oracle", "dart_grpo"}  # made by who opens them, not by name

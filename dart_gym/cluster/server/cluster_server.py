@@ -33,8 +33,8 @@ from websockets.http11 import Response
 
 from dart_gym.cluster.pool.boot_admission import Admission
 from dart_gym.cluster.pool.desktop_pool import Pool
-from dart_gym.cluster.server import openenv
 from dart_gym.cluster.server.access_tokens import ANYBODY, Headers, Principal, TokenBook, TokenFile
+from dart_gym.cluster.server.client_protocols import adapt, protocols_by_path
 from dart_gym.cluster.server.http_routes import HttpRoutes, is_upgrade
 from dart_gym.cluster.server.listener import listen, load_certificate, tls_context
 from dart_gym.cluster.server.live_view import LiveViews
@@ -109,6 +109,7 @@ class ClusterServer:
         lifetimes = Lifetimes(settings.grace_s, settings.idle_timeout_s, settings.lifetime_s)
         self._sessions = Sessions(lifetimes, self._operations.end, self._counters)
         self._http = HttpRoutes(self)
+        self._protocols = protocols_by_path()
 
     def _make(self, spec: DesktopSpec) -> Desktop:
         self._counters["boots"] += 1
@@ -265,7 +266,7 @@ class ClusterServer:
         task = asyncio.current_task()
         assert task is not None  # a coroutine that websockets runs as a task
         self._handlers.add(task)
-        connection = openenv.adapt(connection)
+        connection = adapt(connection, self._protocols)
         served: ServedSession | None = None
         try:
             served = await self._greet(connection, task)

@@ -1,4 +1,4 @@
-"""OpenEnv's messages on the cluster's port, by hand: right ones, wrong ones, and clients that go away."""
+"""`integrations/openenv_port`, installed: OpenEnv's messages by hand, right and wrong ones, clients that go away."""
 
 from __future__ import annotations
 
@@ -12,13 +12,35 @@ from hypothesis import strategies as st
 from openenv_wire import TASK, Raw
 from websockets.asyncio.client import connect
 
-from dart_gym.cluster.server.openenv import MessageError, Translation
+from dart_gym.cluster.server.client_protocols import CLIENT_PROTOCOLS, protocols_by_path
+from dart_gym.core.errors import PluginError
+from tests.helpers.packages import INTEGRATIONS, install, installed
+
+pytestmark = pytest.mark.process  # pip installs the package
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package(tmp_path_factory):
+    with installed(INTEGRATIONS / "openenv_port", tmp_path_factory.mktemp("openenv_port")):
+        yield
 
 
 @pytest.fixture
 async def raw(tcp_server):
     async with connect(f"{tcp_server.url}/ws", proxy=None) as connection:
         yield Raw(connection)
+
+
+def test_its_entry_point_gives_the_protocol_its_paths():
+    assert CLIENT_PROTOCOLS.describe() == {"openenv": "package dart-gym-openenv-port"}
+    assert set(protocols_by_path()) == {"/ws", "/openenv/ws"}
+
+
+async def test_two_protocols_with_one_path_refuse_the_start(start_server, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(tmp_path, "another", {"dart_gui.client_protocols": {"mine": "dart_gym_openenv_port:OpenEnvConnection"}})
+    with pytest.raises(PluginError, match="have the path /ws"):
+        await start_server(listen="ws://127.0.0.1:0", open=True)
 
 
 async def test_a_client_that_goes_gives_its_desktop_back(tcp_server, until):
@@ -66,6 +88,8 @@ async def test_a_wrong_action_is_answered_and_the_episode_goes_on(raw):
 
 @given(st.text() | st.binary() | st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists).map(repr))
 def test_any_text_is_a_request_or_an_error(text):
+    from dart_gym_openenv_port import MessageError, Translation
+
     try:
         found = Translation().request(text)
     except MessageError as error:

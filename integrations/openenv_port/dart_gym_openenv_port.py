@@ -17,7 +17,7 @@ import json
 import secrets
 import uuid
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgpack
 import pydantic
@@ -31,7 +31,6 @@ from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import TerminalState
 from dart_gym.sessions.reset_request import DEFAULT_TASK, MAX_SEED, ResetRequest
 
-PATHS = ("/ws", "/openenv/ws")
 DEADLINE_S = 55.0  # of an operation: OpenEnv's clients give up after 60 s, and would take a later answer for another
 OPERATIONS = ("reset", "step", "state", "close")
 _CODES = {
@@ -223,7 +222,9 @@ def _dump(kind: str, data: dict[str, Any]) -> str:
 
 
 class OpenEnvConnection:
-    """A connection as the server sees it, with an OpenEnv client at its other end."""
+    """A connection as the server sees it, with an OpenEnv client at its other end: the client protocol "openenv"."""
+
+    paths = ("/ws", "/openenv/ws")
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -272,10 +273,3 @@ class OpenEnvConnection:
             await self._connection.send(text)
         except ConnectionClosed:
             return
-
-
-def adapt(connection: ServerConnection) -> ServerConnection:
-    """The connection, seen through `OpenEnvConnection` if its client asked for one of `PATHS`."""
-    if connection.request is None or connection.request.path.partition("?")[0] not in PATHS:
-        return connection
-    return cast(ServerConnection, OpenEnvConnection(connection))  # it has all that the server uses
