@@ -21,6 +21,12 @@ class ResourcesConfig(Section):
         "trainer.fsdp shards the model among them. null is the GPUs that engines leave, half of them where those are "
         "not counted either.",
     )
+    trainer_nodes: int = Field(
+        1,
+        ge=1,
+        description="Nodes of a Ray cluster that the trainer's ranks are spread over, equally many on each; more than "
+        "1 needs `--ray`.",
+    )
     share_gpus: bool | None = Field(
         None,
         description="Whether engines and trainer have the same GPUs, each a part of the memory. null: only where there "

@@ -19,6 +19,7 @@ from typing import Any
 
 from dart_gym.utils.durable_files import write_file
 from dart_train.config.run_config import RUN_TOKEN_ENV, ConfigError, RunConfig
+from dart_train.core.child_process import Process
 from dart_train.core.train_errors import DataError
 from dart_train.data.files.object_storage import open_storage
 from dart_train.modules.module_context import open_data
@@ -26,6 +27,7 @@ from dart_train.nodes import node_facts, ray_cluster
 from dart_train.nodes.node_facts import DESKTOPS, NodeFacts
 from dart_train.nodes.program_host import CERTIFICATE, HOST, KEY, PORT
 from dart_train.nodes.remote_program import RemoteProgram
+from dart_train.nodes.remote_ranks import RemoteRanks
 from dart_train.nodes.run_on_nodes import described
 from dart_train.placement.placement import Demand, Placement, PlacementError, demand
 from dart_train.run.run_directory import RunDirectory
@@ -36,6 +38,7 @@ FACTS_S = 60.0
 ANSWER_S = 15.0
 AWAY = ("learn", "warmup")
 """Modules that need none of the launcher's files."""
+FIRST = "--node-rank=0"
 
 START_A_DATABASE = """\
   docker run -d -p 3306:3306 -e MARIADB_ROOT_PASSWORD=SECRET -e MARIADB_DATABASE=dart mariadb:11
@@ -114,6 +117,11 @@ def demand_of(config: RunConfig, gpus: int) -> Placement:
     return Placement(wanted, engines, tuple(range(wanted.trainer_gpus)))
 
 
+def meeting(nodes: int) -> tuple[str, ...]:
+    """Arguments of torchrun on the first of several nodes, where the others meet it. Pure."""
+    return (f"--nnodes={nodes}", FIRST, f"--master-addr={HOST}", f"--master-port={PORT}")
+
+
 class ClusterNodes:
     """The nodes of a cluster during one life of a launcher that is connected to it.
 
@@ -140,7 +148,9 @@ class ClusterNodes:
         self._here = node_facts.node_facts()
         self._looked, self._offering = 0.0, False
         self._since = time.strftime("%H:%M:%S")
-        self._group = placement_group([self._ranks], name=f"{config.name}/trainer")
+        nodes = self._wanted.trainer_nodes
+        strategy = "PACK" if nodes == 1 else "STRICT_SPREAD"
+        self._group = placement_group([self._ranks] * nodes, strategy, name=f"{config.name}/trainer")
         self.waiting: list[str] = []
         self._window = ray_cluster.open_window(config.name, str(run.root))  # as long as this is there
         self._list = run.root / "desktops.txt"
@@ -148,18 +158,33 @@ class ClusterNodes:
 
     @property
     def _ranks(self) -> dict[str, float]:
-        """What the trainer's ranks take together."""
-        wanted = self._wanted
-        gpus = wanted.trainer_memory if wanted.shared else wanted.trainer_gpus
-        return {"CPU": wanted.ranks, **({"GPU": gpus} if gpus else {})}
+        """What the trainer's ranks take of a node together."""
+        wanted, nodes = self._wanted, self._wanted.trainer_nodes
+        gpus = wanted.trainer_memory if wanted.shared else wanted.trainer_gpus / nodes
+        return {"CPU": wanted.ranks // nodes, **({"GPU": gpus} if gpus else {})}
 
-    def start(self, spec: ModuleSpec, log: Path) -> RemoteProgram:
+    def start(self, spec: ModuleSpec, log: Path) -> Process:
         """Start a module: see `Supervisor`."""
-        program = ray_cluster.start(self._spec, spec.name, spec.argv, spec.env, self._asks(spec), log)
+        first = self._start(spec, log)
+        if FIRST not in spec.argv:
+            return first
+        return RemoteRanks(first, lambda address: self._start_others(spec, log, address), self._wanted.trainer_nodes)
+
+    def _start(self, spec: ModuleSpec, log: Path, node: int = 0) -> RemoteProgram:
+        name = f"{spec.name}-{node}" if node else spec.name
+        program = ray_cluster.start(self._spec, name, spec.argv, spec.env, self._asks(spec, node), log)
         self._programs = [one for one in self._programs if one.returncode is None] + [program]
         return program
 
-    def _asks(self, spec: ModuleSpec) -> dict[str, Any]:
+    def _start_others(self, spec: ModuleSpec, log: Path, address: dict[str, str]) -> list[RemoteProgram]:
+        """Start the ranks of the nodes beside the first, which has told where it listens."""
+        known = [word.replace(HOST, address[HOST]).replace(PORT, address[PORT]) for word in spec.argv]
+        place = known.index(FIRST)
+        nodes = range(1, self._wanted.trainer_nodes)
+        argvs = [(*known[:place], f"--node-rank={node}", *known[place + 1 :]) for node in nodes]
+        return [self._start(replace(spec, argv=argv), log, node) for node, argv in zip(nodes, argvs, strict=True)]
+
+    def _asks(self, spec: ModuleSpec, node: int = 0) -> dict[str, Any]:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         if spec.asks:
@@ -168,7 +193,7 @@ class ClusterNodes:
             return ray_cluster.on_node(self._spec.home)
         asks = self._ranks if spec.name == "learn" else {**self._ranks, "CPU": 1}
         gpus = {"num_gpus": asks["GPU"] if spec.name == "learn" else min(1, asks["GPU"])} if "GPU" in asks else {}
-        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=0)
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node)
         return {"num_cpus": asks["CPU"], **gpus, "scheduling_strategy": strategy}
 
     # --- desktops -----------------------------------------------------------------------------------------------

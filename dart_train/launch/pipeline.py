@@ -257,8 +257,9 @@ def placed(spec: ModuleSpec, command: str, placement: Placement) -> ModuleSpec:
         case "learn":
             gpus, argv = placement.trainer, argv + shared
             if wanted.ranks > 1:
-                ranks = ("-m", "dart_train.launch.rank_launcher", "--standalone", f"--nproc-per-node={wanted.ranks}")
-                argv = (argv[0], *ranks, *argv[1:])
+                meet = ("--standalone",) if wanted.trainer_nodes == 1 else cluster_nodes.meeting(wanted.trainer_nodes)
+                each = f"--nproc-per-node={wanted.ranks // wanted.trainer_nodes}"
+                argv = (argv[0], "-m", "dart_train.launch.rank_launcher", *meet, each, *argv[1:])
         case "rollout" | "evaluate":
             gpus = placement.trainer[:1]  # for a sender of weights; engines are shown their own
             for one in placement.engines:

@@ -7,8 +7,11 @@ says whether another try is any use, and the last lines of the log what is wrong
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import sys
 
+import psutil
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -20,11 +23,23 @@ def main(arguments: list[str] | None = None) -> None:
         SystemExit: with the status of the rank that failed first.
     """
     logging.disable(logging.CRITICAL)  # of torchrun: ranks log in processes of their own
+    for word in sys.argv[1:] if arguments is None else arguments:
+        if word.startswith("--master-addr="):  # gloo else takes what this machine's name stands for, often loopback
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface_towards(word.partition("=")[2]))
     try:
         run.main(arguments)
     except ChildFailedError as error:
         _, failure = error.get_first_failure()
         sys.exit(failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode)
+
+
+def interface_towards(host: str) -> str:
+    """Name of the network interface of this machine from which another (or itself) is reached."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing
+        own = probe.getsockname()[0]
+    found = psutil.net_if_addrs().items()
+    return next(name for name, addresses in found if own in (address.address for address in addresses))
 
 
 if __name__ == "__main__":

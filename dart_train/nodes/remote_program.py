@@ -23,7 +23,28 @@ KILL_S = 2.0
 PATIENCE_S = 10.0  # an actor takes seconds to begin where nothing is in its way
 
 
-class RemoteProgram:
+class Polled:
+    """What ends elsewhere, and is looked at; `pid` is 0, which no program here has."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.pid = name, 0
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """See `Process`."""
+        raise NotImplementedError
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See `Process`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(self.name, timeout or 0)
+            time.sleep(0.05)
+        return self.returncode or 0
+
+
+class RemoteProgram(Polled):
     """A program in an actor.
 
     Args:
@@ -35,7 +56,6 @@ class RemoteProgram:
         metrics: directory for what it measures; None for nowhere.
 
     Attributes:
-        pid: 0, which no program here has.
         returncode: its exit status; None while it runs.
         started: what its start returned; None before.
     """
@@ -43,15 +63,13 @@ class RemoteProgram:
     def __init__(
         self, actor: Any, begun: Any, name: str, asks: str, *, log: Path | None = None, metrics: Path | None = None
     ) -> None:
-        self.pid, self.returncode, self.started = 0, None, None
-        self.name, self.asks = name, asks
+        super().__init__(name)
+        self.started: Any = None
+        self.asks = asks
         self.since = time.time()
         self._actor, self._answer, self._log, self._metrics = actor, begun, log, metrics
         self._seen: dict[str, int] = {}
         self._looked = 0.0
-
-    returncode: int | None
-    started: Any
 
     @property
     def node(self) -> str:
@@ -91,15 +109,6 @@ class RemoteProgram:
                 return self._end(status)
         self._answer = self._actor.poll.remote(dict(self._seen))
         return None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """See `Process`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise subprocess.TimeoutExpired(self.name, timeout or 0)
-            time.sleep(0.05)
-        return self.returncode or 0
 
     def terminate(self) -> None:
         """See `Process`. One that no node has yet is given up."""

@@ -39,6 +39,7 @@ class Demand:
         trainer_gpus: of all ranks together: one each, or 0 for the CPU.
         shared: whether engines and trainer have the same GPUs.
         engine_memory: share of its GPUs' memory that a replica takes.
+        trainer_nodes: that the ranks are spread over.
     """
 
     replicas: int
@@ -47,6 +48,7 @@ class Demand:
     trainer_gpus: int
     shared: bool
     engine_memory: float
+    trainer_nodes: int = 1
 
     @property
     def trainer_memory(self) -> float:
@@ -86,6 +88,7 @@ class Placement:
             engines = f"{demand.replicas} engine{'s' * (demand.replicas > 1)} on {of}"
         trainer = f"GPU {_listed(self.trainer)}" if self.trainer else "the CPU"
         ranks = f" in {demand.ranks} ranks" if demand.ranks > 1 else ""
+        ranks += f" on {demand.trainer_nodes} nodes" if demand.trainer_nodes > 1 else ""
         shares = f" (engines take {demand.engine_memory:.0%} of its memory)" if demand.shared else ""
         cores = f"; desktops on cores {_listed(self.cores)}" if self.cores else ""
         return f"{engines}; trainer on {trainer}{ranks}{shares}{cores}"
@@ -115,6 +118,12 @@ def demand(config: RunConfig, gpus: int) -> Demand:
     shared = shared and each > 0 and not cpu
     if ranks is None:
         ranks = _free_ranks(config, gpus, each, replicas, shared=shared) if gpus and not cpu else 1
+        ranks = max(ranks - ranks % wanted.trainer_nodes, wanted.trainer_nodes)
+    elif ranks % wanted.trainer_nodes:
+        raise PlacementError(
+            f"resources.trainer_ranks {ranks} are not equally many on each of resources.trainer_nodes "
+            f"{wanted.trainer_nodes}: set a multiple of it"
+        )
     if replicas is None:
         replicas = max((gpus - (0 if shared or cpu else ranks)) // each, 1) if each else 1
     on_gpus = not cpu and (gpus > 0 or wanted.trainer_ranks is not None)
@@ -124,7 +133,7 @@ def demand(config: RunConfig, gpus: int) -> Demand:
             "resources.trainer_ranks to 2 or more, or trainer.fsdp to false"
         )
     memory = wanted.engine_memory or (SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY)
-    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory)
+    return Demand(replicas, each, ranks, ranks if on_gpus else 0, shared, memory, wanted.trainer_nodes)
 
 
 def _free_ranks(config: RunConfig, gpus: int, each: int, replicas: int | None, *, shared: bool) -> int:
@@ -149,6 +158,8 @@ def place(config: RunConfig, gpus: Sequence[GPU], cores: Sequence[int] = ()) -> 
     """
     free = [gpu for gpu in gpus if not gpu.occupied]
     wanted = demand(config, len(free))
+    if wanted.trainer_nodes > 1:
+        raise PlacementError("resources.trainer_nodes above 1 is for a Ray cluster: give --ray, or set it to 1")
     if wanted.gpus > len(free):
         occupied = [gpu for gpu in gpus if gpu.occupied]
         used = ", ".join(f"GPU {g.index}: {g.used_mb / 1024:.1f} of {g.memory_mb / 1024:.1f} GiB" for g in occupied)

@@ -14,7 +14,7 @@ from typing import Any
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights.ranks import Ranks
 
-OWN = frozenset({"local_rank", "torch_threads", "logging_dir"})
+OWN = frozenset({"local_rank", "torch_threads", "logging_dir", "output_dir"})
 """Settings that may differ from rank to rank."""
 _PACKAGES = ("torch", "transformers", "accelerate", "peft")
 

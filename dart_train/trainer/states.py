@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,13 +75,17 @@ class States:
 
     def find(self, checkpoints: Path) -> str | None:
         """The newest whole state, after what killed lives left half-written is gone. Called by all ranks."""
-        if self._ranks.is_main:
+        if self._ranks.is_first_of_node:
+            if self._ranks.several_nodes:  # a state that lies on one of them alone is of no use
+                for directory in self._output_dir.glob("checkpoint-*"):
+                    shutil.rmtree(directory)
             checkpoint.remove_incomplete(self._output_dir, checkpoints)
             if self._shared is not None:
                 self._shared.fetch(self._output_dir)
         self._ranks.wait()
-        point = self._ranks.share(checkpoint.resume_point(self._output_dir) if self._ranks.is_main else None)
-        return str(point.path) if point else None
+        point = checkpoint.resume_point(self._output_dir) if self._ranks.is_first_of_node else None
+        found = self._ranks.of_nodes(point.path.name if point else None)
+        return str(self._output_dir / found[0]) if found[0] and len(set(found)) == 1 else None
 
     def newest(self) -> str:
         """The newest whole state. Raises `TrainingError`: there is none."""
@@ -142,6 +147,10 @@ class States:
         """Declare the state that `transformers` has just written complete, once all ranks have written theirs."""
         self._saved = step
         self._ranks.wait()
+        if self._ranks.several_nodes:
+            if self._shared is not None and self._ranks.is_first_of_node and not self._ranks.is_main:
+                self._shared.put_part(self._directory(step), self._ranks.node)
+            self._ranks.wait()
         if self._ranks.is_main:
             checkpoint.mark_complete(
                 checkpoint.ResumePoint(

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,22 +28,38 @@ BUCKET = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process, `rank` from 0, the main one, among `count`."""
+    """This process, `rank` from 0, the main one, among `count`, of which `per_node` are on each node (0: all)."""
 
     rank: int = 0
     count: int = 1
+    per_node: int = 0
 
     @classmethod
     def current(cls) -> Ranks:
         """Those of the process group that was joined; alone without one."""
         if not (dist.is_available() and dist.is_initialized()):
             return cls()
-        return cls(dist.get_rank(), dist.get_world_size())
+        return cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "0")))
 
     @property
     def is_main(self) -> bool:
         """Whether this is the rank that talks to the outside."""
         return self.rank == 0
+
+    @property
+    def node(self) -> int:
+        """Number of this rank's node, from 0."""
+        return self.rank // (self.per_node or self.count)
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether ranks are on several nodes, which see the files of their own alone."""
+        return 0 < self.per_node < self.count
+
+    @property
+    def is_first_of_node(self) -> bool:
+        """Whether this is the rank that does what is done once on each node."""
+        return self.rank % (self.per_node or self.count) == 0
 
     def share(self, value: _T) -> _T:
         """The main rank's value; what the others pass in does not matter."""
@@ -59,6 +76,10 @@ class Ranks:
         found: list[_T] = [value] * self.count
         dist.all_gather_object(found, value)
         return found
+
+    def of_nodes(self, value: _T) -> list[_T]:
+        """The value of each node's first rank; what the others pass in does not matter."""
+        return self.gather(value)[:: self.per_node or self.count]
 
     def wait(self) -> None:
         """Until all ranks are here."""

@@ -3,6 +3,7 @@
 Invariants:
     - A fact of the run names the newest state, and is set only once all of that is in the store; the one before is
       removed after that.
+    - Of a state whose ranks are on several nodes each node puts there what it wrote itself; who fetches it gets all.
     - States travel beside the training, one at a time. One that cannot be put there costs nothing but the way back:
       the next one is tried.
 """
@@ -10,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -23,7 +25,8 @@ from dart_train.trainer.weights import checkpoint
 if TYPE_CHECKING:
     from dart_train.data.manager.run_data import RunData
 
-FOLDER, NEWEST = "states", "newest_state"
+FOLDER, NEWEST, PART = "states", "newest_state", "-node"
+MOST_NODES = 1 << 10
 _log = logging.getLogger(__name__)
 
 
@@ -45,13 +48,31 @@ class SharedStates:
         here = checkpoint.resume_point(output_dir)
         if name is None or (here is not None and here.step >= int(name.rpartition("-")[2])):
             return
-        storage = self._data.files.storage
+        storage, fetched = self._data.files.storage, output_dir / ".fetched"
         try:
-            found = shared_directories.fetch(f"{storage.where}/{FOLDER}/{name}", output_dir / ".fetched", keep=1)
+            found, *parts = (
+                shared_directories.fetch(f"{storage.where}/{FOLDER}/{one}", fetched, keep=MOST_NODES)
+                for one in (name, *self._parts(name))
+            )
         except CheckpointError as error:
             _log.error("the newest state cannot be used, training goes on from the newest version: %s", error)
             return
+        for part in parts:
+            shutil.copytree(part, found, copy_function=shutil.move, dirs_exist_ok=True)
+            shutil.rmtree(part)
         rename(found, output_dir / name)
+
+    def _parts(self, name: str) -> list[str]:
+        """What the store has of a state beside what the main rank's node wrote."""
+        folders = {entry.key.split("/")[1] for entry in self._data.files.storage.entries(FOLDER)}
+        return sorted(folder for folder in folders if folder.startswith(f"{name}{PART}"))
+
+    def put_part(self, directory: Path, node: int) -> None:
+        """Put into the store what another node than the main rank's wrote of a state, and remove it here."""
+        part = directory.with_name(f"{directory.name}{PART}{node}")
+        directory.rename(part)
+        shared_directories.share(self._data.files.storage, FOLDER, part)
+        shutil.rmtree(part)
 
     def put(self, directory: Path) -> None:
         """Put a complete state into the store, beside what goes on."""
@@ -64,7 +85,8 @@ class SharedStates:
             before = self._data.fact(NEWEST)
             self._data.set_fact(NEWEST, directory.name)
             if before not in (None, directory.name):
-                shared_directories.unshare(self._data.files.storage, FOLDER, before)
+                for one in (before, *self._parts(before)):
+                    shared_directories.unshare(self._data.files.storage, FOLDER, one)
         except (DataError, FileNotFoundError) as error:
             _log.error("%s is on this node alone: %s", directory, error)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from dart_gym.utils.processes import free_port
+from dart_train.launch.cluster_nodes import FIRST, meeting
+from dart_train.nodes.program_host import HOST, PORT
 from dart_train.run.supervisor import last_error
 from tests.helpers.waiting import wait_until
 
@@ -50,3 +53,29 @@ def test_ranks_end_with_their_launcher(signum, tmp_path):
         launcher.wait(60)
     pids = [int(file.read_text().split()[0]) for file in files]
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 30)
+
+
+MEETS = """
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"], os.environ["GLOO_SOCKET_IFNAME"], total.item())
+"""
+
+
+def test_ranks_of_several_nodes_meet_where_the_first_listens(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(MEETS)
+    first = [word.replace(HOST, "127.0.0.1").replace(PORT, str(free_port("127.0.0.1"))) for word in meeting(2)]
+    environment = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
+    started = [
+        subprocess.Popen(
+            [*LAUNCHER[:3], *(word.replace(FIRST, f"--node-rank={node}") for word in first), str(script)],
+            stdout=subprocess.PIPE, text=True, env=environment,
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[0].strip() for process in started]
+    assert said == ["0 1 lo 2.0", "1 1 lo 2.0"]

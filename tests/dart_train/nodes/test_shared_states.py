@@ -66,3 +66,20 @@ def test_old_versions_of_a_lost_node_are_removed_from_the_store(data, tmp_path):
     left = {entry.key.split("/")[1] for entry in data.files.storage.entries("versions")}
     assert left == {"v000000", "v000003", "v000004"}
     assert [row.version for row in data.checkpoints() if row.status == "DEPRECATED"] == [2, 1]
+
+
+def test_what_several_nodes_wrote_of_a_state_comes_together(data, tmp_path):
+    nodes = [SharedStates(data, beside) for _ in range(2)]
+    for step in (2, 4):
+        written = tmp_path / "second" / f"checkpoint-{step}" / "parts" / "1.distcp"
+        written.parent.mkdir(parents=True)
+        written.write_text(f"second part of step {step}")
+        nodes[1].put_part(written.parents[1], 1)
+        nodes[0].put(saved(tmp_path / "first", step))
+        nodes[0].settle()
+    assert not list((tmp_path / "second").iterdir())  # else states would pile up there
+    folders = {entry.key.split("/")[1] for entry in data.files.storage.entries(FOLDER)}
+    assert folders == {"checkpoint-4", "checkpoint-4-node1"}
+    SharedStates(data, beside).fetch(tmp_path / "other")
+    point = checkpoint.resume_point(tmp_path / "other")
+    assert point.step == 4 and (point.path / "parts" / "1.distcp").read_text() == "second part of step 4"

@@ -137,3 +137,14 @@ def test_desktops_get_the_last_cores():
 def test_a_cluster_is_asked_for_numbers_alone():
     wanted = demand(config(engine={"replicas": 16}, engine_gpus=2, trainer_ranks=8), 40)
     assert (wanted.replicas, wanted.engine_gpus, wanted.ranks, wanted.trainer_gpus, wanted.gpus) == (16, 2, 8, 8, 40)
+
+
+def test_ranks_are_spread_evenly_over_the_nodes_of_a_cluster():
+    given = demand(config(engine={"replicas": 8}, trainer_ranks=8, trainer_nodes=2), 16)
+    assert (given.ranks, given.trainer_gpus, given.trainer_nodes, given.gpus) == (8, 8, 2, 16)
+    chosen = demand(config(engine={"replicas": 5}, trainer_nodes=2), 16)
+    assert (chosen.ranks, chosen.replicas) == (10, 5)
+    with pytest.raises(PlacementError, match=r"trainer_ranks 3 are not equally many on each of .*trainer_nodes 2"):
+        demand(config(trainer_ranks=3, trainer_nodes=2), 16)
+    with pytest.raises(PlacementError, match="for a Ray cluster: give --ray"):
+        place(config(trainer_ranks=2, trainer_nodes=2), h100s(8))
