@@ -33,6 +33,7 @@ from dart_agent.models.tiny_model import TinyModelConfig, write_processing
 from dart_gym.utils.processes import follow_parent
 from dart_train.config.run_config import AgentConfig
 from dart_train.core.data_states import RolloutState
+from dart_train.core.garbage_collection import collect_rarely
 from dart_train.data.curation.rules import CurationConfig
 from dart_train.data.insight.statistics import count_states
 from dart_train.data.manager.data_manager import DataManager
@@ -98,6 +99,7 @@ async def measure_service(sizes: Sizes, progress: Callable[[str], None]) -> dict
         with DataManager.open(f"sqlite:///{folder}/rows.sqlite", folder / "data", RUN, config=curation) as data:
             data.publish(0, publishable(folder, 0), "initial")
             service = _service(sizes, folder, data, servers, engines)
+            collect_rarely()  # as the process of a rollout service does
             running = asyncio.create_task(service.run())
             trainer = await _child("trainer", str(folder), str(sizes.batch_groups))
             try:

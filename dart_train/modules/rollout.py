@@ -17,6 +17,7 @@ from rich.console import Console
 
 from dart_gym.utils.processes import STOPPED_STATUS, SUPERVISED
 from dart_train.core.availability import insist
+from dart_train.core.garbage_collection import collect_rarely
 from dart_train.core.metrics_log import MetricsLog, read_metrics
 from dart_train.modules.learn import ROLLOUTS_ENDED
 from dart_train.modules.module_context import ModuleContext, published
@@ -38,6 +39,7 @@ SHOW_CURSOR = b"\x1b[?25h"
 
 def main(context: ModuleContext, *, plain: bool = False, places: EnginePlaces = EnginePlaces()) -> None:
     """Play rollouts until the budget is spent, and say so in the database. Raises `SystemExit`: told to stop."""
+    collect_rarely()
     config = context.config.rollout
     listen = listen_address(config.metrics_listen, context.run)
     service_http.parse_listen(listen)

@@ -22,7 +22,7 @@ from dart_agent.engines.vllm.weight_loading import FromSender, WeightSender
 from dart_gym.utils.backoff import backoff
 from dart_train.rollout.fleet.replica import EngineNodes, Replica, ReplicaSpec, Weights
 from dart_train.rollout.fleet.replica_life import Fleet, ReplicaLife
-from dart_train.rollout.fleet.request_routing import Load, Verdict, judge, route
+from dart_train.rollout.fleet.request_routing import Verdict, judge, route
 from dart_train.rollout.fleet.update_locks import Locks, UpdateLocks
 from dart_train.rollout.settings.rollout_config import EngineConfig, EnginePlaces, SyncConfig
 
@@ -154,10 +154,9 @@ class EnginePool:
     async def _choose(self, sticky: str | None, avoid: set[str], deadline: float) -> str:
         """The name of the replica that gets a request; waits until there is one."""
         while True:
-            loads = [Load(r.name, r.state, r.in_flight, r.concurrency.limit) for r in self.replicas]
-            index = route(loads, sticky, avoid=avoid)
-            if index is not None:
-                return loads[index].name
+            replica = route(self.replicas, sticky, avoid=avoid)
+            if replica is not None:
+                return replica.name
             if time.monotonic() >= deadline:
                 full = any(replica.usable for replica in self.replicas)
                 what = "all engine replicas were full" if full else "no engine replica"

@@ -116,6 +116,7 @@ class Replica:
     """State of a replica. Only its `ReplicaLife` changes it.
 
     Attributes:
+        name: unique in the fleet.
         loading: how weights are streamed into its server; None where it reads files.
         version: version of the weights that it last said it serves; `UNKNOWN` before.
         verified: the version that it must say; None while it is not known.
@@ -149,17 +150,19 @@ class Replica:
     alarm: asyncio.Event = field(default_factory=asyncio.Event)
     examining: asyncio.Lock = field(default_factory=asyncio.Lock)
     why_down: str = ""
+    name: str = field(init=False)
     concurrency: Concurrency = field(init=False)
     _busy_at: tuple[float, float] | None = None  # (monotonic time, busy seconds)
 
     def __post_init__(self) -> None:
         self.url = self.spec.url
+        self.name = f"r{self.spec.index}"
         self.concurrency = Concurrency.begin(self.spec.config.least_requests, self.spec.config.most_requests)
 
     @property
-    def name(self) -> str:
-        """Unique in the fleet."""
-        return f"r{self.spec.index}"
+    def limit(self) -> int:
+        """Most requests that it gets at a time."""
+        return self.concurrency.limit
 
     @property
     def usable(self) -> bool:

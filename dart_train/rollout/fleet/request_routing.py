@@ -1,24 +1,29 @@
 """Which replica gets a request, and what becomes of one that failed. Pure."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
+from typing import Protocol, TypeVar
 
 from dart_agent.engines.base.engine import BadResponse, EngineBusy, EngineError, EngineTimeout, RequestRefused
 from dart_train.rollout.fleet.replica import ReplicaState
 
 STICKY_SLACK = 2
-UNLIMITED = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What routing looks at."""
+class Routable(Protocol):
+    """What routing looks at of a replica."""
 
     name: str
     state: ReplicaState
     in_flight: int
-    limit: int = UNLIMITED
+
+    @property
+    def limit(self) -> int:
+        """Most requests that it gets at a time."""
+
+
+_R = TypeVar("_R", bound=Routable)
 
 
 class Verdict(StrEnum):
@@ -47,29 +52,24 @@ def judge(error: EngineError) -> Verdict:
 
 
 def route(
-    loads: Sequence[Load], sticky: str | None, slack: int = STICKY_SLACK, avoid: Collection[str] = ()
-) -> int | None:
+    replicas: Sequence[_R], sticky: str | None, slack: int = STICKY_SLACK, avoid: Collection[str] = ()
+) -> _R | None:
     """Choose a replica for a request.
 
     READY replicas go before UPDATING ones, and those that have not failed at this request before those that have.
     Among them the last one of the episode (its caches hold the episode's images) unless it has more than `slack`
     requests above the least loaded; else the least loaded, the first of equals. One that is at its limit gets nothing:
-    the request waits for it, even where another one is UPDATING.
-
-    Returns:
-        Index into `loads`, None when there is none now.
+    the request waits for it, even where another one is UPDATING. None when there is none now.
     """
     for state in (ReplicaState.READY, ReplicaState.UPDATING):
-        there = [index for index, load in enumerate(loads) if load.state is state]
-        usable = [index for index in there if loads[index].name not in avoid] or there
+        there = [replica for replica in replicas if replica.state is state]
+        usable = [replica for replica in there if replica.name not in avoid] or there
         if not usable:
             continue
-        free = [index for index in usable if loads[index].in_flight < loads[index].limit]
+        free = [replica for replica in usable if replica.in_flight < replica.limit]
         if not free:
             return None
-        best = min(free, key=lambda index: loads[index].in_flight)
-        for index in free:
-            if loads[index].name == sticky and loads[index].in_flight - loads[best].in_flight <= slack:
-                return index
-        return best
+        best = min(free, key=attrgetter("in_flight"))
+        last = next((replica for replica in free if replica.name == sticky), best)
+        return last if last.in_flight - best.in_flight <= slack else best
     return None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,22 @@ from pool_builders import all_ready, echo_pool, model_pool, pid_of, until
 from dart_agent.engines.base.engine import EngineError, Prompt, Sampling
 from dart_train.rollout.fleet.engine_pool import EpisodeEngine
 from dart_train.rollout.fleet.replica import ReplicaState
-from dart_train.rollout.fleet.request_routing import Load, route
+from dart_train.rollout.fleet.request_routing import route
 
 READY, UPDATING, DOWN = ReplicaState.READY, ReplicaState.UPDATING, ReplicaState.DOWN
 PROMPT = Prompt((1, 2, 3))
+
+
+@dataclass
+class Load:
+    """A replica as routing sees it."""
+
+    name: str
+    state: ReplicaState
+    in_flight: int
+    limit: int = 2**31
+
+
 loads = st.lists(st.tuples(st.sampled_from(list(ReplicaState)), st.integers(0, 9)), max_size=5)
 
 
@@ -28,19 +41,21 @@ def test_route_takes_a_usable_replica_and_never_a_much_busier_one(items, sticky)
     if chosen is None:
         assert not usable
         return
-    assert pool[chosen] in usable
+    assert chosen in usable
     least = min(load.in_flight for load in usable)
-    assert pool[chosen].in_flight <= least + (2 if pool[chosen].name == sticky else 0)
+    assert chosen.in_flight <= least + (2 if chosen.name == sticky else 0)
 
 
 def test_route_stays_with_the_replica_of_the_episode():
     pool = [Load("r0", READY, 0), Load("r1", READY, 2), Load("r2", DOWN, 0)]
-    assert route(pool, None) == 0
-    assert route(pool, "r1") == 1
-    assert route(pool, "r2") == 0
-    assert route([Load("r0", READY, 0), Load("r1", READY, 3)], "r1") == 0
-    assert route([Load("r0", UPDATING, 0), Load("r1", READY, 3)], "r0") == 1
-    assert route([Load("r0", UPDATING, 0)], None) == 0
+    assert route(pool, None) is pool[0]
+    assert route(pool, "r1") is pool[1]
+    assert route(pool, "r2") is pool[0]
+    assert route([Load("r0", READY, 0), Load("r1", READY, 3)], "r1").name == "r0"
+    assert route([Load("r0", UPDATING, 0), Load("r1", READY, 3)], "r0").name == "r1"
+    assert route([Load("r0", UPDATING, 0)], None).name == "r0"
+    assert route([Load("r0", READY, 4, limit=4), Load("r1", READY, 5)], "r0").name == "r1"
+    assert route([Load("r0", READY, 4, limit=4), Load("r1", UPDATING, 0)], None) is None
     assert route([], None) is None
 
 
