@@ -33,6 +33,7 @@ SOLVED_ONLINE = {
 
 OTHER_SYSTEM = {
     "480bcfea-d68f-4aaa-a0a9-2589ef319381": "Chromium has no flag chrome-refresh-2023 any more",
+    "5812b315-e7bd-4265-b51f-863c02174c28": "its solution makes a user, and sudo gives a desktop's user no more rights",
     "b6781586-6346-41cd-935a-a6b1487918fc": "timedatectl needs systemd, which does not run in a desktop",
 }
 """Tasks that assume another system than Debian 12."""

@@ -4,6 +4,9 @@ A still screen alone does not say that an application has started: a splash scre
 demands is the time that it ran and the time that it waited for a processor (`/proc/<pid>/task/<tid>/schedstat`), so a
 busy machine does not make a starting program look idle. Without this file in the kernel, the screen decides.
 
+On somebody else's machine (kind "osworld") programs that have nothing to do with the task may never rest. There the
+screen decides as well, once next to nothing of it has changed for `MACHINE_STILL_S`.
+
 Invariants:
     - The wait is bounded, and what it found is told.
     - Only reads: nothing on the desktop changes.
@@ -12,6 +15,10 @@ Invariants:
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dart_gym.desktops.base.desktop import Desktop, SettlePolicy, SettleResult
 
@@ -19,6 +26,8 @@ MAX_S = 60.0
 PERIOD_S = 0.3
 IDLE_DEMAND = 0.25
 IDLE_PERIODS = 2
+MACHINE_STILL_S = 10.0
+CHANGING_SHARE = 0.002  # of the pixels: more than a caret that blinks, or a clock
 _SETTLE = SettlePolicy(quiet_ms=150.0, max_ms=5000.0)
 _READ_ALL = """
 for task in /proc/[0-9]*/task/*; do
@@ -42,13 +51,32 @@ async def wait_until_idle(desktop: Desktop, *, timeout: float = MAX_S) -> Settle
     """Wait until programs are idle and the screen stands still; `stable` says whether both came about."""
     started = time.monotonic()
     idle, before, since = 0, await _demands(desktop), started
-    while idle < IDLE_PERIODS and time.monotonic() - started < timeout:
+    still = Stillness(started) if desktop.spec.kind == "osworld" else None
+    rested = False
+    while not rested and time.monotonic() - started < timeout:
         await asyncio.sleep(PERIOD_S)
         now, after = time.monotonic(), await _demands(desktop)
         idle = idle + 1 if demand(before, after) < IDLE_DEMAND * (now - since) else 0
         before, since = after, now
+        rested = idle >= IDLE_PERIODS or (
+            still is not None and still.seconds(time.monotonic(), await desktop.screenshot()) >= MACHINE_STILL_S
+        )
     settled = await desktop.settle(_SETTLE)
-    return SettleResult(settled.stable and idle >= IDLE_PERIODS, time.monotonic() - started, settled.frames)
+    return SettleResult(settled.stable and rested, time.monotonic() - started, settled.frames)
+
+
+@dataclass(slots=True)
+class Stillness:
+    """How long a screen has stood still, but for what blinks or ticks on it; `since` in seconds of a clock."""
+
+    since: float
+    screen: NDArray[np.uint8] | None = None
+
+    def seconds(self, now: float, screen: NDArray[np.uint8]) -> float:
+        """Take in the (H, W, 3) screen of now; the seconds since it looked otherwise."""
+        if self.screen is None or (screen != self.screen).any(axis=2).mean() > CHANGING_SHARE:
+            self.since, self.screen = now, screen
+        return now - self.since
 
 
 def demand(before: Mapping[str, float], after: Mapping[str, float]) -> float:

@@ -16,6 +16,7 @@ from dart_gym.core.errors import ConfigurationError, DesktopError, DesktopTimeou
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.osworld_api.api_server import OSWorldAPI
+from dart_gym.tasks.screen import idleness
 
 SIZE = {"width": 640, "height": 480}
 
@@ -63,6 +64,14 @@ async def test_it_does_what_a_local_desktop_does(remote, until):
     await remote.perform(KeyDown("ctrl"))
     await remote.release_inputs()
     assert not np.array_equal(await remote.screenshot(), before)
+
+
+@pytest.mark.desktop
+async def test_other_peoples_programs_on_a_machine_are_not_waited_for(remote, monkeypatch):
+    monkeypatch.setattr(idleness, "MACHINE_STILL_S", 2.0)
+    await remote.launch(["/usr/bin/python3", "-c", "while True: pass"])
+    waited = await idleness.wait_until_idle(remote, timeout=120.0)
+    assert waited.stable and 2.0 <= waited.waited_s < 60.0
 
 
 async def _clipboard(desktop) -> str:

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
-from dart_gym.tasks.screen.idleness import demand, parse, wait_until_idle
+from dart_gym.tasks.screen.idleness import Stillness, demand, parse, wait_until_idle
 from dart_gym.tasks.screen.windows import wait_for_window
 
 BUSY = "import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\ntime.sleep(60)"
@@ -37,6 +38,15 @@ def test_readings_are_running_plus_waiting_in_seconds():
         "/proc/1/task/1": 1.5,
         "/proc/1/task/2": 0.25,
     }
+
+
+def test_a_caret_and_a_clock_do_not_keep_a_screen_from_standing_still():
+    screen = np.zeros((100, 100, 3), np.uint8)
+    caret, page = screen.copy(), screen.copy()
+    caret[10:25, 40] = 255
+    page[20:80, 20:80] = 255
+    still = Stillness(0.0)
+    assert [still.seconds(now, seen) for now, seen in enumerate([screen, caret, screen, page, page])] == [0, 1, 2, 0, 1]
 
 
 @pytest.fixture(params=["bwrap", "none"])

@@ -79,6 +79,8 @@ def _step(kind, **parameters):
         ({"config": [_step("execute", command="cd /x && absent -y | bc", shell="true")]}, ["missing program: absent"]),
         ({"config": [_step("execute", command=["./setup.sh"])]}, []),
         ({"related_apps": ["VLC"]}, []),
+        ({"id": "5812b315-e7bd-4265-b51f-863c02174c28"},
+         ["other system: its solution makes a user, and sudo gives a desktop's user no more rights"]),
         ({"proxy": True}, ["live web: the task asks for a proxy"]),
         ({"config": [_step("chrome_open_tabs", urls_to_open=["https://a.b/x", "chrome://x"])]}, ["live web: a.b"]),
         ({"config": [_step("chrome_open_tabs", urls_to_open=["http://localhost:8/x", "file:///a"])]}, []),
