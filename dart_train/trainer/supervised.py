@@ -53,10 +53,6 @@ class Progress:
     share: float
 
 
-Gate = Callable[[Any], bool]
-"""Is asked now and then with the model; True ends training, because it is good enough."""
-
-
 def train_supervised(
     model_dir: str | Path,
     samples: Sequence[Sample],
@@ -64,7 +60,6 @@ def train_supervised(
     output_dir: str | Path,
     config: SupervisedConfig,
     *,
-    gate: Gate | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     metrics: MetricsLog | None = None,
 ) -> Progress:
@@ -80,7 +75,7 @@ def train_supervised(
     model = load_model(model_dir)
     tokens = ModelTokens.load(model_dir)
     collator = Collator(tokens, VisionSpec.from_dir(model_dir), ImageCache(load_image, config.image_cache_mb))
-    clock = _Clock(config, gate, on_progress, metrics)
+    clock = _Clock(config, on_progress, metrics)
     beside = str(Path(output_dir).parent)  # transformers makes its output directory, and has nothing to put there
     _SupervisedTrainer(model, samples, collator, tokens.suppressed_ids, config, clock, beside).train()
     checkpoint.write_model(model, output_dir, model_dir)
@@ -170,18 +165,13 @@ def learning_rate_share(config: SupervisedConfig, step: int, done: float) -> flo
 
 
 class _Clock(TrainerCallback):
-    """Ends training by time or gate, and tells how far it is."""
+    """Ends training by time, and tells how far it is."""
 
     def __init__(
-        self,
-        config: SupervisedConfig,
-        gate: Gate | None,
-        on_progress: Callable[[Progress], None] | None,
-        metrics: MetricsLog | None,
+        self, config: SupervisedConfig, on_progress: Callable[[Progress], None] | None, metrics: MetricsLog | None
     ) -> None:
-        self._config, self._gate, self._on_progress, self._metrics = config, gate, on_progress, metrics
+        self._config, self._on_progress, self._metrics = config, on_progress, metrics
         self._started = time.monotonic()
-        self._asked = self._started
         self._loss = math.nan
         self.progress = Progress(0, 0.0, math.nan, 0.0)
 
@@ -200,24 +190,15 @@ class _Clock(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Time starts here."""
-        self._started = self._asked = time.monotonic()
+        self._started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report, and end when a limit is reached or the gate opens."""
-        now = time.monotonic()
-        self.progress = Progress(state.global_step, now - self._started, self._loss, self.share(state.global_step))
+        """Report, and end when a limit is reached."""
+        seconds = time.monotonic() - self._started
+        self.progress = Progress(state.global_step, seconds, self._loss, self.share(state.global_step))
         if self._on_progress is not None:
             self._on_progress(self.progress)
         if self._metrics is not None and state.global_step % LOG_EVERY == 0:
             self._metrics.write(step=state.global_step, seconds=self.progress.seconds, loss=self._loss)
-        if self.progress.share >= 1.0 or self._gate_opens(kwargs["model"], now):
+        if self.progress.share >= 1.0:
             control.should_training_stop = True
-
-    def _gate_opens(self, model: Any, now: float) -> bool:
-        if self._gate is None or now - self._asked < self._config.gate_every_s:
-            return False
-        model.eval()
-        opened = self._gate(model)
-        model.train()
-        self._asked = time.monotonic()
-        return opened

@@ -65,7 +65,6 @@ class RolloutSummary:
     reissued: int
     seconds: float
     terminals: dict[str, int] = field(default_factory=dict)
-    cpu_s: float = 0.0
 
 
 class RolloutService:
@@ -163,7 +162,6 @@ class RolloutService:
             reissued=self._pool.reissued,
             seconds=time.monotonic() - self._started,
             terminals=dict(totals.terminals),
-            cpu_s=time.process_time() - self._cpu_started,
         )
 
     # --- parts --------------------------------------------------------------------------------------------------

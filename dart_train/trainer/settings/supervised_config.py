@@ -29,9 +29,6 @@ class SupervisedConfig(Section):
     seed: int = Field(0, description="Seed of the order of samples.")
     threads: int = Field(0, ge=0, description="Threads of torch on the CPU; 0 leaves torch's default.")
     image_cache_mb: int = Field(512, ge=0, description="Memory for screenshots in MiB.")
-    gate_every_s: float = Field(
-        10.0, gt=0, description="Seconds between two questions whether the model is good enough, where code asks."
-    )
 
     @property
     def limited(self) -> bool:

@@ -55,18 +55,6 @@ def test_ends_by_time(model_dir, samples, screens, tmp_path):
     assert 0.4 <= end.seconds < 5 and end.steps >= 1
 
 
-def test_ends_when_the_gate_opens(model_dir, samples, screens, tmp_path):
-    asked = []
-
-    def gate(model) -> bool:
-        asked.append(model.training)
-        return len(asked) == 3
-
-    config = SupervisedConfig(max_steps=500, gate_every_s=0.01, **SMALL)
-    end = train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", config, gate=gate)
-    assert asked == [False] * 3 and end.steps < 500
-
-
 def test_too_few_samples(model_dir, samples, screens, tmp_path):
     with pytest.raises(TrainingError, match="10 samples do not fill a batch of 16"):
         train_supervised(model_dir, samples, screens.__getitem__, tmp_path / "warm", SupervisedConfig(max_steps=1))
