@@ -33,7 +33,7 @@ NAVIGATION = {
         "security.md",
         "protocol.md",
     ],
-    "Agents": ["policies.md", "own_policy.md", "presets.md", "formats.md", "engines.md"],
+    "Agents": ["policies.md", "own_policy.md", "grounding.md", "presets.md", "formats.md", "engines.md"],
     "Training": [
         "training.md",
         "one_node.md",

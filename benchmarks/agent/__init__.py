@@ -1,1 +1,1 @@
-"""Benchmarks of parsers: `dart-agent bench ...`."""
+"""Benchmarks of parsers and grounders: `dart-agent bench ...`."""

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from dart_agent.commands import preset_commands, record_commands
+from dart_agent.commands import ground_commands, preset_commands, record_commands
 from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Step, Trajectory
@@ -44,6 +44,7 @@ mount_benchmarks(app, "benchmarks.agent.agent_commands")
 console = Console()
 record_commands.mount(app)
 app.add_typer(preset_commands.app, name="presets")
+app.add_typer(ground_commands.app, name="ground")
 
 Url = Annotated[str | None, typer.Option("--url", help="Of a running cluster; a private one is started without it.")]
 TokenEnv = Annotated[str | None, typer.Option(help="Environment variable with the cluster's token.")]

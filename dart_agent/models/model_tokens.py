@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from dart_gym.core.errors import ConfigurationError
 
@@ -53,12 +53,18 @@ class ModelTokens:
     _tokenizer: Tokenizer = field(repr=False, compare=False)
 
     @classmethod
-    def load(cls, model_dir: str | Path) -> ModelTokens:
-        """Read a model directory's tokenizer and generation files. Raises `ConfigurationError`: one is missing."""
+    def load(cls, model_dir: str | Path, more: Sequence[str] = ()) -> ModelTokens:
+        """Read a directory's tokenizer, with `more` special tokens. Raises `ConfigurationError`: none of the family."""
         path = Path(model_dir) / "tokenizer.json"
         if not path.is_file():
             raise ConfigurationError(f"{path} does not exist: is {model_dir} a directory of a model?")
-        return cls._of(Tokenizer.from_file(str(path)), _stop_ids(Path(model_dir)), str(path))
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in more])
+        return cls._of(tokenizer, _stop_ids(Path(model_dir)), str(path))
+
+    def save(self, path: Path) -> None:
+        """Write the `tokenizer.json`."""
+        self._tokenizer.save(str(path))
 
     @classmethod
     def plain(cls) -> ModelTokens:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import EngineError
 from dart_agent.formats import ActionFormat, ParsedResponse, get_format
-from dart_agent.formats.grammar.element_actions import ground
-from dart_agent.policies.grounder import Grounder
+from dart_agent.formats.grammar.element_actions import Locator, ground
 from dart_agent.policies.hosted_calls import HostedCalls, Usage
 from dart_agent.policies.hosted_models import OPENAI, connect, counted, fit_image
 from dart_agent.policies.policy import Decision, Episode
@@ -46,7 +45,7 @@ class PlannerGrounderPolicy:
     """A `Policy` of a planner and a grounder."""
 
     def __init__(
-        self, planner: Planner, grounder: Grounder, *, action_format: str = "agent_s:s3", patience: int = 3
+        self, planner: Planner, grounder: Locator, *, action_format: str = "agent_s:s3", patience: int = 3
     ) -> None:
         """Put the parts together; `patience`: so many steps in a row may be mistaken."""
         self._planner, self._grounder, self._patience = planner, grounder, patience

@@ -170,7 +170,7 @@ def _local(options: PolicyOptions, sampling: Sampling) -> Made:
     if options.model is None:
         raise ConfigurationError("--policy vlm needs --model DIR: its tokenizer, and its weights without --engine-url")
     make = model_policies(options.model, options, sampling, options.format)
-    return make, _engine(options.model, options.engine_url)
+    return make, open_engine(options.model, options.engine_url)
 
 
 def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
@@ -194,7 +194,8 @@ def _chat(options: PolicyOptions, sampling: Sampling) -> Made:
     return make, OpenAICompatibleEngine(options.engine_url, options.model, tokens)
 
 
-def _engine(model: str, url: str | None) -> ModelEngine:
+def open_engine(model: str | Path, url: str | None) -> ModelEngine:
+    """The engine at a URL, or one that loads a model directory here."""
     if url is not None:
         from dart_agent.engines.engine_kinds import connect_engine
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from dart_agent.formats.format_registry import formats, get_format, variants
 from dart_agent.formats.grammar.action_format import MAX_RESPONSE
+from dart_agent.grounding.text_grounder import point_of
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_agent.policies.grounder import point_of
 from dart_gym.cluster.server.access_tokens import TokenBook
 from dart_gym.tasks.screen.windows import parse_geometry, parse_windows
 from tests.helpers.linear_time import AFTER, BEFORE, SHORT, UNITS, assert_linear

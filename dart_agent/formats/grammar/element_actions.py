@@ -8,6 +8,7 @@ actions, which no desktop takes; `ground` asks for every description once and re
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,8 +25,8 @@ Point = tuple[int, int]
 class Locator(Protocol):
     """What `ground` needs of a grounder."""
 
-    async def locate(self, description: str, screenshot: Any) -> Point | None:
-        """The pixel of the real screen where an element is; None where there is no such element."""
+    async def locate(self, description: str, screenshot: Any, k: int = 1) -> Sequence[Any]:
+        """At most k places of an element, `x` and `y` in pixels of the real screen, the likeliest first; or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,5 +176,8 @@ async def ground(parsed: ParsedResponse, grounder: Locator, screenshot: Any) -> 
     """Ask a grounder for the place of every description in a response; no question where there is an error already."""
     if parsed.errors:
         return parsed
-    places = {target: await grounder.locate(target, screenshot) for target in targets(parsed)}
+    places: dict[str, Point | None] = {}
+    for target in targets(parsed):
+        found = await grounder.locate(target, screenshot)
+        places[target] = (found[0].x, found[0].y) if found else None
     return with_places(parsed, places)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dart_agent.formats import get_format
 from dart_agent.formats.grammar.element_actions import ClickOn, DragOn, ScrollOn, TypeInto, ground, targets
+from dart_agent.grounding.candidate import Candidate
 from dart_agent.presets import get_preset
 from dart_gym.core import actions as a
 from dart_gym.core.actions import as_action
@@ -104,10 +105,10 @@ class Places:
     def __init__(self, **places):
         self.places, self.asked = places, []
 
-    async def locate(self, description, screenshot):
+    async def locate(self, description, screenshot, k=1):
         assert screenshot == "the screenshot"
         self.asked.append(description)
-        return self.places.get(description)
+        return [Candidate(*place)] if (place := self.places.get(description)) else []
 
 
 async def test_grounding():

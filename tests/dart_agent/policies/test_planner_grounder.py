@@ -9,12 +9,13 @@ import pytest
 
 from dart_agent.engines.base.engine import EngineError, Generation
 from dart_agent.episodes.play import play
+from dart_agent.grounding.candidate import Candidate
+from dart_agent.grounding.text_grounder import EngineGrounder, point_of
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_agent.policies.grounder import EngineGrounder, point_of
 from dart_agent.policies.planner_grounder import PlannedStep, PlannerGrounderPolicy
 from dart_agent.policies.policy import Episode
 from dart_agent.presets import get_preset
-from dart_gym.core.actions import Click, Done, Wait
+from dart_gym.core.actions import Done, Wait
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.sessions.session import Session
 
@@ -48,13 +49,13 @@ class Instructed:
 class Colors:
     """A grounder that finds what has the colour that a description names: the middle of it."""
 
-    async def locate(self, description, screenshot):
+    async def locate(self, description, screenshot, k=1):
         color = next((value for name, value in COLORS.items() if name in description), None)
         if color is None:
-            return None
+            return []
         near = np.abs(screenshot.astype(int) - color).sum(axis=2) < 40
         ys, xs = np.nonzero(near)
-        return (int(xs.mean()), int(ys.mean())) if len(xs) > 50 else None
+        return [Candidate(int(xs.mean()), int(ys.mean()))] if len(xs) > 50 else []
 
 
 def click(what: str) -> str:
@@ -124,10 +125,10 @@ async def test_a_model_as_grounder(tokens, vision):
             return Generation("(42,56)", (1,), (0.0,), (1, 1), "stop")
 
     engine = Answers()
-    place = await EngineGrounder(engine, tokens=tokens, vision=vision).locate("the OK button", observation().screenshot)
-    assert place == (40, 50), "the middle of the 84x112 that the model saw, on a screen of 80x100"
+    grounder = EngineGrounder(engine, tokens=tokens, vision=vision)
+    place = (await grounder.locate("the OK button", observation().screenshot))[0]
+    assert place == Candidate(40, 50, score=1.0), "the middle of the 84x112 that the model saw, on a screen of 80x100"
     assert "the OK button" in tokens.decode(engine.prompt.token_ids) and len(engine.prompt.images) == 1
     assert engine.sampling.temperature == 0.0 and engine.sampling.stop_ids == tokens.stop_ids
     relative = EngineGrounder(engine, tokens=tokens, vision=vision, relative=100)
-    assert await relative.locate("x", observation().screenshot) == (34, 56)
-    assert Click(*place)
+    assert [(place.x, place.y) for place in await relative.locate("x", observation().screenshot)] == [(34, 56)]

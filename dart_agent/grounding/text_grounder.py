@@ -1,0 +1,106 @@
+"""EngineGrounder: any vision-language model behind an engine is asked for coordinates in text.
+
+Invariant: nothing that a model wrote is evaluated: the first two numbers of its answer are its point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dart_agent.engines.base.engine import Engine, Prompt, Sampling
+from dart_agent.formats import get_format
+from dart_agent.grounding.candidate import Candidate, Grounding, Query
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.presets import get_preset
+from dart_agent.prompting.conversation import Conversation, ConversationConfig
+
+Point = tuple[int, int]
+QUERY = "Query:{description}\nOutput only the coordinate of one point in your response.\n"
+MAX_ANSWER = 4000
+_NUMBER = re.compile(r"-?\d{1,7}(?:\.\d{1,6})?")
+
+
+class EngineGrounder:
+    """A `Grounder` of a vision-language model, asked as Agent-S asks its grounding model.
+
+    The first candidate is the greedy answer, further ones are sampled; equal places are one. A score is the probability
+    of the answer's tokens, which only engines for training know.
+
+    Args:
+        relative: the size of the model's coordinates (1000 for 0 to 1000); None where they are pixels of the image
+            that it sees, or as the preset says.
+        preset: how the model is asked, and what its coordinates mean; as Agent-S asks without one.
+    """
+
+    def __init__(
+        self, engine: Engine, *, tokens: ModelTokens, vision: VisionSpec, relative: int | None = None,
+        preset: str | None = None, sampling: Sampling | None = None,
+    ) -> None:  # fmt: skip
+        self._preset = get_preset(preset) if preset else None
+        self._engine, self._vision, self._relative = engine, vision, relative
+        sampling = sampling or Sampling(max_tokens=64, temperature=0.0)
+        stop, never = sampling.stop_ids or tokens.stop_ids, sampling.suppressed_ids or tokens.suppressed_ids
+        self._sampling = dataclasses.replace(sampling, stop_ids=stop, suppressed_ids=never)
+        self._tokens = tokens
+
+    @classmethod
+    def from_dir(
+        cls, engine: Engine, model_dir: str | Path, *, relative: int | None = None, preset: str | None = None
+    ) -> EngineGrounder:
+        """With tokenizer and image processing read from a model directory."""
+        tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
+        return cls(engine, tokens=tokens, vision=vision, relative=relative, preset=preset)
+
+    async def locate(self, description: str, screenshot: NDArray[np.uint8], k: int = 1) -> list[Candidate]:
+        """Ask the model k times, at the same time."""
+        prompt = self.prompt(description, screenshot)
+        asked = [self._sampling, *(dataclasses.replace(self._sampling, temperature=1.0, seed=n) for n in range(1, k))]
+        answers = await asyncio.gather(*(self._engine.generate(prompt, sampling) for sampling in asked))
+        space = self._space(screenshot)
+        found: dict[Point, Candidate] = {}
+        for answer in answers:
+            if (point := point_of(answer.text, space)) and point not in found:
+                score = math.exp(sum(answer.logprobs)) if answer.logprobs else math.nan
+                found[point] = Candidate(*point, score)
+        return list(found.values())
+
+    async def locate_batch(self, queries: Sequence[Query], k: int = 1) -> list[Grounding]:
+        """Ask about all of them at the same time: the engine makes batches."""
+        found = await asyncio.gather(*(self.locate(query.description, query.screenshot, k) for query in queries))
+        return [Grounding(tuple(candidates)) for candidates in found]
+
+    def prompt(self, description: str, screenshot: NDArray[np.uint8]) -> Prompt:
+        """What the model is asked: a conversation of its own for every question, so that many may be asked at once."""
+        config = ConversationConfig(style="short", screenshots=1)
+        if self._preset:
+            config = ConversationConfig(preset=self._preset.name)
+        conversation = Conversation(self._tokens, self._vision, config)
+        conversation.begin(description if self._preset else QUERY.format(description=description))
+        conversation.observe(screenshot)
+        return conversation.prompt()
+
+    def _space(self, screenshot: NDArray[np.uint8]) -> CoordinateSpace:
+        height, width = screenshot.shape[:2]
+        if self._relative is not None:
+            return CoordinateSpace.relative((width, height), self._relative)
+        space = self._vision.space(height, width)
+        return get_format(self._preset.format).space(space) if self._preset else space
+
+
+def point_of(answer: str, space: CoordinateSpace) -> Point | None:
+    """The pixel that the first two numbers of an answer mean; None without two, or off the screen. Pure."""
+    numbers = _NUMBER.findall(answer[:MAX_ANSWER])
+    if len(numbers) < 2:
+        return None
+    x, y = space.pixel(float(numbers[0]), float(numbers[1]))
+    return (x, y) if 0 <= x < space.screen[0] and 0 <= y < space.screen[1] else None

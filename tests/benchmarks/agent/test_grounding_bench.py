@@ -1,0 +1,28 @@
+"""The benchmark of grounders: its screens are exact, and it gives its keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.agent.drawn_screens_set import draw_items
+from benchmarks.agent.grounding_bench import Sizes, measure
+from dart_gym.tasks.suites.fake_suite import COLORS
+
+
+def test_boxes_are_exactly_where_the_colours_are():
+    for item in draw_items(5, (168, 224), seed=3):
+        color = COLORS[item.description.split()[1]]
+        rows, columns = (item.screenshot() == color).all(-1).nonzero()
+        (box,) = item.boxes
+        edge = 1  # the border of a button is black
+        assert (columns.min() - edge, rows.min() - edge) == (box.left, box.top)
+        assert (columns.max() + 1 + edge, rows.max() + 1 + edge) == (box.right, box.bottom)
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_it_measures_all_three_ways():
+    keys = measure(Sizes(seconds=1.0, screens=4, held_out=1), "qwen2_5_vl", print).keys
+    assert keys["ground.locate_per_s"] > 0 and keys["ground.text_locate_per_s"] > 0
+    assert keys["ground.head_vs_text"] == keys["ground.head.168x112"] - keys["ground.text.168x112"]
+    assert all(keys[f"ground.{name}.steps"] >= 1 for name in ("text", "head", "frozen"))
