@@ -68,11 +68,12 @@ class SharedStates:
         return sorted(folder for folder in folders if folder.startswith(f"{name}{PART}"))
 
     def put_part(self, directory: Path, node: int) -> None:
-        """Put into the store what another node than the main rank's wrote of a state, and remove it here."""
+        """Put into the store what another node than the main rank's wrote of a state; no state stays here."""
         part = directory.with_name(f"{directory.name}{PART}{node}")
         directory.rename(part)
         shared_directories.share(self._data.files.storage, FOLDER, part)
-        shutil.rmtree(part)
+        for old in part.parent.glob("checkpoint-*"):  # this part, and the state that this life went on from
+            shutil.rmtree(old)
 
     def put(self, directory: Path) -> None:
         """Put a complete state into the store, beside what goes on."""

@@ -62,9 +62,11 @@ class Node:
         command = ["unshare", *"--net --mount --pid --fork --kill-child --mount-proc bash -c".split(), script]
         self._keeper = subprocess.Popen(command, start_new_session=True)
         wait_until(self._has_first, 20)
-        self._cable, inside = f"dv{network.number}x{host}", "eth0"
-        _ip("link", "add", self._cable, "type", "veth", "peer", "name", inside, "netns", str(self.first))
-        _ip("link", "set", self._cable, "master", network.bridge, "up")
+        outside, inside = f"dv{network.number}x{host}", "eth0"
+        # the kernel takes its time to remove that of a killed node of this name
+        subprocess.run(["ip", "link", "del", outside], check=False, stderr=subprocess.DEVNULL)
+        _ip("link", "add", outside, "type", "veth", "peer", "name", inside, "netns", str(self.first))
+        _ip("link", "set", outside, "master", network.bridge, "up")
         for words in (
             ["addr", "add", f"{self.address}/24", "dev", inside],
             ["link", "set", inside, "up"],
@@ -129,8 +131,6 @@ class Node:
             os.kill(self.first, 9)
         self._keeper.kill()
         self._keeper.wait()
-        # the kernel removes it as well, when it comes to it; a node of the same name may be made before
-        subprocess.run(["ip", "link", "del", self._cable], check=False, stderr=subprocess.DEVNULL)
 
 
 def _ip(*words: str) -> None:

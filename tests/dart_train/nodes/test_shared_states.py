@@ -74,6 +74,7 @@ def test_what_several_nodes_wrote_of_a_state_comes_together(data, tmp_path):
         written = tmp_path / "second" / f"checkpoint-{step}" / "parts" / "1.distcp"
         written.parent.mkdir(parents=True)
         written.write_text(f"second part of step {step}")
+        (tmp_path / "second" / "checkpoint-1").mkdir(exist_ok=True)  # that training went on from
         nodes[1].put_part(written.parents[1], 1)
         nodes[0].put(saved(tmp_path / "first", step))
         nodes[0].settle()
