@@ -11,7 +11,7 @@ ALL="mcp gymnasium trl verifiers inspect harbor nemo"
 # environment VENV LOCK PACKAGES [torch|PYTHON] : the packages of a lock, this project and some of `integrations`.
 environment() {
   local venv=$1 lock=requirements/$2.txt package stamp
-  stamp=$(stamp "$venv" pyproject.toml "$lock" scripts/hubs.sh)
+  stamp=$(stamp "$venv" pyproject.toml "$lock" scripts/hubs.sh $(printf 'integrations/%s/pyproject.toml ' $3))
   if [ -e "$stamp" ]; then return; fi
   say "Installing $lock into $venv"
   case ${4:-} in

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compile requirements/*.txt from pyproject.toml and requirements/*.in: exact versions with hashes, no addresses of an
-# index, and no torch, which comes in several builds (see requirements/uv.toml). Versions stay as they are where they
-# still fit: `make lock UPGRADE=1` looks for newer ones.
+# index, and no torch, which comes in several builds (see requirements/uv.toml); and the uv.lock of integrations/openenv.
+# Versions stay as they are where they still fit: `make lock UPGRADE=1` looks for newer ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,4 +35,6 @@ with_tests="-c requirements/test.txt"     # where they share a package, they sha
   lock desktop requirements/desktop.in --no-deps
   lock evaluator requirements/evaluator.in --no-deps
 }
+# What OpenEnv's own validation asks for, and `uv run --project integrations/openenv server` of a checkout installs.
+"$UV" lock -q --no-config --default-index https://pypi.org/simple ${UPGRADE:+--upgrade} --project integrations/openenv
 mv requirements/evaluator.txt dart_gym/tasks/evaluation/requirements.txt   # it is installed from the package

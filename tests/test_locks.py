@@ -92,6 +92,20 @@ def test_a_lock_has_what_its_list_asks_for(name: str):
             assert requirement.specifier.contains(found[canonical(requirement.name)], prereleases=True), line
 
 
+def test_openenvs_project_is_locked_to_pypi_and_to_this_checkout():
+    folder = ROOT / "integrations" / "openenv"
+    lock = tomllib.loads((folder / "uv.lock").read_text())
+    found = {package["name"]: package for package in lock["package"]}
+    away = [one for one in lock["package"] if one["source"] != {"registry": "https://pypi.org/simple"}]
+    assert {one["name"] for one in away} == {"dart-gui", "dart-gym-openenv"}
+    files = [file["url"] for one in lock["package"] for file in [*one.get("wheels", []), one.get("sdist")] if file]
+    assert files and all(url.startswith("https://files.pythonhosted.org/packages/") for url in files)
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    for requirement in map(Requirement, [*project["dependencies"], *PROJECT["dependencies"]]):
+        version = found[canonical(requirement.name)]["version"]
+        assert requirement.specifier.contains(version), f"{requirement.name} {version}; next step: make lock"
+
+
 @pytest.mark.parametrize("python", PYTHONS)
 def test_locks_that_are_installed_together_agree(python: str):
     together = pinned(ROOT / "requirements" / "test.txt", python)

@@ -1,7 +1,8 @@
 """Desktops as an environment of verifiers (v1 API): tasks of our suites, their exact scores as the reward.
 
 The environment plays the user of the conversation: each user turn is the screen as an image, each reply of the model is
-read by one of our action formats and carried out, until the task ends.
+read by one of our action formats and carried out, until the task ends. With `tools` the model calls the typed actions
+as tools instead, whose answers are the screens after them.
 
 Invariants:
     - A turn of the trace is a step of the episode: it holds one screenshot more than the last one.
@@ -23,14 +24,18 @@ from dart_agent.episodes.play import OutcomeOnly, play
 from dart_agent.formats import get_format
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Wait
+from dart_gym.core.errors import DartGymError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.envs.cluster_link import connect
+from dart_gym.sessions.reset_request import ResetRequest
 from dart_gym.tasks.catalog.registry import get_task, is_suite, task_ids
 from dart_gym.utils.png import encode_png
 
 try:
     import verifiers.v1 as vf
+    from dart_gym_verifiers_tools import DesktopTools, ToolCalls
     from verifiers.v1.dialects.chat import message_to_wire
+    from verifiers.v1.mcp import SharedToolServer
 except ImportError as error:
     raise ImportError("verifiers is not installed; next step: pip install 'verifiers>=0.4,<0.5'") from error
 
@@ -39,6 +44,7 @@ __all__ = ["Desktops", "DesktopsEnv", "ScreenChat"]
 SYSTEM = """You use a computer to do a task. You see its screen, {width} x {height} pixels, and answer with what to do.
 
 {actions}"""
+WITH_TOOLS = "Call one tool at a time; each answers with the screen after it. Call `done` when the task is done."
 
 
 class DesktopsConfig(vf.TasksetConfig):
@@ -50,6 +56,8 @@ class DesktopsConfig(vf.TasksetConfig):
     """How many initial states of each task, seeds 0, 1, ..."""
     format: str = "computer_13"
     """How the model writes actions, a name of `dart_agent.formats`; its description is the system prompt."""
+    tools: bool = False
+    """Whether the model calls actions as tools; `format` says nothing then."""
     max_steps: int | None = Field(None, ge=1)
     """Most actions of an episode; None for each task's own limit."""
 
@@ -60,6 +68,7 @@ class DesktopData(vf.TaskData):
     task: str
     seed: int
     format: str
+    tools: bool = False
     max_steps: int | None = None
 
 
@@ -90,7 +99,7 @@ class Desktops(vf.Taskset[DesktopTask, DesktopsConfig]):
     def load(self) -> Iterator[DesktopTask]:
         """Every task with every seed. Raises `UnknownTaskError`, `ConfigurationError`: no such task or format."""
         config = self.config
-        words = get_format(config.format).describe()
+        words = WITH_TOOLS if config.tools else get_format(config.format).describe()
         for task in (name for given in config.tasks for name in (task_ids(given) if is_suite(given) else [given])):
             screen = get_task(task).desktop
             system = SYSTEM.format(width=screen.width, height=screen.height, actions=words)
@@ -98,7 +107,7 @@ class Desktops(vf.Taskset[DesktopTask, DesktopsConfig]):
                 yield DesktopTask(
                     DesktopData(
                         name=f"{task}#{seed}", system_prompt=system, task=task, seed=seed,
-                        format=config.format, max_steps=config.max_steps,
+                        format=config.format, tools=config.tools, max_steps=config.max_steps,
                     ),
                     config.task,
                 )  # fmt: skip
@@ -118,11 +127,8 @@ class _Asked:
     async def act(self, observation: Observation) -> Decision:
         """Show the screen, read the reply."""
         error = f"The last action failed: {observation.action_error}\n" if observation.action_error else ""
-        png = base64.b64encode(encode_png(observation.screenshot)).decode()
-        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
-        text = {"type": "text", "text": self._said + error + "The screen now:"}
-        self._said = ""
-        segment = await self._interaction.turn([{"role": "user", "content": [text, image]}])
+        said, self._said = self._said, ""
+        segment = await self._interaction.turn([shown(f"{said}{error}The screen now:", observation)])
         if segment.terminated:  # by a limit of the run: what was reached is scored; by an error: nothing is
             trace = self._interaction.trace
             return Decision(terminal=TerminalState.MODEL_ERROR if trace.errors else TerminalState.STEP_LIMIT)
@@ -165,6 +171,8 @@ class DesktopsEnv(vf.Env[DesktopsEnvConfig]):
     async def run(self, task: DesktopTask, agents: vf.Agents) -> None:
         """One episode. Raises `SandboxError`: environment or evaluator lost it."""
         data = task.data
+        if data.tools:
+            return await self._by_tools(task, agents)
         async with agents.player.interaction(task) as interaction, self._cluster.session() as session:
             played = await play(
                 _Asked(interaction, data.format, self.config.patience), session, data.task, seed=data.seed,
@@ -176,6 +184,32 @@ class DesktopsEnv(vf.Env[DesktopsEnvConfig]):
             trace.state.score, trace.state.actions = played.score or 0.0, played.num_actions
             trace.info.update(terminal=str(played.terminal), detail=played.detail)
 
+    async def _by_tools(self, task: DesktopTask, agents: vf.Agents) -> None:
+        request = ResetRequest(task.data.task, task.data.seed, max_steps=task.data.max_steps)
+        async with self._cluster.session() as session:
+            desktop = DesktopTools(session, request)
+            try:
+                start = (await desktop.begin()).observation
+                async with desktop.served() as url:
+                    tools = {"": SharedToolServer(url, local=True, external=True)}
+                    async with agents.player.interaction(task, tools=tools) as interaction:
+                        await interaction.turn([shown(f"{start.instruction}\nThe screen now:", start)])
+                        result, trace = await desktop.end(), interaction.trace
+                        outcome = result.evaluation
+                        trace.info.update(terminal=str(result.terminal), detail=outcome.detail if outcome else "")
+                        if outcome is None or outcome.score is None:
+                            raise vf.SandboxError(f"the environment lost the episode: {trace.info['detail']}")
+                        trace.state.score, trace.state.actions = outcome.score, result.step_index
+            except DartGymError as error:
+                raise vf.SandboxError(f"the environment lost the episode: {error}") from error
+
+
+def shown(text: str, observation: Observation) -> dict[str, Any]:
+    """A message of the user with the screen. Pure."""
+    png = base64.b64encode(encode_png(observation.screenshot)).decode()
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{png}"}}
+    return {"role": "user", "content": [{"type": "text", "text": text}, image]}
+
 
 class ScreenChatConfig(vf.HarnessConfig):
     """How the model is asked."""
@@ -185,9 +219,10 @@ class ScreenChatConfig(vf.HarnessConfig):
 
 
 class ScreenChat(vf.Harness[ScreenChatConfig]):
-    """A chat without tools, in this process: nothing is installed, started or executed."""
+    """A chat in this process, with tools where there are any: nothing is installed, started or executed."""
 
     APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_MCP = True
     SUPPORTS_RESUME = True
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
@@ -202,16 +237,23 @@ class ScreenChat(vf.Harness[ScreenChatConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData,
     ) -> vf.ProgramResult:
-        """Ask for the next reply to the conversation."""
+        """Ask for the next reply to the conversation; where it calls tools, answer and ask again."""
         system, prompt = self.resolve_prompt(data)
         messages = [message_to_wire(message) for message in prompt or []]
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        body = {"model": ctx.model, "messages": newest(messages, self.config.screenshots)}
-        async with httpx.AsyncClient(trust_env=False, timeout=None) as http:  # verifiers' own deadlines hold
-            headers = {"Authorization": f"Bearer {secret}"}
-            reply = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
-        return vf.ProgramResult(int(reply.is_error), "", reply.text if reply.is_error else "")
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with ToolCalls(mcp_urls) as tools, httpx.AsyncClient(trust_env=False, timeout=None) as http:
+            while True:  # verifiers' own deadlines and limits hold
+                body = {"model": ctx.model, "messages": newest(messages, self.config.screenshots)}
+                body |= {"tools": tools.schemas} if tools.schemas else {}
+                reply = await http.post(f"{endpoint}/chat/completions", json=body, headers=headers)
+                if reply.is_error:
+                    return vf.ProgramResult(1, "", reply.text)
+                said = reply.json()["choices"][0]["message"]
+                messages += [said, *[await tools.answer(call) for call in said.get("tool_calls") or []]]
+                if tools.over or not said.get("tool_calls"):
+                    return vf.ProgramResult(0, "", "")
 
 
 def newest(messages: list[dict[str, Any]], screenshots: int | None) -> list[dict[str, Any]]:

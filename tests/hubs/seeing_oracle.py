@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 
 import numpy as np
@@ -35,8 +36,22 @@ def reply(messages: list[dict]) -> str:
     return f'I see it.\n```json\n{{"action_type": "CLICK", "parameters": {{"x": {x}, "y": {y}}}}}\n```'
 
 
+def calling(messages: list[dict]) -> dict:
+    """The oracle's next action, as a call of a tool."""
+    told = str([part for m in messages if m["role"] == "user" for part in m["content"] if part["type"] == "text"])
+    step = sum(m["role"] == "assistant" for m in messages)
+    x, y = target(told, images(messages)[-1], step)
+    return tool_call("click", json.dumps({"x": x, "y": y}))
+
+
+def tool_call(name: str, arguments: str) -> dict:
+    """An assistant's message that calls a tool."""
+    function = {"name": name, "arguments": arguments}
+    return {"content": None, "tool_calls": [{"id": "call", "type": "function", "function": function}]}
+
+
 class StubModel:
-    """An OpenAI server whose replies a function makes; it keeps the requests."""
+    """An OpenAI server whose replies a function makes, a text or a message's fields; it keeps the requests."""
 
     def __init__(self) -> None:
         self.requests: list[dict] = []
@@ -49,9 +64,10 @@ class StubModel:
         said = self.answer(body["messages"])
         if hasattr(said, "__await__"):
             said = await said
-        message = {"role": "assistant", "content": said}
+        message = {"role": "assistant", **(said if isinstance(said, dict) else {"content": said})}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        ended = "tool_calls" if message.get("tool_calls") else "stop"
+        choice = {"index": 0, "message": message, "finish_reason": ended}
         made = {"id": "x", "object": "chat.completion", "created": 1, "model": body["model"], "usage": usage}
         return web.json_response({**made, "choices": [choice]})
 

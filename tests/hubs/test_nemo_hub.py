@@ -180,6 +180,7 @@ async def test_gym_env_start_starts_the_agent_and_a_model_server_which_play_an_e
     (tmp_path / "here.yaml").write_text(yaml.safe_dump(given))
     paths = f"responses_api_agents/desktop_agent/configs/desktop_agent.yaml,{tmp_path}/here.yaml"
     command = [str(Path(sys.prefix, "bin", "gym")), "env", "start", f"+config_paths=[{paths}]"]
+    command += [f"hydra.run.dir={tmp_path}/outputs"]
     row = {"responses_create_params": {"input": []}, "verifier_metadata": {"task": "fake/two-steps", "seed": 3}}
     url, started = f"http://127.0.0.1:{port}/run", []
 

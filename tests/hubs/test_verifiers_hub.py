@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hubs.seeing_oracle import StubModel, images, reply
+from tests.hubs.seeing_oracle import StubModel, calling, images, reply, tool_call
 
 pytestmark = [pytest.mark.hubs, pytest.mark.timeout(240)]
 VF_EVAL = Path(sys.executable).with_name("vf-eval")
@@ -141,6 +141,50 @@ async def test_a_window_shows_the_newest_screenshots(evaluate, model):
     episode = await evaluate(player={"harness": {"id": "dart-gym-verifiers", "screenshots": 1}})
     assert episode["traces"][0]["rewards"]["score_of_the_task"]["score"] == 1.0
     assert [len(images(request["messages"])) for request in model.requests] == [1, 1]
+
+
+BY_TOOLS = {"taskset": {"id": "dart-gym-verifiers", "tasks": ["fake/two-steps"], "tools": True}}
+
+
+async def test_a_model_that_calls_tools_sees_the_screen_after_each(evaluate, model, tcp_server, until):
+    model.answer = calling
+    episode = await evaluate(**BY_TOOLS)
+    (trace,) = episode["traces"]
+    assert episode["ok"] and trace["rewards"]["score_of_the_task"]["score"] == 1.0
+    assert trace["metrics"]["actions"] == 2 and trace["info"]["terminal"] == "done"
+    assert [len(images(request["messages"])) for request in model.requests] == [1, 2]
+    tools = {tool["function"]["name"] for tool in model.requests[0]["tools"]}
+    assert {"click", "type", "press", "done"} <= tools and not tools & {"start", "score", "accessibility_tree"}
+    assert "score" not in str(model.requests[1]["messages"][-1]["content"][0])
+    await until(lambda: not tcp_server.status()["sessions"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("start", '{"task": "/etc/passwd"}', "there is no tool 'start'"),
+        ("click", '{"x": ', "the arguments are no JSON"),
+        ("click", '{"x": "__import__"}', "x"),
+        ("click", "[1, 2]", "are no object"),
+    ],
+)
+async def test_wrong_calls_are_told_the_model_and_do_nothing(name, arguments, says, evaluate, model):
+    model.answer = lambda messages: "I cannot." if len(messages) > 3 else tool_call(name, arguments)
+    episode = await evaluate(**BY_TOOLS)
+    (trace,) = episode["traces"]
+    assert episode["ok"] and trace["rewards"]["score_of_the_task"]["score"] == 0.0
+    assert trace["metrics"]["actions"] == 0 and says in str(model.requests[1]["messages"][-1]["content"])
+
+
+async def test_a_fault_beneath_a_tool_is_an_error_without_a_reward(evaluate, model, desktops):
+    def crash(messages):
+        desktops[-1].crash()
+        return calling(messages)
+
+    model.answer = crash
+    episode = await evaluate(**BY_TOOLS)
+    (trace,) = episode["traces"]
+    assert not episode["ok"] and trace["errors"][-1]["type"] == "SandboxError" and not trace.get("rewards")
 
 
 async def test_the_desktop_of_a_killed_evaluation_is_given_back(vf_eval, model, start_server, until):
