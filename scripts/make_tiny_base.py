@@ -1,6 +1,6 @@
 """Makes the shipped models anew.
 
-    .venv/bin/python scripts/make_tiny_base.py base|drawn [--runs-dir runs]
+    .venv/bin/python scripts/make_tiny_base.py base|drawn|reader [--runs-dir runs]
 
 base, which the quick start begins from, in two stages. `configs/tiny_base.yaml`: a fresh tiny model, clean
 demonstrations of six MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the
@@ -10,10 +10,14 @@ cores.
 
 drawn, which multi-turn runs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
 programs, and a test of what it can; an hour on two cores.
+
+reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
+to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 import shutil
@@ -21,6 +25,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from reading_lessons import acting_samples, pointing_samples, teach_acting, teach_reading
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -28,11 +33,13 @@ from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
 from dart_train.modules.module_context import open_data
+from dart_train.modules.prepare import place_model
 from dart_train.trainer.batches.demonstrations import Demonstration, encode
 from dart_train.trainer.supervised import train_supervised
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "dart_train" / "assets"
+READING_STEPS, POINTING_SCREENS = 600, 350
 OF_A_RUN = ("digests.json", "fingerprint.json")
 """What a run writes beside a version's weights, and a model does not need."""
 
@@ -77,16 +84,37 @@ def drawn(runs_dir: Path) -> Path:
     return run.checkpoint(pipeline.WARM_VERSION)
 
 
+def reader(runs_dir: Path) -> Path:
+    """Reading, then pointing and clean demonstrations of drawn programs; returns the directory of the weights."""
+    config = load_config(ROOT / "configs" / "tiny_reader.yaml")
+    lessons = runs_dir / f"{config.name}-lessons"
+    fresh, taught, weights = (lessons / name for name in ("fresh", "reader", "weights"))
+    if not fresh.exists():
+        place_model("tiny", config.model.tiny, fresh, seed=config.seed)
+    if not taught.exists():
+        teach_reading(fresh, taught, READING_STEPS, say=typer.echo, seed=config.seed)
+    if not weights.exists():
+        shown = config.demonstrations
+        points, screens = pointing_samples(taught, config.agent, POINTING_SCREENS, grid=shown.grid, seed=config.seed)
+        tasks = shown.tasks or config.train_tasks
+        acts, more = asyncio.run(acting_samples(taught, config.agent, tasks, shown.per_task, grid=shown.grid))
+        teach_acting(taught, [*points, *acts], screens | more, weights, config.warmup, say=typer.echo)
+    return weights
+
+
 def _say(progress: object) -> None:
     if getattr(progress, "steps", 0) % 100 == 0:
         typer.echo(progress)
 
 
 def main(
-    which: Annotated[Literal["base", "drawn"], typer.Argument(help="the model")],
+    which: Annotated[Literal["base", "drawn", "reader"], typer.Argument(help="the model")],
     runs_dir: Annotated[Path, typer.Option(help="where the runs are kept")] = ROOT / "runs",
 ) -> None:
     """Collect, train, collect, train, copy."""
+    if which == "reader":
+        typer.echo(f"wrote {reader(runs_dir)}")
+        return
     weights = drawn(runs_dir) if which == "drawn" else second_stage(first_stage(runs_dir), runs_dir)
     target = ASSETS / f"tiny_{which}"
     shutil.rmtree(target, ignore_errors=True)
