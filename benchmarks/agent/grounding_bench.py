@@ -1,7 +1,7 @@
-"""GUI-Actor's head against coordinates in text: two tiny models, the same screens, the same processor time.
+"""GUI-Actor's head against coordinates in text: two tiny models, the same screens, the same time, one thread.
 
 Both start from the same untrained weights and train everything on the same pairs of one screen size, one thread, until
-a budget of processor time is spent; then both answer on held-out screens of that size and of two others. The text
+a budget of seconds is spent; then both answer on held-out screens of that size and of two others. The text
 model writes coordinates relative to the screen, so that none of its numbers is new on another size. A third model is
 the one that learnt text, frozen, with a head on it that gets as much time again.
 """
@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured: processor seconds of each training, screens to train on and to score on, of each size."""
+    """How much is measured: seconds of each training, screens to train on and to score on, of each size."""
 
     seconds: float = 120.0
     screens: int = 600
@@ -77,16 +77,10 @@ def measure(sizes: Sizes, family: str, progress: Progress) -> Report:
         keys[f"ground.{name}.steps"] = steps[name]
     notes = [
         "head_vs_text is the difference in accuracy on held-out screens of the size that was trained on",
-        f"{family}, {sizes.seconds:g} processor seconds of training each, {len(items)} pairs, "
+        f"{family}, {sizes.seconds:g} seconds of training each, one thread, {len(items)} pairs, "
         f"{4 * sizes.held_out} held out of each size; .low and .high: Wilson's 95 % interval",
     ]
     return Report("grounding", keys, notes=notes)
-
-
-def _budget(seconds: float) -> Callable[..., bool]:
-    """True once so much processor time has passed since now."""
-    end = time.process_time() + seconds
-    return lambda *arguments: time.process_time() > end
 
 
 def _train_text(start: Path, out: Path, items: list[GroundingItem], seconds: float) -> int:
@@ -102,19 +96,19 @@ def _train_text(start: Path, out: Path, items: list[GroundingItem], seconds: flo
         prompt = asked.prompt(item.description, item.screenshot())
         samples.append(Sample(prompt.token_ids, (f"{id(item.image)}",), tuple(answer), supervised=True))
     config = SupervisedConfig(
-        max_steps=UNTIL_TIME, batch_size=BATCH, learning_rate=LEARNING_RATE, warmup_steps=20, schedule="constant",
-        weight_decay=0.0, threads=1, gate_every_s=1.0,
+        max_seconds=seconds, batch_size=BATCH, learning_rate=LEARNING_RATE, warmup_steps=20, schedule="constant",
+        weight_decay=0.0, threads=1,
     )  # fmt: skip
-    return train_supervised(start, samples, shots.__getitem__, out, config, gate=_budget(seconds)).steps
+    return train_supervised(start, samples, shots.__getitem__, out, config).steps
 
 
 def _train_head(model: PointerModel, items: list[GroundingItem], seconds: float, whole: bool) -> int:
-    done, spent = 0, _budget(seconds)
+    done, end = 0, time.monotonic() + seconds
 
     def told(step: int, loss: float) -> bool:
         nonlocal done
         done = step
-        return spent()
+        return time.monotonic() > end
 
     train_pointer(
         model, items, steps=UNTIL_TIME, batch_size=BATCH, learning_rate=LEARNING_RATE, whole=whole, on_step=told
