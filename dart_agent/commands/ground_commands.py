@@ -1,4 +1,4 @@
-"""Commands of `dart-agent ground`: score a grounder on a set of ScreenSpot's layout."""
+"""Commands of `dart-agent ground`: train a grounder on a set of ScreenSpot's layout, and score one."""
 
 import asyncio
 import json
@@ -11,20 +11,65 @@ from rich.console import Console
 from rich.table import Table
 
 from dart_agent.grounding.grounding_scores import Accuracy, evaluate_grounder
-from dart_agent.grounding.screenspot import read_screenspot
+from dart_agent.grounding.screenspot import GroundingItem, read_screenspot
 from dart_agent.grounding.text_grounder import EngineGrounder
 from dart_agent.policies.policy_factory import open_engine
 from dart_gym.core.errors import ConfigurationError
 
-app = typer.Typer(
-    help="Find elements that are described in words.", no_args_is_help=True, callback=lambda: None
-)  # a group, though it has one command
+app = typer.Typer(help="Find elements that are described in words.", no_args_is_help=True)
 console = Console()
+TOLD_EVERY = 50
+Items = Annotated[Path, typer.Argument(metavar="SET", help="A file or directory in ScreenSpot's layout.")]
+
+
+def _usable(path: Path) -> list[GroundingItem]:
+    """The items of a set; what cannot be used is printed. Raises `ConfigurationError`: none can."""
+    items, problems = read_screenspot(path)
+    for problem in problems:
+        console.print(f"left out: {problem}", style="red", markup=False, highlight=False)
+    if not items:
+        raise ConfigurationError(f"{path} holds no item that can be used")
+    return items
+
+
+@app.command("train")
+def train_command(
+    path: Items,
+    model: Annotated[Path, typer.Option(help="Model directory; one without a head gets one.")],
+    out: Annotated[Path, typer.Option(help="Directory that is written.")],
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 1000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Items in a step.")] = 8,
+    learning_rate: Annotated[float, typer.Option(help="Published: 1e-4 for the head, 5e-6 for everything.")] = 1e-4,
+    whole: Annotated[bool, typer.Option("--whole", help="Train everything, not the head alone.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the head's first weights and the order of items.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+) -> None:
+    """Teach a model's head, or all of it, to point at what is described."""
+    import torch
+
+    from dart_agent.grounding.pointer_model import PointerModel
+    from dart_agent.grounding.pointer_training import train_pointer
+
+    items = _usable(path)
+    if out.exists():
+        raise ConfigurationError(f"{out} exists already: choose another directory")
+    torch.manual_seed(seed)
+    pointer = PointerModel(model, begin="", device=device, dtype="float32")
+
+    def tell(step: int, loss: float) -> None:
+        if step % TOLD_EVERY == 0 or step == steps:
+            console.print(f"{step}/{steps} steps, loss {loss:.3f}", highlight=False)
+
+    train_pointer(
+        pointer, items, steps=steps, batch_size=batch_size, learning_rate=learning_rate, whole=whole, seed=seed,
+        on_step=tell,
+    )  # fmt: skip
+    console.print(f"written: {pointer.save(out)}", highlight=False, soft_wrap=True)
 
 
 @app.command("eval")
 def evaluate_command(
-    path: Annotated[Path, typer.Argument(metavar="SET", help="A file or directory in ScreenSpot's layout.")],
+    path: Items,
     model: Annotated[Path, typer.Option(help="Model directory.")],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     text: Annotated[bool, typer.Option("--text", help="Ask for coordinates in text instead of the head.")] = False,
@@ -34,11 +79,7 @@ def evaluate_command(
     output: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:
     """Accuracy by application, platform, kind and size, with 95 % intervals."""
-    items, problems = read_screenspot(path)
-    for problem in problems:
-        console.print(f"left out: {problem}", style="red", markup=False, highlight=False)
-    if not items:
-        raise ConfigurationError(f"{path} holds no item that can be used")
+    items = _usable(path)
 
     async def score() -> list[Accuracy]:
         if not text:

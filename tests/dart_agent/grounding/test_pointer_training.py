@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from dart_agent.commands import agent_cli
 from dart_agent.grounding.candidate import Box, Query
 from dart_agent.grounding.pointer_model import PointerModel
 from dart_agent.grounding.pointer_training import batch_loss, train_pointer
-from dart_agent.grounding.screenspot import GroundingItem
+from dart_agent.grounding.screenspot import GroundingItem, write_screenspot
 from dart_gym.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.train
@@ -86,3 +89,17 @@ def test_bad_items_are_named(model: PointerModel):
         model.head.layer_norm.weight[0] = torch.nan
     with pytest.raises(ConfigurationError, match="not finite"):
         train_pointer(model, ITEMS, steps=1)
+
+
+def test_the_command_trains_a_head_that_the_other_command_scores(tiny_dir: Path, tmp_path: Path):
+    pairs, out, scores = tmp_path / "set", tmp_path / "grounder", tmp_path / "scores.json"
+    write_screenspot(pairs, [item(56, 28)])
+    train = ["ground", "train", str(pairs), "--model", str(tiny_dir), "--out", str(out)]
+    steps = ["--steps", "40", "--batch-size", "1", "--learning-rate", "3e-3"]
+    done = CliRunner().invoke(agent_cli.app, [*train, *steps], catch_exceptions=False)
+    assert "40/40 steps, loss " in done.output and "written: " in done.output
+    score = ["ground", "eval", str(pairs), "--model", str(out), "--json", str(scores)]
+    CliRunner().invoke(agent_cli.app, score, catch_exceptions=False)
+    assert json.loads(scores.read_text())[0]["hits"] == 1
+    with pytest.raises(ConfigurationError, match="exists already"):
+        CliRunner().invoke(agent_cli.app, train, catch_exceptions=False)
