@@ -37,7 +37,7 @@ async def test_a_desktop_has_a_screen_with_a_cursor_and_leaves_nothing(start_des
     await desktop.perform(Move(100, 150))
     second = await desktop.screenshot()
     assert first.shape == (224, 168, 3) and first.dtype == np.uint8
-    background = [BACKGROUND >> 16, BACKGROUND >> 8 & 255, BACKGROUND & 255]
+    background = [*BACKGROUND]
     for frame, x, y in ((first, 20, 30), (second, 100, 150)):
         rows, columns = np.nonzero((frame != background).any(axis=2))
         assert abs(rows.min() - y) <= 2 and abs(columns.min() - x) <= 2, "the arrow's tip is at the pointer"
@@ -126,7 +126,7 @@ async def test_a_margin_below_the_screen_is_drawn_on_and_not_shown(start_desktop
     desktop = await start_desktop(width=200, height=150, margin=2)
     assert (await desktop.screenshot()).shape == (150, 200, 3)
     margin = await desktop.read_margin()
-    assert margin.shape == (2, 200, 3) and (margin == (BACKGROUND >> 16, BACKGROUND >> 8 & 255, BACKGROUND & 255)).all()
+    assert margin.shape == (2, 200, 3) and (margin == BACKGROUND).all()
     await desktop.perform(Move(0, 149))
     with pytest.raises(ActionError, match="200 x 150"):
         await desktop.perform(Move(0, 150))
