@@ -214,7 +214,7 @@ async def test_rows_below_the_screen_are_seen_through_its_sockets(start_service,
     with await held(directory, until):
         desktop = OSWorldDesktop(DesktopSpec(margin=2, **SIZE), address_of(directory))
         await desktop.start()
-        red, green, blue = BACKGROUND >> 16, BACKGROUND >> 8 & 255, BACKGROUND & 255
+        red, green, blue = BACKGROUND
         assert np.array_equal(await desktop.read_margin(), np.full((2, 320, 3), (red, green, blue)))
         assert (await desktop.screenshot()).shape == (240, 320, 3)
         await desktop.stop()
