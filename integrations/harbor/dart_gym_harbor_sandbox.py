@@ -92,7 +92,7 @@ class BubblewrapEnvironment(BaseEnvironment):
         found = subprocess.run([self._python, "-c", WHERE], capture_output=True, text=True)
         if found.returncode:
             raise RuntimeError(f"{self._python} has no dart-gui: {found.stderr.strip().splitlines()[-1]}")
-        seen = ["--ro-bind", "/usr", "/usr"]
+        seen = ["--tmpfs", "/tmp", "--ro-bind", "/usr", "/usr"]  # what is seen of the host may lie below /tmp
         for name in ("bin", "sbin", "lib", "lib64"):
             seen += ["--symlink", f"usr/{name}", f"/{name}"]
         for name in VISIBLE:
@@ -101,16 +101,7 @@ class BubblewrapEnvironment(BaseEnvironment):
             seen += ["--ro-bind", folder, folder]
         seen += ["--ro-bind", str(self.environment_dir), "/environment", "--proc", "/proc", "--dev", "/dev"]
         path = f"/environment:{Path(self._python).parent}:/usr/local/bin:/usr/bin:/bin"
-        own = [
-            "--unshare-all",
-            "--die-with-parent",
-            "--new-session",
-            "--clearenv",
-            "--cap-drop",
-            "ALL",
-            "--tmpfs",
-            "/tmp",
-        ]
+        own = ["--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
         own += ["--setenv", "PATH", path, "--setenv", "HOME", "/tmp", "--chdir", "/tmp"]
         return ["bwrap", *seen, *own, self._python, "-I", "-c", INSIDE]
 
