@@ -17,7 +17,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
 import pytest  # noqa: E402  the environment comes first
 from hypothesis import settings  # noqa: E402
 
+from tests.helpers.packages import put_on_path  # noqa: E402
 from tests.selecting import ruled_out  # noqa: E402
+
+# Tested with all else.
+put_on_path("dataset_export", "grounding_data", "hosted_models", "more_formats", "task_generator", "task_sources")
 
 settings.register_profile("dart", deadline=None)  # a busy machine is no failure
 settings.register_profile("unit", settings.get_profile("dart"), max_examples=20)  # `make test-unit`

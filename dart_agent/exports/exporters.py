@@ -25,7 +25,6 @@ EXPORTERS: Registry[Exporter] = Registry(
     "exporter",
     "dart_gui.exporters",
     {
-        "dataset": "dart_agent.exports.dataset_export:export_dataset",
         "osworld": "dart_agent.exports.osworld_results:export_results",
     },
     (called_with("episodes", "out"),),

@@ -32,9 +32,8 @@ from dart_agent.formats.grammar.action_format import (
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, read_json
 from dart_agent.formats.grammar.key_chords import write_chord
-from dart_agent.formats.grammar.pointer import click_name, drag_to, holding, straight
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, drag_to, holding, notches, straight
 from dart_agent.formats.grammar.seed_calls import read_tag_calls
-from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
 from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 

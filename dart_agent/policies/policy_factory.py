@@ -20,13 +20,16 @@ from dart_agent.prompting.conversation import ConversationConfig, style_for
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.plugins import Registry, called_with, has
 
-HOSTED = ("anthropic", "openai", "gemini")
+_PLANNED_ALONE = ("planner", "verifier", "candidates")
 _HOSTED_ALONE = ("tool", "budget_tokens", "budget_usd", "prices")
 
 
 def _plays(found: Any) -> str | None:
-    """A class must be a policy; a function may make one, which is seen when it is called."""
-    return has(reset=("episode",), act=("observation",))(found) if isinstance(found, type) else None
+    """What opens policies needs options; a class must be a policy; a function may make one, seen when it is called."""
+    if hasattr(found, "open_policies"):
+        return has(open_policies=("options",))(found)
+    policy = has(reset=("episode",), act=("observation",))
+    return called_with()(found) or (policy(found) if isinstance(found, type) else None)
 
 
 POLICIES: Registry[Callable[[], Policy]] = Registry(
@@ -38,11 +41,9 @@ POLICIES: Registry[Callable[[], Policy]] = Registry(
         "human": "dart_agent.policies.human_policy:HumanPolicy",
         "vlm": "dart_agent.policies.vlm_policy:VLMPolicy",
         "chat": "dart_agent.policies.vlm_policy:VLMPolicy",
-        "anthropic": "dart_agent.policies.anthropic_policy:AnthropicPolicy",
-        "openai": "dart_agent.policies.openai_policy:OpenAIPolicy",
-        "gemini": "dart_agent.policies.gemini_policy:GeminiPolicy",
+        "planner+grounder": "dart_agent.policies.planned_policies",
     },
-    (called_with(), _plays),
+    (_plays,),
 )
 
 
@@ -51,10 +52,23 @@ class PolicyOptions(ConversationConfig):
 
     policy: str = Field(
         "random",
-        description='"random", "oracle", "human", "vlm", "chat", "anthropic", "openai", "gemini", a plug-in, or '
-        "module:Class.",
+        description='"random", "oracle", "human", "vlm", "chat", "planner+grounder", a plug-in such as "anthropic", '
+        "or module:Class.",
     )
-    model: str | None = Field(None, description="vlm: model directory; chat and hosted ones: name of the model.")
+    model: str | None = Field(
+        None,
+        description="vlm: model directory; planner+grounder: the grounder's, with a head or without; chat and hosted "
+        "ones: name of the model.",
+    )
+    planner: str = Field(
+        "instruction",
+        description='planner+grounder: "instruction" says to click on what the instruction names, at every step; a '
+        "plug-in; or module:Class, called without arguments.",
+    )
+    verifier: str | None = Field(
+        None, description="planner+grounder: model directory that judges the grounder's candidates (docs/grounding.md)."
+    )
+    candidates: int = Field(5, ge=1, description="planner+grounder: most candidates that the verifier is shown.")
     engine_url: str | None = Field(
         None,
         description="vlm: a running engine (ws://) or vLLM (http://), else it is loaded here; chat: base URL of "
@@ -92,13 +106,13 @@ class PolicyOptions(ConversationConfig):
         """What of it changes what the policy does, as JSON; not where a server listens."""
         if self.take_over:
             return {**self.model_copy(update={"take_over": False}).settings(), "take_over": True}
-        if self.policy in ("vlm", "chat"):
-            own = self.model_dump(exclude={"policy", "model", "engine_url", "take_over", *_HOSTED_ALONE})
-            model = model_digest(Path(self.model or "")) if self.policy == "vlm" else self.model
+        if self.policy in ("vlm", "chat", "planner+grounder"):
+            others = _HOSTED_ALONE if self.policy == "planner+grounder" else (*_HOSTED_ALONE, *_PLANNED_ALONE)
+            own = self.model_dump(exclude={"policy", "model", "engine_url", "take_over", *others})
+            model = self.model if self.policy == "chat" else model_digest(Path(self.model or ""))
             return {"model": model, **own, "preset_hash": get_preset(self.preset).digest if self.preset else None}
-        if self.policy in HOSTED:
-            return self.model_dump(include={"model", "screenshots", "max_tokens", "tool", "preset"})
-        return {}
+        found = POLICIES.get(self.policy) if self.policy in POLICIES.names() else None
+        return self.model_dump(include=set(getattr(found, "options", ())))
 
     def decoder(self) -> Decoder | None:
         """Of the model's tokenizer; None where it has none here."""
@@ -121,27 +135,15 @@ async def open_policies(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
 async def _opened(options: PolicyOptions) -> AsyncIterator[PolicyFactory]:
     if options.policy in ("grounder", "planner"):
         raise ConfigurationError(
-            f"the preset {options.preset} is of a {options.policy}, which does not play alone: put a planner and a "
-            "grounder together in Python, see docs/policies.md"
+            f"the preset {options.preset} is of a {options.policy}, which does not play alone: take --policy "
+            "planner+grounder, or put both together in Python, see docs/policies.md"
         )
-    POLICIES.get(options.policy)  # also of those that are opened below: an unknown name is refused first
+    found: Any = POLICIES.get(options.policy)  # also of those that are opened below: unknown names are refused first
     if options.policy in ("vlm", "chat"):
         async with _vlm_policies(options) as factory:
             yield factory
-    elif options.policy in HOSTED:
-        from dart_agent.policies.hosted_policies import open_hosted
-
-        async with open_hosted(
-            options.policy,
-            options.model,
-            base_url=options.engine_url,
-            screenshots=options.screenshots,
-            max_tokens=options.max_tokens,
-            tool=options.tool,
-            budget_tokens=options.budget_tokens,
-            budget_usd=options.budget_usd,
-            prices=options.prices,
-        ) as factory:
+    elif hasattr(found, "open_policies"):
+        async with found.open_policies(options) as factory:
             yield factory
     elif options.policy == "human":
         from dart_agent.policies.human_policy import open_human

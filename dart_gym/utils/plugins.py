@@ -29,6 +29,16 @@ from dart_gym.core.suggestions import suggest
 T = TypeVar("T")
 Check = Callable[[Any], str | None]
 """Says what an object lacks to be of a kind, as the rest of a sentence ("lacks the method reset"); None if nothing."""
+_INTEGRATIONS = {
+    "dart_gui.policies": dict.fromkeys(("anthropic", "openai", "gemini"), "hosted_models"),
+    "dart_gui.formats": dict.fromkeys(("anthropic", "openai", "gemini"), "hosted_models")
+    | dict.fromkeys(("glm_v", "holo", "opencua", "pyautogui"), "more_formats")
+    | {"ui_tars_published": "ui_tars_published"},
+    "dart_gui.providers": {"osworld-vm": "osworld_vm", "gui-docker-env": "gui_docker_env"},
+    "dart_gui.client_protocols": {"openenv": "openenv_port"},
+    "dart_gui.exporters": {"dataset": "dataset_export"},
+}
+"""By group, the names that packages of this project's own folder `integrations` add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,11 @@ class Registry(Generic[T]):
             value, package = claims[0].value, _package(claims[0])
             asked = f"the {self.kind} {name!r} of the package {package!r} ({value})"
             return self._checked(asked, value, f"mend the package, or `pip uninstall {package}`")
+        if folder := _INTEGRATIONS.get(self.group, {}).get(name.partition(":")[0]):
+            raise UnknownNameError(
+                f"the {self.kind} {name!r} is of a package that is not installed: "
+                f"`pip install --no-deps ./integrations/{folder}` in a checkout of this project"
+            )
         if ":" in name:
             otherwise = "run from its directory or install its package"
             advice = suggest(name.partition(":")[0], self.names(), otherwise=otherwise)

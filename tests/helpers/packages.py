@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import shutil
 import subprocess
 import sys
+import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,6 +32,21 @@ def installed(package: Path, directory: Path) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         yield site
+
+
+def put_on_path(*packages: str) -> None:
+    """Make packages of `integrations` what they are once installed, for this process and those that it starts.
+
+    Their names count from then on, also where tests are collected: `dart_gym_*` modules from the tree, with the
+    metadata that pip would write in a directory that goes with the process.
+    """
+    metadata = tempfile.mkdtemp(prefix="dart-packages-")
+    atexit.register(shutil.rmtree, metadata, ignore_errors=True)
+    for package in packages:
+        project = tomllib.loads((INTEGRATIONS / package / "pyproject.toml").read_text())["project"]
+        install(Path(metadata), project["name"], project.get("entry-points", {}))
+        sys.path.append(str(INTEGRATIONS / package))
+    sys.path.append(metadata)
 
 
 def install(

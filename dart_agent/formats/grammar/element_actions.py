@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dart_agent.formats.grammar.action_format import ParsedResponse, ParseError
 from dart_agent.formats.grammar.pointer import holding
 from dart_gym.core import actions as a
@@ -115,29 +112,6 @@ class ScrollOn(Ungrounded):
     def grounded(self, *places: Point) -> list[a.Action]:
         """One turn."""
         return [a.Scroll(*places[0], self.dx, self.dy)]
-
-
-@dataclass(frozen=True, slots=True)
-class Zoom(a.Action):
-    """Look closer at a part of the newest screenshot: [left, right) times [top, bottom) in pixels of the screen.
-
-    No desktop takes it: who plays shows the policy that part (`cropped`) as its next observation.
-    """
-
-    region: tuple[int, int, int, int]
-
-    def __post_init__(self) -> None:
-        left, top, right, bottom = self.region
-        if not (0 <= left < right and 0 <= top < bottom):
-            raise ValueError(f"a region is (left, top, right, bottom) with some area, got {self.region}")
-
-    def cropped(self, screenshot: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The part of an (H, W, 3) screenshot. Raises ValueError where it lies off the screen."""
-        left, top, right, bottom = self.region
-        height, width = screenshot.shape[:2]
-        if right > width or bottom > height:
-            raise ValueError(f"the region {self.region} is not within the screen of {width}x{height}")
-        return screenshot[top:bottom, left:right]
 
 
 def typing(text: str, overwrite: bool, enter: bool) -> list[a.Action]:

@@ -1,11 +1,13 @@
-"""What formats without a typed drag share: drags from where the pointer is, keys held around an action."""
+"""What formats share of the pointer: drags from where it is, keys held around an action, wheels that count pixels."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from dart_agent.formats.grammar.action_format import InexpressibleError
 from dart_gym.core import actions as a
 
 Point = tuple[int, int]
+PIXELS_PER_NOTCH = 100
 
 
 def click_name(names: Mapping[str, tuple[a.Button, int]], click: a.Click) -> str:
@@ -37,3 +39,8 @@ def straight(action: a.Drag, what: str) -> tuple[Point, Point]:
     if len(action.path) != 2:
         raise InexpressibleError(f"{what} drags along one straight line only")
     return action.path[0], action.path[1]
+
+
+def notches(pixels: float, size: int) -> int:
+    """Wheel notches of a distance: the nearest number, and at least one in its direction."""
+    return 0 if pixels == 0 else round(pixels / size) or int(math.copysign(1, pixels))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dart_gym_dataset_export import build_dataset, write_parquet
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -17,7 +18,6 @@ from dart_agent.engines.base.engine import Generation
 from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, episode_directory
 from dart_agent.episodes.play import make_step
 from dart_agent.episodes.trajectory import Trajectory
-from dart_agent.exports.dataset_export import build_dataset, write_parquet
 from dart_agent.exports.osworld_results import export_osworld
 from dart_agent.policies.policy import Decision
 from dart_gym.core.actions import Click, Done, Type
@@ -113,8 +113,8 @@ def test_the_command(tmp_path):
     def invoke(*arguments: str) -> str:
         return CliRunner().invoke(agent_cli.app, ["export", *arguments], catch_exceptions=False).output
 
-    assert "1 results" in invoke(str(tmp_path / "e"), str(tmp_path / "o"), "--as", "osworld")
-    assert "2 steps in 1 files" in invoke(str(tmp_path / "e"), str(tmp_path / "d"))
+    assert "1 results" in invoke(str(tmp_path / "e"), str(tmp_path / "o"))
+    assert "2 steps in 1 files" in invoke(str(tmp_path / "e"), str(tmp_path / "d"), "--as", "dataset")
     assert Image.open(io.BytesIO(next((tmp_path / "o").rglob("step_0*.png")).read_bytes())).size == (30, 20)
     with pytest.raises(RecordError, match="no complete episode"):
         invoke(str(tmp_path / "o"), str(tmp_path / "x"))

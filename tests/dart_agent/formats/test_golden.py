@@ -10,9 +10,9 @@ import random
 import time
 
 import pytest
+from dart_gym_hosted_models.zoom import Zoom
 
 from dart_agent.formats import InexpressibleError, formats, get_format, variants
-from dart_agent.formats.grammar.element_actions import Zoom
 from dart_gym.core import actions as a
 from tests.dart_agent.formats.older_tables import OLDER_TABLES
 

@@ -11,16 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
-from typer.testing import CliRunner
-
-from dart_agent.commands import agent_cli
-from dart_agent.engines.base.engine import EngineError
-from dart_agent.episodes.play import play
-from dart_agent.policies.anthropic_policy import CACHED, AnthropicPolicy
-from dart_agent.policies.gemini_policy import GeminiPolicy
-from dart_agent.policies.hosted_calls import HostedCalls, Provider
-from dart_agent.policies.hosted_models import (
+from dart_gym_hosted_models.anthropic_policy import CACHED, AnthropicPolicy
+from dart_gym_hosted_models.chat_planner import ChatPlanner
+from dart_gym_hosted_models.gemini_policy import GeminiPolicy
+from dart_gym_hosted_models.hosted_calls import HostedCalls, Provider
+from dart_gym_hosted_models.hosted_models import (
     ANTHROPIC,
     CORRECTIONS,
     GEMINI,
@@ -30,9 +25,15 @@ from dart_agent.policies.hosted_models import (
     drop_images,
     fit_image,
 )
-from dart_agent.policies.hosted_policies import HOSTED, open_hosted
-from dart_agent.policies.openai_policy import OpenAIPolicy
-from dart_agent.policies.planner_grounder import ChatPlanner, PlannedStep
+from dart_gym_hosted_models.hosted_policies import HOSTED, open_hosted
+from dart_gym_hosted_models.openai_policy import OpenAIPolicy
+from PIL import Image
+from typer.testing import CliRunner
+
+from dart_agent.commands import agent_cli
+from dart_agent.engines.base.engine import EngineError
+from dart_agent.episodes.play import play
+from dart_agent.policies.planner_grounder import PlannedStep
 from dart_agent.policies.policy import Episode
 from dart_gym.core.actions import Click, Done, Press, Type
 from dart_gym.core.errors import ConfigurationError, MissingDependencyError

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from dart_gym_hosted_models import hosted_calls
+from dart_gym_hosted_models.hosted_calls import BudgetSpentError, HostedCalls, read_prices
+from dart_gym_hosted_models.hosted_models import ANTHROPIC, OPENAI, connect
+from dart_gym_hosted_models.hosted_policies import HOSTED
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -18,10 +22,6 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
 from dart_agent.evaluation.score_tables import score_row, score_table
 from dart_agent.evaluation.scores import score_task, total_score
-from dart_agent.policies import hosted_calls
-from dart_agent.policies.hosted_calls import BudgetSpentError, HostedCalls, read_prices
-from dart_agent.policies.hosted_models import ANTHROPIC, OPENAI, connect
-from dart_agent.policies.hosted_policies import HOSTED
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Observation, TerminalState

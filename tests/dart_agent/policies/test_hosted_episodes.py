@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 import pytest
+from dart_gym_hosted_models.hosted_calls import HostedCalls
+from dart_gym_hosted_models.hosted_models import connect, fit_image
+from dart_gym_hosted_models.hosted_policies import HOSTED
 
 from dart_agent.episodes.play import play
-from dart_agent.policies.hosted_calls import HostedCalls
-from dart_agent.policies.hosted_models import connect, fit_image
-from dart_agent.policies.hosted_policies import HOSTED
 from dart_gym.core.actions import Done
 from dart_gym.core.outcomes import StepResult
 from dart_gym.sessions.session import Session
@@ -134,7 +134,7 @@ def answered(spec: str, body: dict[str, Any]) -> None:
 async def test_a_task_is_done_in_spite_of_faults(spec, task, monkeypatch):
     provider, policy_class, _ = HOSTED[spec]
     monkeypatch.setenv(provider.key_variable, KEY)
-    monkeypatch.setattr("dart_agent.policies.hosted_calls.LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("dart_gym_hosted_models.hosted_calls.LONGEST_PAUSE_S", 0.05)
     async with hosted_api() as api, connect(provider, api.url) as client, Session() as session:
         watched = Watched(session)
         prices = {"input": 1.0, "output": 10.0, "cached": 0.1, "written": 2.0}

@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dart_agent.formats.grammar.element_actions import Zoom
 from dart_agent.models.coordinates import CoordinateSpace
-from dart_agent.policies.hosted_calls import HostedCalls, Provider, Usage
 from dart_agent.policies.policy import Decision, Episode
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Observation, TerminalState
 from dart_gym.utils.png import encode_png
+from dart_gym_hosted_models.hosted_calls import HostedCalls, Provider, Usage
+from dart_gym_hosted_models.zoom import Zoom
 
 MAX_IMAGE = (1280, 800)
 """Models of these APIs click most precisely on images no larger than this; coordinates are scaled back."""

@@ -7,6 +7,8 @@ episode. What coordinates mean depends on the checkpoint: OpenCUA-7B and -32B wr
 import re
 from typing import Literal, get_args
 
+from dart_gym_python_actions import MODULES, read_actions, write_action
+
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
@@ -19,7 +21,6 @@ from dart_agent.formats.grammar.action_format import (
     text_of,
 )
 from dart_agent.formats.grammar.literals import last_block, read_calls
-from dart_agent.formats.grammar.python_actions import MODULES, read_actions, write_action
 from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -92,6 +93,3 @@ def _write(action: a.Action, space: CoordinateSpace) -> list[str]:
             status = "success" if isinstance(action, a.Done) else "failure"
             return [f"computer.terminate(status={status!r}{f', answer={answer!r}' if answer else ''})"]
     return write_action(action, space)
-
-
-FORMAT = OpenCUAFormat

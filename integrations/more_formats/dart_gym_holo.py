@@ -10,11 +10,13 @@ Source: hcompai/hai-cookbook@2ba8961 utils/navigation.py, utils/localization.py,
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from dart_agent.formats.grammar.action_format import (
+    HALF_PAIR,
     InexpressibleError,
     ParsedResponse,
     Reading,
@@ -28,7 +30,6 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import DIRECTIONS, Fields, json_objects
-from dart_agent.formats.grammar.tool_replies import dump, words
 from dart_agent.models.coordinates import QWEN25_VL, CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -86,7 +87,7 @@ class HoloFormat:
     def _add(self, reading: Reading, said: list[str], given: Mapping[str, Any], space: CoordinateSpace) -> None:
         try:
             if isinstance(given.get("action"), Mapping):  # a step: note, thought and its action
-                said += [words(given.get("note")), words(given.get("thought"))]
+                said += [_words(given.get("note")), _words(given.get("thought"))]
                 given = given["action"]
             kind = given.get("action", "click" if {"x", "y"} <= given.keys() else None)
             reader = _READERS.get(kind) if isinstance(kind, str) else None
@@ -106,8 +107,8 @@ class HoloFormat:
         items = [self._write(action, space) for action in given]
         if self._version == "1":
             first = {"note": "", "thought": thought, "action": items[0]}
-            return "\n".join(map(dump, (first, *items[1:])))
-        return "\n".join([*([thought] if thought else []), *map(dump, items)])
+            return "\n".join(map(_dump, (first, *items[1:])))
+        return "\n".join([*([thought] if thought else []), *map(_dump, items)])
 
     def _write(self, action: a.Action, space: CoordinateSpace) -> dict[str, Any]:
         match action:
@@ -162,4 +163,10 @@ _READERS: dict[str, Callable[[Fields], list[a.Action]]] = {
 }
 
 
-FORMAT = HoloFormat
+def _words(value: Any) -> str:
+    """A text, "" for anything else: notes and thoughts never make a response unreadable."""
+    return HALF_PAIR.sub("\N{REPLACEMENT CHARACTER}", value) if isinstance(value, str) else ""
+
+
+def _dump(item: Mapping[str, Any]) -> str:
+    return json.dumps(item, ensure_ascii=False)

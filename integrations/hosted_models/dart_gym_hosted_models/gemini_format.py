@@ -26,8 +26,10 @@ from dart_agent.formats.grammar.action_format import (
 )
 from dart_agent.formats.grammar.element_actions import typing, visiting
 from dart_agent.formats.grammar.fields import Fields, Point
-from dart_agent.formats.grammar.pointer import click_name, straight
-from dart_agent.formats.grammar.tool_replies import (
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, click_name, notches, straight
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+from dart_gym_hosted_models.tool_replies import (
     ENDING,
     blocks,
     dump,
@@ -36,9 +38,6 @@ from dart_agent.formats.grammar.tool_replies import (
     response_object,
     words,
 )
-from dart_agent.formats.openai import PIXELS_PER_NOTCH, notches
-from dart_agent.models.coordinates import CoordinateSpace
-from dart_gym.core import actions as a
 
 Functions = Literal["3.5", "2.5"]
 SIZE = 1000
@@ -242,6 +241,3 @@ def _write_old(action: a.Action, space: CoordinateSpace) -> Written:
         case a.Drag():
             return _write(action, space)
     raise InexpressibleError(f"the functions of Gemini's preview have none for {action!r:.200}")
-
-
-FORMAT = GeminiFormat

@@ -6,7 +6,6 @@ screenshot that was sent. Wheel movements are pixels, a notch is 100 of them. Na
 A turn without a call is the answer. `screenshot` is `Wait(0)`: the next observation is one.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -22,8 +21,10 @@ from dart_agent.formats.grammar.action_format import (
     parse_error,
 )
 from dart_agent.formats.grammar.fields import Fields
-from dart_agent.formats.grammar.pointer import holding
-from dart_agent.formats.grammar.tool_replies import (
+from dart_agent.formats.grammar.pointer import PIXELS_PER_NOTCH, holding, notches
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+from dart_gym_hosted_models.tool_replies import (
     ENDING,
     blocks,
     dump,
@@ -32,11 +33,8 @@ from dart_agent.formats.grammar.tool_replies import (
     response_object,
     words,
 )
-from dart_agent.models.coordinates import CoordinateSpace
-from dart_gym.core import actions as a
 
 Tool = Literal["computer", "computer_use_preview"]
-PIXELS_PER_NOTCH = 100
 _BUTTONS = {"left": "left", "right": "right", "wheel": "middle", "middle": "middle"}
 
 
@@ -182,11 +180,6 @@ def _scroll(given: Fields) -> a.Action:
     return a.Scroll(x, y, notches(dx, PIXELS_PER_NOTCH), notches(dy, PIXELS_PER_NOTCH))
 
 
-def notches(pixels: float, size: int) -> int:
-    """Wheel notches of a distance: the nearest number, and at least one in its direction."""
-    return 0 if pixels == 0 else round(pixels / size) or int(math.copysign(1, pixels))
-
-
 _READERS: dict[str, Callable[[Fields], a.Action]] = {
     "click": _click,
     "double_click": lambda given: _click(given, 2),
@@ -231,6 +224,3 @@ def _names(keys: tuple[str, ...]) -> list[str]:
     if any(name.lower() != key for name, key in zip(names, keys, strict=True)):
         raise InexpressibleError(f"names of keys are read in any case, so {'+'.join(keys)} has no spelling")
     return names
-
-
-FORMAT = OpenAIFormat

@@ -21,11 +21,12 @@ from dart_agent.formats.grammar.action_format import (
     one_of,
     parse_error,
 )
-from dart_agent.formats.grammar.element_actions import Zoom
 from dart_agent.formats.grammar.fields import Fields
 from dart_agent.formats.grammar.key_chords import write_chord
 from dart_agent.formats.grammar.pointer import click_name, drag_to, holding
-from dart_agent.formats.grammar.tool_replies import (
+from dart_agent.models.coordinates import CoordinateSpace
+from dart_gym.core import actions as a
+from dart_gym_hosted_models.tool_replies import (
     ENDING,
     blocks,
     dump,
@@ -34,8 +35,7 @@ from dart_agent.formats.grammar.tool_replies import (
     response_object,
     words,
 )
-from dart_agent.models.coordinates import CoordinateSpace
-from dart_gym.core import actions as a
+from dart_gym_hosted_models.zoom import Zoom
 
 Version = Literal["2024-10", "2025-01", "2025-11", "2026-08"]
 MAX_REPEAT = 100
@@ -259,6 +259,3 @@ def _write(action: a.Action, space: CoordinateSpace) -> dict[str, Any] | None:
         case a.Wait():
             return {"action": "wait", "duration": action.seconds} if action.seconds else {"action": "screenshot"}
     return None
-
-
-FORMAT = AnthropicFormat

@@ -12,8 +12,8 @@ import uuid
 from typing import Any
 
 from dart_agent.formats import get_format
-from dart_agent.policies.hosted_calls import CutStreamError, Usage
-from dart_agent.policies.hosted_models import OPENAI, HostedPolicy, SentImage, counted
+from dart_gym_hosted_models.hosted_calls import CutStreamError, Usage
+from dart_gym_hosted_models.hosted_models import OPENAI, HostedPolicy, SentImage, counted
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 

@@ -13,8 +13,8 @@ import json
 from typing import Any
 
 from dart_agent.formats import get_format
-from dart_agent.policies.hosted_calls import CutStreamError, Usage
-from dart_agent.policies.hosted_models import GEMINI, HostedPolicy, SentImage, counted, left_out
+from dart_gym_hosted_models.hosted_calls import CutStreamError, Usage
+from dart_gym_hosted_models.hosted_models import GEMINI, HostedPolicy, SentImage, counted, left_out
 
 
 class GeminiPolicy(HostedPolicy):
@@ -22,7 +22,7 @@ class GeminiPolicy(HostedPolicy):
 
     Args:
         model: name of the model.
-        functions: that it is offered, see `formats.gemini`.
+        functions: that it is offered, see `gemini_format`.
         screenshots: so many of a conversation stay at least.
         acknowledge_checks: go on where the API wants a person to confirm what the model is about to do: for desktops
             that hold nothing of value and reach nothing.

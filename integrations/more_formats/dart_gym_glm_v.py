@@ -165,6 +165,3 @@ def _write(action: a.Action, space: CoordinateSpace) -> str:
         case a.Fail(reason=""):
             return "FAIL()"
     raise InexpressibleError(f"GLM-V has no call for {action!r:.200}")
-
-
-FORMAT = GLMVFormat

@@ -3,14 +3,16 @@
 import contextlib
 import inspect
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
-from dart_agent.policies.anthropic_policy import AnthropicPolicy
-from dart_agent.policies.gemini_policy import GeminiPolicy
-from dart_agent.policies.hosted_calls import HostedCalls, Provider, read_prices
-from dart_agent.policies.hosted_models import ANTHROPIC, GEMINI, OPENAI, HostedPolicy, connect
-from dart_agent.policies.openai_policy import OpenAIPolicy
 from dart_agent.policies.policy import PolicyFactory
+from dart_agent.policies.policy_factory import PolicyOptions
 from dart_gym.core.errors import ConfigurationError
+from dart_gym_hosted_models.anthropic_policy import AnthropicPolicy
+from dart_gym_hosted_models.gemini_policy import GeminiPolicy
+from dart_gym_hosted_models.hosted_calls import HostedCalls, Provider, read_prices
+from dart_gym_hosted_models.hosted_models import ANTHROPIC, GEMINI, OPENAI, HostedPolicy, connect
+from dart_gym_hosted_models.openai_policy import OpenAIPolicy
 
 HOSTED: dict[str, tuple[Provider, Callable[..., HostedPolicy], str]] = {
     "anthropic": (ANTHROPIC, AnthropicPolicy, "version"),
@@ -48,3 +50,33 @@ async def open_hosted(
         yield lambda session: policy(model, **options)
     finally:
         await close()
+
+
+@dataclass(frozen=True, slots=True)
+class HostedModels:
+    """What `--policy` names: it opens the policies of one vendor's models with the options of the command line.
+
+    Attributes:
+        spec: the vendor, as in `HOSTED`.
+        options: which options decide what a policy does; records keep them.
+    """
+
+    spec: str
+    options: tuple[str, ...] = ("model", "screenshots", "max_tokens", "tool", "preset")
+
+    def open_policies(self, options: PolicyOptions) -> contextlib.AbstractAsyncContextManager[PolicyFactory]:
+        """Policies that share a connection and a budget. Raises as `open_hosted`."""
+        return open_hosted(
+            self.spec,
+            options.model,
+            base_url=options.engine_url,
+            screenshots=options.screenshots,
+            max_tokens=options.max_tokens,
+            tool=options.tool,
+            budget_tokens=options.budget_tokens,
+            budget_usd=options.budget_usd,
+            prices=options.prices,
+        )
+
+
+anthropic, openai, gemini = (HostedModels(spec) for spec in HOSTED)

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from dart_agent.formats import get_format
-from dart_agent.policies.hosted_calls import CutStreamError, Usage
-from dart_agent.policies.hosted_models import ANTHROPIC, HostedPolicy, SentImage, counted, drop_images
+from dart_gym_hosted_models.hosted_calls import CutStreamError, Usage
+from dart_gym_hosted_models.hosted_models import ANTHROPIC, HostedPolicy, SentImage, counted, drop_images
 
 _BETAS = {
     "2024-10": "computer-use-2024-10-22",
@@ -28,7 +28,7 @@ class AnthropicPolicy(HostedPolicy):
 
     Args:
         model: name of the model.
-        version: of its computer tool, see `formats.anthropic`.
+        version: of its computer tool, see `anthropic_format`.
         screenshots: so many of a conversation stay at least.
     """
 

@@ -4,6 +4,8 @@ The last code block counts, or the whole text where there is none; the bare word
 actions. Coordinates are absolute in the image that the model saw. See `python_actions` for the calls.
 """
 
+from dart_gym_python_actions import MODULES, read_actions, write_action
+
 from dart_agent.formats.grammar.action_format import (
     ParsedResponse,
     Reading,
@@ -15,7 +17,6 @@ from dart_agent.formats.grammar.action_format import (
     text_of,
 )
 from dart_agent.formats.grammar.literals import last_block, read_calls
-from dart_agent.formats.grammar.python_actions import MODULES, read_actions, write_action
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_gym.core import actions as a
 
@@ -66,6 +67,3 @@ class PyAutoGuiFormat:
     def describe(self) -> str:
         """The action space as the prompt states it."""
         return DESCRIPTION
-
-
-FORMAT = PyAutoGuiFormat

@@ -1,0 +1,1 @@
+"""Policies of hosted models with computer use, and the action formats of their APIs: Anthropic, OpenAI, Google."""
