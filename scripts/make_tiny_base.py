@@ -28,6 +28,7 @@ import typer
 from reading_lessons import acting_samples, pointing_samples, teach_acting, teach_reading
 
 from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_directory import DIGESTS, FINGERPRINT
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
@@ -40,7 +41,7 @@ from dart_train.trainer.supervised import train_supervised
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "dart_train" / "assets"
 READING_STEPS, POINTING_SCREENS = 600, 350
-OF_A_RUN = ("digests.json", "fingerprint.json")
+OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
 NAMES = (r'"[^"]+"', r"Tab #\d", r"\d(?:st|nd|rd)", r"\(-?\d,-?\d\)")

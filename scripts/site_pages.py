@@ -26,7 +26,9 @@ NAVIGATION = {
     "Start": ["index.md", "quickstart.md", "ray.md", "glossary.md"],
     "Environments": [
         "environments.md",
+        "sites.md",
         "osworld.md",
+        "tasks.md",
         "cluster.md",
         "docker.md",
         "hubs.md",

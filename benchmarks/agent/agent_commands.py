@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +11,8 @@ import typer
 from benchmarks.gym.gym_commands import JsonOption, finish, progress
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+GROUNDING_DATA = str(Path(__file__).parents[2] / "integrations" / "grounding_data")
+"""The package that explores; a checkout need not have it installed."""
 
 
 @app.callback()
@@ -35,9 +39,38 @@ def grounding(
     seconds: Annotated[float, typer.Option(min=1, help="Processor time of each of three trainings.")] = 120.0,
     screens: Annotated[int, typer.Option(min=4, help="Drawn screens to train on, four elements each.")] = 600,
     held_out: Annotated[int, typer.Option(min=1, help="Other screens to score on, of each of three sizes.")] = 75,
-    family: Annotated[str, typer.Option(help="Of the tiny backbone.")] = "qwen2_5_vl",
 ) -> None:
     """GUI-Actor's head against coordinates in text, trained for the same processor time (minutes)."""
     from benchmarks.agent.grounding_bench import Sizes, measure
 
-    finish(measure(Sizes(seconds, screens, held_out), family, progress), json)
+    finish(measure(Sizes(seconds, screens, held_out), progress), json)
+
+
+@app.command()
+def explorer(
+    names: Annotated[list[str] | None, typer.Argument(help="Applications; three bundled ones without.")] = None,
+    json: JsonOption = None,
+    steps: Annotated[int, typer.Option(min=1, help="Actions and resets of each run.")] = 40,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each way in each application.")] = 5,
+    parts: Annotated[bool, typer.Option("--parts", help="Also without each part of the explorer.")] = False,
+) -> None:
+    """The explorer against chance and breadth-first on real applications (half an hour)."""
+    sys.path.append(GROUNDING_DATA)
+    from benchmarks.agent.explorer_bench import measure
+
+    finish(measure(names or [], steps, seeds, parts, progress), json)
+
+
+@app.command()
+def collector(
+    names: Annotated[list[str] | None, typer.Argument(help="Applications; all bundled ones without.")] = None,
+    json: JsonOption = None,
+    steps: Annotated[int, typer.Option(min=1, help="Actions and resets in each application.")] = 40,
+    pairs: Annotated[int, typer.Option(min=0, help="At most so many are checked by pressing.")] = 2000,
+    out: Annotated[Path | None, typer.Option(help="Also write the set: train and novel.")] = None,
+) -> None:
+    """Collect pairs of applications, checked by pressing what was meant (half an hour)."""
+    sys.path.append(GROUNDING_DATA)
+    from benchmarks.agent.collector_bench import measure
+
+    finish(measure(names or [], steps, pairs, out), json)

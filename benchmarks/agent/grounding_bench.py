@@ -1,9 +1,10 @@
 """GUI-Actor's head against coordinates in text: two tiny models, the same screens, the same time, one thread.
 
-Both start from the same untrained weights and train everything on the same pairs of one screen size, one thread, until
-a budget of seconds is spent; then both answer on held-out screens of that size and of two others. The text
-model writes coordinates relative to the screen, so that none of its numbers is new on another size. A third model is
-the one that learnt text, frozen, with a head on it that gets as much time again.
+Both start from the same weights, which read the screens and know what is asked for (`grounding_start`), and train
+everything on the same pairs of one screen size, one thread, until a budget of processor time is spent; then both answer
+on held-out screens of that size and of two others. The text model writes coordinates relative to the screen, so that
+none of its numbers is new on another size. A third model is the backbone frozen, with a head that gets as much time. At
+last a head that has learnt little, with and without a verifier.
 """
 
 from __future__ import annotations
@@ -11,33 +12,35 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from benchmarks.agent.drawn_screens_set import draw_items
+from benchmarks.agent.grounding_start import BATCH, cross_entropy, make_start, samples, train
+from benchmarks.agent.verifier_part import measure_verifier
 from benchmarks.reporting.report import Report
 from dart_agent.engines.base.engine import Sampling
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
+from dart_agent.grounding.attention_regions import JUDGED
 from dart_agent.grounding.candidate import Grounder
 from dart_agent.grounding.grounding_scores import Accuracy, evaluate_grounder
 from dart_agent.grounding.pointer_model import PointerGrounder, PointerModel
+from dart_agent.grounding.pointer_prompt import PointerPrompt
 from dart_agent.grounding.pointer_training import train_pointer
 from dart_agent.grounding.screenspot import GroundingItem
 from dart_agent.grounding.text_grounder import EngineGrounder
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
-from dart_train.trainer.batches.samples import Sample
-from dart_train.trainer.settings.supervised_config import SupervisedConfig
-from dart_train.trainer.supervised import train_supervised
+from dart_train.trainer.weights import checkpoint
+from dart_train.trainer.weights.model_loading import load_model
 
 SIZE = (168, 112)
 OTHER_SIZES = ((112, 168), (224, 168))
 RELATIVE = 200  # each of these numbers is one token of the tiny model
-BATCH, LEARNING_RATE, UNTIL_TIME = 16, 2e-3, 1_000_000
+LEARNING_RATE, UNTIL_TIME = 1e-3, 1_000_000
 Progress = Callable[[str], None]
 
 
@@ -50,26 +53,33 @@ class Sizes:
     held_out: int = 75
 
 
-def measure(sizes: Sizes, family: str, progress: Progress) -> Report:
+def measure(sizes: Sizes, progress: Progress) -> Report:
     """Train, score, compare."""
     torch.set_num_threads(1)
     items = draw_items(sizes.screens, SIZE, seed=0)
     held_out = {size: draw_items(sizes.held_out, size, seed=1) for size in (SIZE, *OTHER_SIZES)}
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
-        start = build_tiny_model(root / "start", config=TinyModelConfig(family=family, vision_layers=2))
+        progress(f"the start, {sizes.seconds / 2:g} s")
+        start = make_start(root, items, sizes.seconds / 6, sizes.seconds / 3)
         progress(f"text, {sizes.seconds:g} s")
         text_steps = _train_text(start, root / "text", items, sizes.seconds)
         text, text_rate = asyncio.run(_score_text(root / "text", held_out))
         found, steps, rates = {"text": text}, {"text": text_steps}, {"text": text_rate}
-        for name, source, whole in (("head", start, True), ("frozen", root / "text", False)):
+        for name, whole in (("head", True), ("frozen", False)):
             progress(f"{name}, {sizes.seconds:g} s")
             torch.manual_seed(0)
-            model = PointerModel(source, begin="")
+            model = PointerModel(start, begin="", dtype="float32")
             steps[name] = _train_head(model, items, sizes.seconds, whole)
             found[name], rates[name] = asyncio.run(_score(PointerGrounder(model), held_out))
+        progress(f"a head of {sizes.seconds / 8:g} s and a verifier of {2 * sizes.seconds:g} s")
+        little = PointerModel(start, begin="", dtype="float32")
+        _train_head(little, items, sizes.seconds / 8, True)
+        plain = PointerGrounder(little, threshold=JUDGED)
+        judged = measure_verifier(start, root, plain, items, held_out[SIZE], 2 * sizes.seconds)
     keys = {"ground.locate_per_s": rates["head"], "ground.text_locate_per_s": rates["text"]}
     keys["ground.head_vs_text"] = found["head"][SIZE].rate - found["text"][SIZE].rate
+    keys |= judged
     for name, scores in found.items():
         for size, score in scores.items():
             where = f"ground.{name}.{size[0]}x{size[1]}"
@@ -77,38 +87,35 @@ def measure(sizes: Sizes, family: str, progress: Progress) -> Report:
         keys[f"ground.{name}.steps"] = steps[name]
     notes = [
         "head_vs_text is the difference in accuracy on held-out screens of the size that was trained on",
-        f"{family}, {sizes.seconds:g} seconds of training each, one thread, {len(items)} pairs, "
-        f"{4 * sizes.held_out} held out of each size; .low and .high: Wilson's 95 % interval",
+        f"{sizes.seconds:g} seconds of processor time for each training after {sizes.seconds / 2:g} for the start, one "
+        f"thread, {len(items)} pairs, {4 * sizes.held_out} held out of each size; .low, .high: Wilson's 95 % interval",
     ]
     return Report("grounding", keys, notes=notes)
 
 
-def _train_text(start: Path, out: Path, items: list[GroundingItem], seconds: float) -> int:
+def _train_text(start: Path, out: Path, items: Sequence[GroundingItem], seconds: float) -> int:
     """Cross-entropy on the middles of boxes, asked as `EngineGrounder` asks; returns the steps."""
-    tokens = ModelTokens.load(start)
-    asked = EngineGrounder(None, tokens=tokens, vision=VisionSpec.from_dir(start))  # type: ignore[arg-type]  # writes prompts only
-    shots = {f"{id(item.image)}": item.screenshot() for item in items}
-    samples = []
-    for item in items:
+    torch.manual_seed(0)
+    model, asked = load_model(start), PointerPrompt.load(start)
+
+    def answer(item: GroundingItem) -> list[int]:
         box, (width, height) = item.boxes[0], item.screen
         x, y = (box.left + box.right) / 2 / width, (box.top + box.bottom) / 2 / height
-        answer = tokens.response(f"({round(x * RELATIVE)},{round(y * RELATIVE)})")
-        prompt = asked.prompt(item.description, item.screenshot())
-        samples.append(Sample(prompt.token_ids, (f"{id(item.image)}",), tuple(answer), supervised=True))
-    config = SupervisedConfig(
-        max_seconds=seconds, batch_size=BATCH, learning_rate=LEARNING_RATE, warmup_steps=20, schedule="constant",
-        weight_decay=0.0, threads=1,
-    )  # fmt: skip
-    return train_supervised(start, samples, shots.__getitem__, out, config).steps
+        return asked.tokens.response(f"({round(x * RELATIVE)},{round(y * RELATIVE)})")
+
+    loss = cross_entropy(model, asked, samples(items, asked, answer, pointing=False), items)
+    steps = train(list(model.parameters()), loss, items, seconds, LEARNING_RATE)
+    checkpoint.write_model(model, out, start)
+    return steps
 
 
-def _train_head(model: PointerModel, items: list[GroundingItem], seconds: float, whole: bool) -> int:
-    done, end = 0, time.monotonic() + seconds
+def _train_head(model: PointerModel, items: Sequence[GroundingItem], seconds: float, whole: bool) -> int:
+    done, end = 0, time.process_time() + seconds
 
     def told(step: int, loss: float) -> bool:
         nonlocal done
         done = step
-        return time.monotonic() > end
+        return time.process_time() > end
 
     train_pointer(
         model, items, steps=UNTIL_TIME, batch_size=BATCH, learning_rate=LEARNING_RATE, whole=whole, on_step=told

@@ -20,6 +20,7 @@ from dart_agent.episodes.episode_files import EpisodeWriter, write_json
 from dart_agent.episodes.play import EpisodeRecorder, OutcomeOnly, play
 from dart_agent.episodes.trajectory import Step, Trajectory
 from dart_agent.evaluation.conditions import SizedSessions, protocol_named, software
+from dart_agent.evaluation.difficulty import write_difficulty
 from dart_agent.evaluation.evaluate import evaluate, open_cluster
 from dart_agent.evaluation.evaluation_directory import EvaluationDirectory, Plan, app_of
 from dart_agent.evaluation.score_tables import ending_lines, group_row, group_table, score_row, score_table
@@ -118,6 +119,9 @@ def evaluate_command(
         Path | None, typer.Option(help="Record every episode here; the same command again goes on where it stopped.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")] = None,
+    difficulty: Annotated[
+        str | None, typer.Option(help="Also keep the pass rates, by policy, with this suite or in this file.")
+    ] = None,
     url: Url = None,
     token_env: TokenEnv = None,
     max_steps: MaxSteps = None,
@@ -172,6 +176,10 @@ def evaluate_command(
         "scores": [score_row(score) for score in [*scores, total_score(scores)]],
         "apps": [group_row(group) for group in groups],
     }
+    if difficulty is not None:
+        name = " ".join(filter(None, (options.preset or options.policy, options.model and Path(options.model).name)))
+        counts = {score.task_id: (score.successes, score.episodes) for score in scores}
+        console.print(f"{write_difficulty(difficulty, name, counts)}: {name}", markup=False, highlight=False)
     for path in (output, out and out / "scores.json"):
         if path is not None:
             write_json(path, result)

@@ -1,6 +1,7 @@
 """Commands of `dart-agent ground`: train a grounder on a set of ScreenSpot's layout, and score one."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +11,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dart_agent.engines.base.engine import ModelEngine
+from dart_agent.grounding.attention_regions import JUDGED, THRESHOLD
+from dart_agent.grounding.candidate import Grounder
 from dart_agent.grounding.grounding_scores import Accuracy, evaluate_grounder
 from dart_agent.grounding.screenspot import GroundingItem, read_screenspot
 from dart_agent.grounding.text_grounder import EngineGrounder
+from dart_agent.grounding.verifier import VerifiedGrounder, Verifier
 from dart_agent.policies.policy_factory import open_engine
+from dart_gym.commands.packaged_commands import mount_package
 from dart_gym.core.errors import ConfigurationError
 
 app = typer.Typer(help="Find elements that are described in words.", no_args_is_help=True)
@@ -76,21 +82,32 @@ def evaluate_command(
     engine_url: Annotated[str | None, typer.Option(help="With --text: a running engine.")] = None,
     relative: Annotated[int | None, typer.Option(help="With --text: size of the model's coordinates.")] = None,
     k: Annotated[int, typer.Option("--k", min=1, help="Candidates for each item.")] = 1,
+    verifier: Annotated[Path | None, typer.Option(help="Model directory that judges candidates.")] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="Most candidates that are judged.")] = 20,
     output: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
 ) -> None:
     """Accuracy by application, platform, kind and size, with 95 % intervals."""
     items = _usable(path)
 
     async def score() -> list[Accuracy]:
-        if not text:
-            from dart_agent.grounding.pointer_model import PointerGrounder, PointerModel
+        async with contextlib.AsyncExitStack() as stack:
 
-            return await evaluate_grounder(PointerGrounder(PointerModel(model, device=device)), items, k)
-        engine = open_engine(model, engine_url)
-        try:
-            return await evaluate_grounder(EngineGrounder.from_dir(engine, model, relative=relative), items, k)
-        finally:
-            await engine.close()
+            def opened(directory: Path, url: str | None) -> ModelEngine:
+                engine = open_engine(directory, url)
+                stack.push_async_callback(engine.close)
+                return engine
+
+            if text:
+                grounder: Grounder = EngineGrounder.from_dir(opened(model, engine_url), model, relative=relative)
+            else:
+                from dart_agent.grounding.pointer_model import PointerGrounder, PointerModel
+
+                threshold = JUDGED if verifier else THRESHOLD
+                grounder = PointerGrounder(PointerModel(model, device=device), threshold=threshold)
+            if verifier:
+                judge = Verifier.from_dir(opened(verifier, None), verifier)
+                grounder = VerifiedGrounder(grounder, judge, candidates=candidates)
+            return await evaluate_grounder(grounder, items, k)
 
     found = asyncio.run(score())
     table = Table("", "", "items", "accuracy", "95 %", f"any of {k}", box=None)
@@ -100,3 +117,6 @@ def evaluate_command(
     console.print(table)
     if output is not None:
         output.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+
+
+mount_package(app, "ground", ("collect", "explore"), "dart_gym_grounding_data.data_commands", "grounding_data")

@@ -97,10 +97,10 @@ def export(
     out: Annotated[Path, typer.Argument(help="Where to write.")],
     kind: Annotated[
         str,
-        typer.Option("--as", help='"dataset" (Parquet with images), "osworld" (its layout of results) or your own.'),
-    ] = "dataset",
+        typer.Option("--as", help='"osworld" (its layout of results), "dataset" (Parquet, of a package) or your own.'),
+    ] = "osworld",
 ) -> None:
-    """Write recorded episodes as a Hugging Face data set, in OSWorld's layout of results, or as you like."""
+    """Write recorded episodes in OSWorld's layout of results, as a Hugging Face data set, or as you like."""
     write = EXPORTERS.get(kind)
     episodes = list(find_episodes(directory))
     if not episodes:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dart_agent.grounding.candidate import Box, Candidate
 
-THRESHOLD = 0.3
-"""Share of the highest attention that a patch of a region exceeds."""
+THRESHOLD, JUDGED = 0.3, 0.2
+"""Share of the highest attention that a patch of a region exceeds; the same where a verifier chooses, as published."""
 
 
 def patch_mask(boxes: Sequence[Box], screen: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.bool_]:

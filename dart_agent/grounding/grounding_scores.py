@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dart_agent.evaluation.scores import wilson_interval
 from dart_agent.grounding.candidate import Candidate, Grounder, Query
 from dart_agent.grounding.screenspot import GroundingItem
+from dart_gym.utils.rates import wilson_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from dart_agent.grounding.attention_regions import patch_mask
 from dart_agent.grounding.candidate import Query
-from dart_agent.grounding.pointer_head import pointer_loss
 from dart_agent.grounding.pointer_model import PointerModel
 from dart_agent.grounding.screenspot import GroundingItem
+from dart_agent.models.pointer_head import pointer_loss
 from dart_gym.core.errors import ConfigurationError
 
 WARMUP_STEPS = 20

@@ -113,11 +113,15 @@ def write_screenspot(directory: str | Path, items: Iterable[GroundingItem]) -> N
     """Write items with their screenshots in Pro's spelling, one file an application."""
     root = Path(directory)
     rows: dict[str, list[dict[str, Any]]] = {}
+    written: dict[tuple[str, int], tuple[str, Any]] = {}  # with the image, so that no other one gets its id
     for number, item in enumerate(items):
         application = item.application.replace("/", "_").lstrip(".") or "screen"
-        file = f"{application}/{number:06d}.png"
-        (root / "images" / application).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(item.screenshot()).save(root / "images" / file)
+        file, _ = written.get((application, id(item.image)), ("", None))
+        if not file:
+            file = f"{application}/{number:06d}.png"
+            written[application, id(item.image)] = file, item.image
+            (root / "images" / application).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(item.screenshot()).save(root / "images" / file)
         boxes = [[box.left, box.top, box.right, box.bottom] for box in item.boxes]
         rows.setdefault(application, []).append({
             "img_filename": file, "bbox": boxes[0], **({"bboxes": boxes} if len(boxes) > 1 else {}),

@@ -1,4 +1,4 @@
-"""EngineGrounder: any vision-language model behind an engine is asked for coordinates in text.
+"""EngineGrounder: any vision-language model behind an engine is asked for coordinates in text, or a head for a patch.
 
 Invariant: nothing that a model wrote is evaluated: the first two numbers of its answer are its point.
 """
@@ -6,18 +6,21 @@ Invariant: nothing that a model wrote is evaluated: the first two numbers of its
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dart_agent.engines.base.engine import Engine, Prompt, Sampling
+from dart_agent.engines.base.engine import Engine, Generation, Prompt, Sampling
 from dart_agent.formats import get_format
 from dart_agent.grounding.candidate import Candidate, Grounding, Query
+from dart_agent.grounding.pointer_prompt import PointerPrompt, has_head
 from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
@@ -61,18 +64,38 @@ class EngineGrounder:
         tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
         return cls(engine, tokens=tokens, vision=vision, relative=relative, preset=preset)
 
+    def around(self, engine: Engine) -> Self:
+        """The same around another engine."""
+        other = copy.copy(self)
+        other._engine = engine
+        return other
+
     async def locate(self, description: str, screenshot: NDArray[np.uint8], k: int = 1) -> list[Candidate]:
         """Ask the model k times, at the same time."""
         prompt = self.prompt(description, screenshot)
         asked = [self._sampling, *(dataclasses.replace(self._sampling, temperature=1.0, seed=n) for n in range(1, k))]
         answers = await asyncio.gather(*(self._engine.generate(prompt, sampling) for sampling in asked))
-        space = self._space(screenshot)
         found: dict[Point, Candidate] = {}
         for answer in answers:
-            if (point := point_of(answer.text, space)) and point not in found:
-                score = math.exp(sum(answer.logprobs)) if answer.logprobs else math.nan
-                found[point] = Candidate(*point, score)
+            for place in self._places(answer, screenshot):
+                found.setdefault((place.x, place.y), place)
         return list(found.values())
+
+    async def choose(
+        self, description: str, screenshot: NDArray[np.uint8], seed: int
+    ) -> tuple[Prompt, Generation, list[Candidate]]:
+        """Ask once: what was asked and answered, by exact tokens with log-probabilities, and the place, or none."""
+        prompt = self.prompt(description, screenshot)
+        answer = await self._engine.generate(prompt, dataclasses.replace(self._sampling, seed=seed))
+        return prompt, answer, self._places(answer, screenshot)
+
+    def _places(self, answer: Generation, screenshot: NDArray[np.uint8]) -> list[Candidate]:
+        point = self._point(answer, screenshot)
+        score = math.exp(sum(answer.logprobs)) if answer.logprobs else math.nan
+        return [Candidate(*point, score)] if point else []
+
+    def _point(self, answer: Generation, screenshot: NDArray[np.uint8]) -> Point | None:
+        return point_of(answer.text, self._space(screenshot))
 
     async def locate_batch(self, queries: Sequence[Query], k: int = 1) -> list[Grounding]:
         """Ask about all of them at the same time: the engine makes batches."""
@@ -95,6 +118,32 @@ class EngineGrounder:
             return CoordinateSpace.relative((width, height), self._relative)
         space = self._vision.space(height, width)
         return get_format(self._preset.format).space(space) if self._preset else space
+
+
+class EnginePointer(EngineGrounder):
+    """The same of a pointer model: the engine answers with a patch instead of text, greedily unless told otherwise."""
+
+    def __init__(self, engine: Engine, asked: PointerPrompt, sampling: Sampling | None = None) -> None:
+        super().__init__(engine, tokens=asked.tokens, vision=asked.vision)
+        sampling = sampling or Sampling(temperature=0.0)
+        self._asked = asked
+        self._sampling = dataclasses.replace(sampling, max_tokens=1, stop_ids=(), suppressed_ids=())
+
+    def prompt(self, description: str, screenshot: NDArray[np.uint8]) -> Prompt:
+        """The question that ends in <ACTOR>."""
+        return self._asked.prompt(description, screenshot)
+
+    def _point(self, answer: Generation, screenshot: NDArray[np.uint8]) -> Point | None:
+        return self._asked.place(answer.response_ids[0], screenshot)
+
+
+def grounder_in(model_dir: str | Path, sampling: Sampling) -> EngineGrounder:
+    """The grounder of a model directory, by its head where it has one, still without an engine (`around`)."""
+    nowhere: Any = None
+    if has_head(model_dir):
+        return EnginePointer(nowhere, PointerPrompt.load(model_dir), sampling)
+    tokens, vision = ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir)
+    return EngineGrounder(nowhere, tokens=tokens, vision=vision, sampling=sampling)
 
 
 def point_of(answer: str, space: CoordinateSpace) -> Point | None:

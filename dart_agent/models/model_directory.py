@@ -1,4 +1,4 @@
-"""What is read from the directory of a model without loading its weights: who it is, and how its tokens are spelled."""
+"""The directory of a model without loading its weights: who it is, how its tokens are spelled, what goes with them."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -7,6 +7,13 @@ from pathlib import Path
 from dart_gym.core.errors import ConfigurationError
 
 _SAMPLE = 1 << 20
+
+DIGESTS, FINGERPRINT, TRAINER_STATE = "digests.json", "fingerprint.json", "dart_state.json"
+"""What a trainer writes beside the weights of a version, and is true of these weights alone."""
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
+_OF_WEIGHTS = frozenset({"config.json", "generation_config.json", DIGESTS, FINGERPRINT, TRAINER_STATE})
+"""What `save_pretrained` or a trainer writes anew, so that it is never copied from another directory."""
 
 Decoder = Callable[[Sequence[int]], list[str]]
 """Token ids -> the text of each."""
@@ -22,6 +29,15 @@ def model_digest(model: Path) -> str:
             file.seek(max(0, size - _SAMPLE))
             digest.update(f"{path.name} {size}".encode() + head + file.read(_SAMPLE))
     return digest.hexdigest()[:16]
+
+
+def companion_files(model: str | Path) -> list[Path]:
+    """Tokenizer, processor and template files of a model directory: all of it that is not weights or model config."""
+    return sorted(
+        path
+        for path in Path(model).iterdir()
+        if path.is_file() and path.name not in _OF_WEIGHTS and not path.name.endswith(_WEIGHTS)
+    )
 
 
 def token_decoder(model: Path) -> Decoder:

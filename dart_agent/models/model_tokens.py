@@ -24,8 +24,8 @@ from dart_gym.core.errors import ConfigurationError
 _WRITABLE = frozenset(
     {"<|box_start|>", "<|box_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|quad_start|>", "<|quad_end|>"}
 )
-
-
+POINTER_TOKENS = ("<|recipient|>", "<|diff_marker|>", "<|pointer_start|>", "<|pointer_end|>", "<|pointer_pad|>")
+"""What GUI-Actor adds to the vocabulary; the last one is <ACTOR>."""
 _MARKUP = re.compile(r"(<\|[a-z_]+\|>|\{[a-z]+\})")
 
 
@@ -103,6 +103,11 @@ class ModelTokens:
     def highest_id(self) -> int:
         """The largest id of any token: ids need not be without gaps."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+
+    @property
+    def actor_id(self) -> int | None:
+        """Of <ACTOR>: what follows it is a patch, not a token; None for a model that points in no such way."""
+        return self._tokenizer.token_to_id(POINTER_TOKENS[-1])
 
     def encode(self, text: str) -> list[int]:
         """Ids of a plain text; special tokens that it spells are read as ordinary characters."""

@@ -106,6 +106,11 @@ class AgentConfig(ConversationConfig):
         description="How the model writes actions: a built-in format (docs/formats.md), the name of an installed "
         "package's format, or module:Class.",
     )
+    planner: Literal["instruction"] | None = Field(
+        None,
+        description='Who says what to do: null is the model itself; "instruction" clicks, at every step, on what the '
+        "instruction names, and the model is a grounder that finds it (docs/grounding.md).",
+    )
 
 
 class DemonstrationConfig(Section):

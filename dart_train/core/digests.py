@@ -6,9 +6,10 @@ They lie in the weights' directory. A length says nothing of a bad sector, a par
 import json
 from pathlib import Path
 
+from dart_agent.models.model_directory import DIGESTS
 from dart_gym.utils.durable_files import digests
 
-FILE = "digests.json"
+FILE = DIGESTS
 
 
 def write_digests(directory: Path) -> None:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from dart_agent.engines.base.engine import Engine, EngineMismatch, Prompt, Sampling
 from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_directory import FINGERPRINT
 from dart_agent.models.model_tokens import ModelTokens
 from dart_train.core.train_errors import CheckpointError
 
-FILE = "fingerprint.json"
+FILE = FINGERPRINT
 TEXTS = ("Click on the tab", "Type a name and press enter", "Scroll down", "Is it done?")
 QUESTION = "What is shown?"
 IMAGE_SIZE = (112, 168)

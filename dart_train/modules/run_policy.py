@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dart_agent.engines.base.engine import Engine, Sampling
+from dart_agent.policies.planned_policies import planned_policies
+from dart_agent.policies.planner_grounder import InstructionPlanner
 from dart_agent.policies.policy import Policy
 from dart_agent.policies.policy_factory import model_policies
 from dart_train.config.run_config import AgentConfig
@@ -13,4 +15,6 @@ from dart_train.rollout.settings.rollout_config import SamplingConfig
 def make_policy(model_dir: str | Path, agent: AgentConfig, sampling: SamplingConfig) -> Callable[[Engine], Policy]:
     """Return a factory of policies that share one model's tokenizer and image processing."""
     chosen = Sampling(max_tokens=sampling.max_tokens, temperature=sampling.temperature, training=True)
+    if agent.planner:
+        return planned_policies(model_dir, chosen, InstructionPlanner(), patience=agent.patience)
     return model_policies(model_dir, agent, chosen, agent.format)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dart_agent.evaluation.scores import wilson_interval
+from dart_gym.utils.rates import wilson_interval
 from dart_train.config.run_config import RunConfig
 from dart_train.core.metrics_log import engine_use, read_metrics
 from dart_train.data.groups import trajectory_rows

@@ -4,7 +4,8 @@ The output layer runs on the positions that predict response tokens only, and th
 once: of a micro-batch, or of a whole optimizer batch with `ImageFeatures`. Qwen's published classes are used by their
 public parts: `get_image_features`, embeddings, `language_model`, `lm_head`; what differs between families is in
 `dart_agent.models.families`. The head runs in float32 whatever the rest computes in, for a log-probability is a
-difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. The reference is a second copy of the
+difference of large numbers: rounded to bfloat16 it is up to 0.06 nats off. Where a prompt ends in <ACTOR>, the id that
+follows is a patch, and the model's pointer head says how likely it is. The reference is a second copy of the
 weights, or the model that is trained with its adapter switched off, which costs no memory.
 """
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dart_agent.models.families.family_table import family_of
+from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead
 from dart_train.trainer.attention.kernels import Attention
 from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.attention.segments import KernelName
@@ -134,6 +136,13 @@ def response_logprobs(
     ).last_hidden_state
     predicting = hidden.flatten(0, 1)[batch.predict_index]
     logprobs, entropies = _score(model.lm_head, predicting, batch.response_ids, tuple(suppressed_ids), temperature)
+    head: PointerHead | None = getattr(model, ATTRIBUTE, None)
+    if head is not None and (pointing := batch.input_ids.flatten()[batch.predict_index] == head.actor_id).any():
+        chosen = _score_patches(head, embeddings, hidden, batch, pointing, temperature)
+        logprobs, entropies = (
+            of_text.masked_scatter(pointing, of_patches)
+            for of_text, of_patches in zip((logprobs, entropies), chosen, strict=True)
+        )
     return _unflatten(logprobs, batch.mask), _unflatten(entropies, batch.mask)
 
 
@@ -212,6 +221,21 @@ def _score(
     ]
     logprobs, entropies = zip(*parts, strict=True)
     return torch.cat(logprobs), torch.cat(entropies)
+
+
+def _score_patches(
+    head: PointerHead, embeddings: Tensor, hidden: Tensor, batch: MicroBatch, pointing: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """As `_score`, of the ids (P,) that are patches of the newest image before their <ACTOR>; equal prompts once."""
+    edges = batch.mm_token_type_ids.flatten().bool().int()
+    edges = torch.diff(edges, prepend=edges.new_zeros(1), append=edges.new_zeros(1))
+    starts, ends = (edges == 1).nonzero()[:, 0].tolist(), (edges == -1).nonzero()[:, 0]
+    places, which = batch.predict_index[pointing].unique(return_inverse=True)
+    newest = (torch.searchsorted(ends, places, right=True) - 1).tolist()
+    patches = [embeddings.flatten(0, 1)[starts[image] : int(ends[image])] for image in newest]
+    with torch.autocast(hidden.device.type, enabled=False):
+        scores = head.choices(patches, hidden.flatten(0, 1)[places])
+    return token_logprobs(scores[which], batch.response_ids[pointing], temperature=temperature)
 
 
 def _unflatten(values: Tensor, mask: Tensor) -> Tensor:

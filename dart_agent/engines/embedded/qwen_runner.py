@@ -8,6 +8,7 @@ Invariants:
     - Rows are padded on the left; a row's result does not depend on what else is in the batch (up to rounding).
     - Every row has its own random stream, drawn by inverting the cumulative distribution.
     - Suppressed ids have probability zero, before the softmax.
+    - After a prompt that ends in a head's <ACTOR>, patch n of its newest image is drawn in the place of token n.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dart_agent.engines.embedded.prefixes import Prefixes
 from dart_agent.engines.embedded.vision_tower import Tower
 from dart_agent.models.families.family_table import family_in, family_of, model_config
 from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.pointer_head import ATTRIBUTE, PointerHead, attach_head, head_weights
 from dart_gym.core.errors import ConfigurationError
 
 PREFIX_BYTES = 256 << 20
@@ -54,6 +56,7 @@ class QwenRunner:
         self.model, self.vision = model, vision
         self.device = next(model.parameters()).device
         self._image_token = model.config.image_token_id
+        self._head: PointerHead | None = getattr(model, ATTRIBUTE, None)
         self._max_length = model.config.text_config.max_position_embeddings
         self._vocab = model.config.text_config.vocab_size
         self._decoder = Decoder(model.model.language_model)
@@ -75,7 +78,9 @@ class QwenRunner:
         model = AutoModelForImageTextToText.from_pretrained(
             str(model_dir), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
-        return cls(model.eval().to(torch.device(device)), vision, vision_cache=vision_cache)
+        model.eval().to(torch.device(device))
+        attach_head(model, model_dir)
+        return cls(model, vision, vision_cache=vision_cache)
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
         """Raise `RequestRefused` for a request that cannot be served. Cheap, callable from any thread."""
@@ -91,6 +96,8 @@ class QwenRunner:
         ids = (*prompt.token_ids, *sampling.stop_ids, *sampling.suppressed_ids)
         if not 0 <= min(ids) <= max(ids) < self._vocab:
             raise RequestRefused(f"the request has token ids outside [0, {self._vocab})")
+        if self._points(prompt) and need > self._vocab:
+            raise RequestRefused(f"{need} patches to choose among are more than the model's {self._vocab} tokens")
         if len(prompt.token_ids) + sampling.max_tokens > self._max_length:
             raise RequestRefused(
                 f"prompt of {len(prompt.token_ids)} tokens and {sampling.max_tokens} new ones exceed the model's "
@@ -123,15 +130,29 @@ class QwenRunner:
         if len(distinct) < len(prompts):
             taken = torch.tensor(rows, device=self.device)
             state, hidden = state.take(taken), hidden[taken]
+        pointing = [row for row, prompt in enumerate(prompts) if self._points(prompt)]
         while True:
-            chosen = draws.take(self.model.lm_head(hidden).float())
+            logits = self.model.lm_head(hidden).float()
+            if pointing:
+                logits[pointing] = self._patch_logits([prompts[row] for row in pointing], hidden[pointing])
+                pointing = []
+            chosen = draws.take(logits)
             if draws.finished:
                 return draws.rows()
             hidden = self._decoder.step(state, chosen)
 
+    def _points(self, prompt: Prompt) -> bool:
+        return self._head is not None and bool(prompt.images) and prompt.token_ids[-1] == self._head.actor_id
+
+    def _patch_logits(self, prompts: Sequence[Prompt], states: Tensor) -> Tensor:
+        """(B, vocabulary) log-probabilities of the patches of each prompt's newest image, -inf behind the last one."""
+        assert self._head is not None  # for the type checker: these prompts point
+        found = self._head.choices([self._embed(prompt.images[-1:])[:, 0] for prompt in prompts], states)
+        return torch.nn.functional.pad(found, (0, self._vocab - found.shape[1]), value=-torch.inf)
+
     def load_weights(self, path: str | Path) -> None:
         """Copy a checkpoint's weights into the model, or none. Raises `FileNotFoundError`; `ValueError`: others."""
-        loaded = _read_safetensors(Path(path))
+        loaded = _read_safetensors(Path(path)) | {f"{ATTRIBUTE}.{n}": t for n, t in head_weights(path).items()}
         own = self.model.state_dict()
         # Published Qwen3.5 holds a head that predicts several tokens ("mtp."), which transformers does not load either.
         loaded = {_current_name(name): tensor for name, tensor in loaded.items() if not name.startswith("mtp.")}

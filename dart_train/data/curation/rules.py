@@ -4,7 +4,7 @@ Sources: the DART paper (arXiv 2509.23866) for dynamic rollout number, dynamic t
 pool.
 
 Invariants:
-    - Pure: nothing here touches a database, a file, a clock or a random state.
+    - Pure: nothing here touches a database, a clock or a random state, nor a file but that of known pass rates.
     - Each idea has its own switch; `CurationConfig.plain()` has all of them off.
 
 Beside it: `drop_rules` drops trajectories and groups, `rollout_admission` says how much may be started, `grouping`
@@ -20,9 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dart_agent.episodes.trajectory import Trajectory
+from dart_agent.evaluation.difficulty import known_rates
+from dart_gym.core.errors import DartGymError
 from dart_gym.core.section import Section
 from dart_train.core.data_states import GroupState, Provenance, Reason
 from dart_train.data.curation.drop_rules import SENTENCES, CurationRule, NoSignal, TooEasy, named_rules
@@ -156,6 +158,12 @@ class CurationConfig(Section):
     curriculum_opens_at: float = Field(
         0.6, gt=0.0, le=1.0, description="A band opens once the mean success of all easier tasks is this high."
     )
+    difficulty: str | None = Field(
+        None,
+        description="A suite, or a file, with known pass rates (dart-agent eval --difficulty): what a task that was "
+        "never tried begins with.",
+    )
+    difficulty_of: str | None = Field(None, description="The policy whose rates they are; null for the only one.")
     replay_leftovers: bool = Field(
         False,
         description="Make new groups, within the staleness window, of trajectories that came too late for theirs, "
@@ -175,6 +183,15 @@ class CurationConfig(Section):
         if list(bands) != sorted(set(bands), reverse=True) or not all(0.0 < band < 1.0 for band in bands):
             raise ValueError(f"give success rates between 0 and 1, falling, such as [0.7, 0.3], not {list(bands)}")
         return bands
+
+    @model_validator(mode="after")
+    def _rates_can_be_read(self) -> CurationConfig:
+        if self.difficulty is not None:
+            try:
+                known_rates(self.difficulty, self.difficulty_of)
+            except DartGymError as error:
+                raise ValueError(f"difficulty: {error}") from None
+        return self
 
     @field_validator("rules")
     @classmethod

@@ -5,6 +5,7 @@ Invariants:
     - Recording the same trajectory again changes nothing; another one under its id is refused.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory
+from dart_agent.evaluation.difficulty import known_rates
 from dart_train.core.data_states import RolloutState
 from dart_train.core.train_errors import InvalidTrajectoryError
 from dart_train.data.curation import rules
@@ -137,7 +139,8 @@ class Recording(Insight):
         needed = config.dynamic_rollouts or config.dynamic_length or sampled or config.retire_above is not None
         records = self.read(statistics.saved_task_stats) if needed else {}
         rates = {task: records[task].success_rate if task in records else None for task in step_limits}
-        shares = task_shares(config, rates)
+        begun = {task: self._known.get(task) if rate is None else rate for task, rate in rates.items()}
+        shares = task_shares(config, begun)
         tried = {task: (records[task].rollouts, rates[task]) for task in step_limits if task in records}
         refused = self._crowded_tasks() | retired_tasks(config, tried, len(step_limits))
         cut_off = self._cut_off(records, step_limits) if config.dynamic_length and config.length_growth > 1.0 else {}
@@ -153,6 +156,11 @@ class Recording(Insight):
             )
             for task_id, limit in step_limits.items()
         }
+
+    @functools.cached_property
+    def _known(self) -> dict[str, float]:
+        """Pass rates that were measured before the run."""
+        return known_rates(self.config.difficulty, self.config.difficulty_of) if self.config.difficulty else {}
 
     def _crowded_tasks(self) -> set[str]:
         """Return the tasks of which so much waits that another group of them is not admitted."""

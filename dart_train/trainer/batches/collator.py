@@ -164,7 +164,7 @@ class Collator:
         self._distinct_images, self._max_length = distinct_images, max_length
         self._left = padding_side == "left"
         self._pack = pack_rows
-        self._suppressed = frozenset(tokens.suppressed_ids)
+        self._suppressed, self._actor = frozenset(tokens.suppressed_ids), tokens.actor_id
 
     def problem(self, sample: Sample) -> Problem | None:
         """Why a sample cannot have come from this model's engine, or cannot be trained on; None if it can."""
@@ -173,7 +173,7 @@ class Collator:
             return Problem("empty_response", text)
         if text := bad_logprobs(sample):
             return Problem("bad_logprobs", text)
-        if not self._suppressed.isdisjoint(sample.response_ids):
+        if sample.prompt_ids[-1] != self._actor and not self._suppressed.isdisjoint(sample.response_ids):
             return Problem(
                 "special_token",
                 "a response holds a token that is never sampled (a special token): the rollout engine suppresses "

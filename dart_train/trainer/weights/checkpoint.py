@@ -22,10 +22,9 @@ from typing import Any
 
 import torch
 
+from dart_agent.models.model_directory import TRAINER_STATE, companion_files
 from dart_gym.utils import durable_files
-from dart_train.core.digests import FILE as DIGESTS_FILE
 from dart_train.core.digests import first_difference, write_digests
-from dart_train.core.fingerprint import FILE as FINGERPRINT_FILE
 from dart_train.core.fingerprint import Fingerprint
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.weights.adapters import base_model
@@ -33,13 +32,10 @@ from dart_train.trainer.weights.snapshot import Snapshot, snapshot
 
 _log = logging.getLogger(__name__)
 
-STATE_FILE = "dart_state.json"
+STATE_FILE = TRAINER_STATE
 DAMAGED = "damaged-"
 _TEMPORARY = ".tmp-"
 _SHARDED_WEIGHTS = "pytorch_model_fsdp_0"
-# Written by `save_pretrained`, so never copied from the source directory.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
-_WRITTEN = frozenset({"config.json", "generation_config.json", STATE_FILE, FINGERPRINT_FILE, DIGESTS_FILE})
 
 
 def version_dir(root: str | Path, version: int) -> Path:
@@ -123,15 +119,6 @@ def first_non_finite(model: Any) -> str | None:
         if not torch.isfinite(parameter).all():
             return name
     return None
-
-
-def companion_files(model_dir: str | Path) -> list[Path]:
-    """Tokenizer, processor and template files of a model directory: all of it that is not weights or model config."""
-    return sorted(
-        path
-        for path in Path(model_dir).iterdir()
-        if path.is_file() and path.name not in _WRITTEN and not path.name.endswith(_WEIGHTS)
-    )
 
 
 def old_versions(

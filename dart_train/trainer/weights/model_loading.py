@@ -9,16 +9,22 @@ from transformers import AutoModelForImageTextToText
 
 from dart_agent.models.families.family_table import family_in, model_config
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.pointer_head import attach_head
 from dart_gym.core.errors import ConfigurationError
 from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.weights.adapters import LoraSettings, add_adapter, base_model, is_adapted
 
 
 def load_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a directory's model for training: our attention, no cache. Raises `ConfigurationError`: none to train."""
+    """Load a directory's model for training: our attention, no cache, with its pointer head where it has one.
+
+    Raises:
+        ConfigurationError: there is none to train.
+    """
     check_model(model_dir)
     model = AutoModelForImageTextToText.from_pretrained(str(model_dir), dtype=dtype, attn_implementation="sdpa")
     take_over(model)
+    attach_head(model, model_dir)
     return model
 
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, GenerationConf
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
+from dart_agent.models.pointer_head import head_weights
 from dart_train.core.train_errors import TrainingError
 from dart_train.trainer.attention.model_attention import take_over
 from dart_train.trainer.weights.adapters import base_model
@@ -28,6 +29,8 @@ BYTES_AT_ONCE = 64 << 20
 def empty_model(model_dir: str | Path, *, dtype: torch.dtype = torch.float32) -> Any:
     """The model of a directory without its weights: they are on the meta device, which has no memory."""
     check_model(model_dir)
+    if head_weights(model_dir):
+        raise TrainingError(f"{model_dir} has a pointer head, which is not cut among ranks: train it without fsdp")
     config = AutoConfig.from_pretrained(str(model_dir))
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")

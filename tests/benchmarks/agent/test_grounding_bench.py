@@ -22,7 +22,8 @@ def test_boxes_are_exactly_where_the_colours_are():
 @pytest.mark.train
 @pytest.mark.slow
 def test_it_measures_all_three_ways():
-    keys = measure(Sizes(seconds=1.0, screens=4, held_out=1), "qwen2_5_vl", print).keys
+    keys = measure(Sizes(seconds=1.0, screens=4, held_out=1), print).keys
     assert keys["ground.locate_per_s"] > 0 and keys["ground.text_locate_per_s"] > 0
     assert keys["ground.head_vs_text"] == keys["ground.head.168x112"] - keys["ground.text.168x112"]
-    assert all(keys[f"ground.{name}.steps"] >= 1 for name in ("text", "head", "frozen"))
+    assert all(keys[f"ground.{name}.steps"] >= 1 for name in ("text", "head", "frozen", "verifier"))
+    assert 0 <= keys["ground.verifier.without.low"] <= keys["ground.verifier.without"] <= 1

@@ -12,7 +12,7 @@ from dart_agent.commands import agent_cli
 from dart_agent.episodes.episode_files import find_episodes, read_episode
 from dart_agent.episodes.play import InMemory, play
 from dart_agent.evaluation.evaluate import evaluate, evaluate_policy
-from dart_agent.evaluation.scores import score_task, total_score, wilson_interval
+from dart_agent.evaluation.scores import score_task, total_score
 from dart_agent.policies.oracle_policy import OraclePolicy
 from dart_agent.policies.policy import Decision, Episode
 from dart_agent.policies.random_policy import RandomPolicy
@@ -20,6 +20,7 @@ from dart_gym.core.actions import Click, Done, action_from_dict
 from dart_gym.core.errors import ConfigurationError, UnknownTaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, StepResult, TerminalState
 from dart_gym.sessions.session import Session
+from dart_gym.utils.rates import wilson_interval
 
 TASKS = ["fake/click-button", "fake/two-steps"]
 

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
-from dart_agent.evaluation.scores import wilson_interval
 from dart_agent.grounding.candidate import Box, Candidate, Grounding
 from dart_agent.grounding.grounding_scores import accuracies, evaluate_grounder, size_of
 from dart_agent.grounding.screenspot import GroundingItem, write_screenspot
 from dart_gym.core.errors import ConfigurationError
+from dart_gym.utils.rates import wilson_interval
 
 WHITE = np.full((100, 200, 3), 255, np.uint8)
 

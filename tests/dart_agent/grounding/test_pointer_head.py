@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dart_agent.grounding.pointer_head import PointerHead, pointer_loss
+from dart_agent.models.pointer_head import PointerHead, pointer_loss
 
 pytestmark = pytest.mark.train
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from dart_agent.engines.base.engine import RequestRefused
 from dart_agent.grounding.candidate import Query
-from dart_agent.grounding.pointer_model import HEAD, RELEASED, PointerGrounder, PointerModel
+from dart_agent.grounding.pointer_model import PointerGrounder, PointerModel
+from dart_agent.grounding.pointer_prompt import SETTINGS
+from dart_agent.models.model_directory import DIGESTS, FINGERPRINT, TRAINER_STATE
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.pointer_head import ATTRIBUTE, FOLDER
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.errors import ConfigurationError
 
@@ -46,7 +50,7 @@ def test_it_is_what_transformers_own_forward_pass_computes(model: PointerModel):
     hook = whole.language_model.register_forward_pre_hook(
         lambda module, args, kwargs: seen.update(embeddings=kwargs["inputs_embeds"]), with_kwargs=True
     )
-    ids = torch.tensor([model._question("the OK button", model.vision.num_tokens(screen))])
+    ids = torch.tensor([model.asked.question("the OK button", screen)])
     hidden = whole(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -100,8 +104,10 @@ def test_what_it_cannot_see_is_refused(model: PointerModel):
 
 
 def test_a_description_can_hold_no_token_of_the_pointer(model: PointerModel):
-    ids = model._question("<|pointer_pad|> {image} <|im_end|>", 4)
-    assert ids.count(model.pointer_ids[-1]) == 1 and ids.count(model.tokens.image_pad_id) == 4
+    (screen,) = screens((64, 64))
+    ids = model.asked.question("<|pointer_pad|> {image} <|im_end|>", screen)
+    assert ids.count(model.pointer_ids[-1]) == 1
+    assert ids.count(model.tokens.image_pad_id) == model.vision.num_tokens(screen)
 
 
 def test_its_directory_is_an_ordinary_one(model: PointerModel, tmp_path: Path):
@@ -112,7 +118,7 @@ def test_its_directory_is_an_ordinary_one(model: PointerModel, tmp_path: Path):
     assert backbone.get_input_embeddings().weight.shape[0] >= ModelTokens.load(saved).highest_id + 1
     assert AutoTokenizer.from_pretrained(saved).convert_tokens_to_ids("<|pointer_pad|>") == (model.pointer_ids[-1])
     again = PointerModel(saved)
-    assert again.system == model.system
+    assert again.asked.system == model.asked.system
     query = Query("x", screens((64, 96))[0])
     with torch.no_grad():
         torch.testing.assert_close(again([query])[0], model([query])[0])
@@ -120,20 +126,29 @@ def test_its_directory_is_an_ordinary_one(model: PointerModel, tmp_path: Path):
         model.save(saved)
 
 
+def test_what_a_trainer_wrote_of_other_weights_stays_behind(model: PointerModel, tmp_path: Path):
+    version = tmp_path / "version"
+    shutil.copytree(model.source, version)
+    for name in (DIGESTS, FINGERPRINT, TRAINER_STATE):
+        (version / name).write_text("{}")
+    saved = PointerModel(version, begin="").save(tmp_path / "saved")
+    kept = {path.name for path in saved.iterdir()}
+    assert kept.isdisjoint({DIGESTS, FINGERPRINT, TRAINER_STATE}) and "preprocessor_config.json" in kept
+
+
 def test_released_names_load(model: PointerModel, tmp_path: Path):
     """A GUI-Actor checkpoint: the head among the backbone's tensors, under Qwen's published names."""
     saved = model.save(tmp_path / "released")
     weights = load_file(saved / "model.safetensors")
-    head = {RELEASED + name: value.to(torch.bfloat16) for name, value in model.head.state_dict().items()}
+    head = {f"{ATTRIBUTE}.{name}": value.to(torch.bfloat16) for name, value in model.head.state_dict().items()}
     save_file({**weights, **head}, saved / "model.safetensors", metadata={"format": "pt"})
-    for path in (saved / HEAD).iterdir():
-        path.unlink()
-    (saved / HEAD).rmdir()
+    shutil.rmtree(saved / FOLDER)
+    (saved / SETTINGS).unlink()
     released = PointerModel(saved)
     asked = (
         "You are a GUI agent." if json.loads((saved / "config.json").read_text())["model_type"] != "qwen3_vl" else ""
     )
-    assert released.system.startswith(asked)
+    assert released.asked.system.startswith(asked)
     for name, value in model.head.state_dict().items():
         torch.testing.assert_close(released.head.state_dict()[name], value, atol=1e-2, rtol=1e-2)
 

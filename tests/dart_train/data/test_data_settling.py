@@ -6,7 +6,9 @@ import pytest
 from data_builders import SMALL, make_step, make_trajectory, open_manager, publish, record_group
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from dart_agent.evaluation.difficulty import write_difficulty
 from dart_gym.core.outcomes import TerminalState
 from dart_train.data import CurationConfig
 from dart_train.data.curation.regrouping import Leftover, regroup
@@ -111,6 +113,40 @@ def test_shares_follow_success(tmp_path, clock, database):
         data.refresh_task_stats()
         plans = data.plans({TASK: None, "fake/hard": None, "fake/new": None})
         assert {task: plan.share for task, plan in plans.items()} == {TASK: 1.0, "fake/hard": 0.1, "fake/new": 1.0}
+
+
+def test_a_curriculum_begins_from_known_pass_rates_and_believes_what_it_measures(tmp_path, clock, database):
+    """Without them every task that was never tried has its full share; the first rollouts of its own replace them."""
+    path, tasks = str(tmp_path / "rates.json"), {TASK: None, "fake/hard": None, "fake/new": None}
+    write_difficulty(path, "first", {TASK: (5, 10), "fake/hard": (1, 10)})
+    write_difficulty(path, "second", {TASK: (9, 10), "fake/hard": (1, 10)})
+
+    def shares(**known):
+        with open_manager(tmp_path, clock, config(task_sampling="curriculum", **known)) as data:
+            return {task: plan.share for task, plan in data.plans(tasks).items()}
+
+    assert shares() == {TASK: 1.0, "fake/hard": 1.0, "fake/new": 1.0}
+    assert shares(difficulty=path, difficulty_of="first") == {TASK: 1.0, "fake/hard": 0.1, "fake/new": 1.0}
+    assert shares(difficulty=path, difficulty_of="second") == {TASK: 1.0, "fake/hard": 1.0, "fake/new": 1.0}
+    with open_manager(
+        tmp_path, clock, config(task_sampling="curriculum", difficulty=path, difficulty_of="first")
+    ) as data:
+        record_group(data, "hard", (1.0, 0.0), task_id="fake/hard")
+        data.refresh_task_stats()
+        assert data.plans(tasks)["fake/hard"].share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"difficulty": "no/such.json"}, "difficulty: no/such.json holds no pass rates"),
+        ({"difficulty": "drawn"}, "several policies and none is named"),
+        ({"difficulty": "drawn", "difficulty_of": "blind randm"}, "did you mean 'blind random'"),
+    ],
+)
+def test_pass_rates_that_cannot_be_read_are_said_before_the_run(fields, says):
+    with pytest.raises(ValidationError, match=says):
+        config(**fields)
 
 
 leftover_lists = st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=20).map(

@@ -1,0 +1,120 @@
+"""Verifier: a vision-language model is asked whether a circle on the screenshot is on what is described.
+
+After GUI-Actor (arXiv 2506.03143): candidates are visited in their order, the first that is right with enough
+probability is taken, and where none is, the likeliest. Its answer is P(True) / (P(True) + P(False)) of one token.
+"""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+from dart_agent.engines.base.engine import Engine, Prompt, Sampling
+from dart_agent.grounding.candidate import Candidate, Grounding, Query
+from dart_agent.grounding.screenspot import GroundingItem
+from dart_agent.models.families.family_table import model_config
+from dart_agent.models.image_patches import VisionSpec
+from dart_agent.models.model_tokens import ModelTokens
+
+RADIUS, MARGIN = 7, 500
+"""Of the circle, and of what is shown around it on every side, in pixels."""
+ACCEPTED = 0.95
+"""Published for ScreenSpot-Pro; 0.8 for ScreenSpot and v2."""
+_QUESTION = (
+    "<|im_start|>user\n<|vision_start|>{image}<|vision_end|>Is the circle on {description}? Answer True or False."
+    "<|im_end|>\n<|im_start|>assistant\n"
+)
+
+
+def marked(screenshot: NDArray[np.uint8], x: int, y: int) -> NDArray[np.uint8]:
+    """What of an (H, W, 3) screenshot lies around a point, with a hollow red circle around the point. Pure."""
+    left, top = max(0, x - MARGIN), max(0, y - MARGIN)
+    image = Image.fromarray(screenshot[top : y + MARGIN, left : x + MARGIN])
+    x, y = x - left, y - top
+    ImageDraw.Draw(image).ellipse((x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS), outline=(255, 0, 0), width=2)
+    return np.asarray(image)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """A judge of candidates behind an engine with log-probabilities; `vocabulary`: so many ids it can say."""
+
+    engine: Engine
+    tokens: ModelTokens
+    vision: VisionSpec
+    vocabulary: int
+
+    @classmethod
+    def from_dir(cls, engine: Engine, model_dir: str | Path) -> Self:
+        """With tokenizer and image processing read from a model directory."""
+        config = model_config(model_dir)
+        ids = int((config.get("text_config") or config)["vocab_size"])
+        return cls(engine, ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), ids)
+
+    def answer(self, right: bool) -> int:
+        """The token by which it says so."""
+        return self.tokens.encode(str(right))[0]
+
+    def prompt(self, description: str, screenshot: NDArray[np.uint8], x: int, y: int) -> Prompt:
+        """The question about one place."""
+        image = self.vision.resize(marked(screenshot, x, y))
+        pads = [self.tokens.image_pad_id] * self.vision.num_tokens(image)
+        ids = self.tokens.encode_template(_QUESTION, {"description": description}, {"image": pads})
+        return Prompt(tuple(ids), (image,))
+
+    async def probability(self, description: str, screenshot: NDArray[np.uint8], x: int, y: int) -> float:
+        """P(True) / (P(True) + P(False)): the engine may say nothing else. Raises `EngineError`."""
+        true, false = self.answer(True), self.answer(False)
+        others = tuple(token for token in range(self.vocabulary) if token not in (true, false))
+        sampling = Sampling(max_tokens=1, temperature=0.0, suppressed_ids=others)
+        said = await self.engine.generate(self.prompt(description, screenshot, x, y), sampling)
+        likely = math.exp(said.logprobs[0])
+        return likely if said.response_ids[0] == true else 1 - likely
+
+
+class VerifiedGrounder:
+    """A `Grounder` whose candidates are judged; `score` is what the verifier says, and the first one is its choice."""
+
+    def __init__(self, grounder: Any, verifier: Verifier, *, candidates: int = 20, accepted: float = ACCEPTED) -> None:
+        self._grounder, self._verifier, self._candidates, self._accepted = grounder, verifier, candidates, accepted
+
+    async def locate(self, description: str, screenshot: NDArray[np.uint8], k: int = 1) -> list[Candidate]:
+        """Judge candidates until one is accepted; the likeliest k of those that were judged."""
+        judged: list[Candidate] = []
+        for found in await self._grounder.locate(description, screenshot, self._candidates):
+            likely = await self._verifier.probability(description, screenshot, found.x, found.y)
+            judged.append(replace(found, score=likely))
+            if likely >= self._accepted:
+                break
+        return sorted(judged, key=lambda candidate: -candidate.score)[:k]
+
+    async def locate_batch(self, queries: Sequence[Query], k: int = 1) -> list[Grounding]:
+        """One after the other."""
+        return [Grounding(tuple(await self.locate(asked.description, asked.screenshot, k))) for asked in queries]
+
+
+def places_to_judge(
+    items: Sequence[GroundingItem], rng: random.Random
+) -> Iterator[tuple[GroundingItem, tuple[int, int], bool]]:
+    """What a verifier learns from: of each item a point in a box, one on another element, and one off its own boxes."""
+    by_screen: dict[Any, list[GroundingItem]] = {}
+    for item in items:
+        by_screen.setdefault(item.image if isinstance(item.image, Path) else id(item.image), []).append(item)
+    for screen in by_screen.values():
+        for item in screen:
+            width, height = item.screen
+            if not (own := [box for box in item.boxes if box.area]):
+                continue
+            others = [box for other in screen for box in other.boxes if other is not item and box.area]
+            tried = [rng.choice(own), *([rng.choice(others)] if others else [])]
+            points = [(rng.uniform(box.left, box.right), rng.uniform(box.top, box.bottom)) for box in tried]
+            points.append((rng.uniform(0, width), rng.uniform(0, height)))
+            for x, y in points:
+                place = min(width - 1, max(0, int(x))), min(height - 1, max(0, int(y)))
+                yield item, place, any(box.contains(*place) for box in item.boxes)
