@@ -47,7 +47,7 @@ def parse_spec(text: str) -> DesktopSpec:
     if not isinstance(fields, dict):
         raise TypeError("a spec is an object")
     env = tuple((str(name), str(value)) for name, value in fields.pop("env", ()))
-    return DesktopSpec(env=env, **fields)
+    return DesktopSpec(env=env, sites=tuple(fields.pop("sites", ())), **fields)
 
 
 class Lifeline:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import datasets
 import numpy as np
 import pytest
+from dart_gym_dataset_export import build_dataset
 
 from dart_agent.episodes.episode_files import EpisodeWriter, RecordError, image_file, read_episode
 from dart_agent.episodes.screenshots import decode_image
 from dart_agent.episodes.trajectory import Pixels, Step, Trajectory
 from dart_agent.episodes.trajectory_format import pack_trajectory, unpack_trajectory
-from dart_agent.exports.dataset_export import build_dataset
 from dart_agent.exports.osworld_results import export_osworld
 from dart_agent.viewer.recorded_episodes import render_page
 from dart_gym.core.outcomes import TerminalState

@@ -12,7 +12,7 @@ from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import AccessibilityTree, CommandResult
 
 EMPTY_TREE = "<desktop-frame/>"
-TERMINAL_TIMEOUT_S = 5.0
+TERMINAL_TIMEOUT_S = 30.0  # only a terminal that is there and does not answer takes it
 _START_S = 2.0  # for the reader's start and end, beyond the time it has for reading
 _READER = Path(__file__).with_name("accessibility_reader.py")
 

@@ -9,7 +9,7 @@ Invariants:
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class DesktopSpec:
         processes: how many processes and threads they may be.
         cpus: how many processors they may use at once, where control groups can be made.
         storage_mb: size of the files in each of home, `/tmp` and `/dev/shm`.
+        sites: names of the mock sites that it reaches (`dart_gym.sites`). Kind "xvfb" in a sandbox only.
     """
 
     kind: str = "xvfb"
@@ -60,6 +61,7 @@ class DesktopSpec:
     processes: int = 1024
     cpus: float = 4.0
     storage_mb: int = 1024
+    sites: tuple[str, ...] = ()
 
     @property
     def drawn_height(self) -> int:
@@ -109,12 +111,15 @@ class SettlePolicy:
         reply_quiet_ms: no change for so long is enough once the focused program says that it has handled all input;
             a program that is busy is waited for, at most `max_ms`. None: do not ask, `quiet_ms` alone decides, as it
             does where a program cannot say.
+        busy_ms: a rest in which new processes ran does not count, as a program starts; such a wait is capped by this
+            where it is longer than `max_ms`. 0: processes are not looked at, as where a desktop cannot tell of them.
     """
 
     quiet_ms: float = 60.0
     max_ms: float = 2000.0
     min_ms: float = 0.0
     reply_quiet_ms: float | None = None
+    busy_ms: float = 0.0
 
 
 @runtime_checkable
@@ -127,6 +132,20 @@ class Endable(Protocol):
 
     async def wait_until_ended(self) -> None:
         """Return when it is known to have ended."""
+
+
+@runtime_checkable
+class SiteHost(Protocol):
+    """What a desktop has besides whose spec names sites; the addresses are those of `dart_gym.sites`."""
+
+    async def set_site(self, name: str, state: Any) -> None:
+        """Begin an episode of a site with a state. Raises `DesktopError`."""
+
+    async def site_state(self, name: str) -> dict[str, Any]:
+        """`initial_state`, `current_state` and `state_diff` of a site. Raises `DesktopError`."""
+
+    async def seal_sites(self) -> None:
+        """From now on programs of the desktop change the current states alone, as a page does."""
 
 
 @runtime_checkable

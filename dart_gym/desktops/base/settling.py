@@ -2,12 +2,13 @@
 
 The screen is settled when it has not changed for `quiet_ms`, after at least `min_ms`; the wait is capped by `max_ms`.
 A screen tells nothing of a program that has not begun to react. So the program itself may be asked whether it has
-handled its input: then a shorter rest after its answer is enough, and none counts before it.
+handled its input: then a shorter rest after its answer is enough, and none counts before it. A program that starts, or
+loads what it will show, cannot be asked; but its processes are new, and use the processor (`Work`).
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,9 @@ FIRST_PERIOD_MS = 2.0
 LONGEST_PERIOD_MS = 16.0
 _GROWTH = 1.5
 _MAX_LOAD = 0.2  # share of the time that may go into comparing frames
+_WORK_REST_MS = 150.0
+_WORKING_SHARE = 0.2  # of the looks at a rest: what is idle wakes up now and then
+_MAX_HELD = 3  # waits that a program which never rests may hold up
 
 
 @dataclass(slots=True)
@@ -31,9 +35,22 @@ class Settling:
     period_ms: float = FIRST_PERIOD_MS
     asked: bool = False
     quiet_ms: float = field(init=False)
+    held: bool = False
+    looks: int = 0  # at processes in this rest
+    working: int = 0  # those at which new ones ran
 
     def __post_init__(self) -> None:
         self.quiet_ms = self.policy.quiet_ms
+
+    @property
+    def cap_ms(self) -> float:
+        """The longest wait, as far as is known yet."""
+        return max(self.policy.max_ms, self.policy.busy_ms) if self.held else self.policy.max_ms
+
+    def hold(self, now_ms: float) -> None:
+        """Begin a longer rest, to see whether programs work in it."""
+        self.held, self.looks, self.working, self.last_change_ms = True, 0, 0, now_ms
+        self.quiet_ms = max(self.quiet_ms, _WORK_REST_MS)
 
     def answer(self, now_ms: float, handled: bool) -> None:
         """Take in the answer of the program; `handled`: it has handled its input, else it cannot say."""
@@ -51,35 +68,76 @@ class Settling:
         rested = now_ms >= self.policy.min_ms and now_ms - self.last_change_ms >= self.quiet_ms
         if rested and not self.asked:
             return True
-        return False if now_ms >= self.policy.max_ms else None
+        return False if now_ms >= self.cap_ms else None
 
     def next_look_ms(self, now_ms: float, cost_ms: float = 0.0) -> float:
         """How long to wait: the period, more if looking is costly, but not beyond the moment of a decision."""
         period = max(self.period_ms, cost_ms / _MAX_LOAD)
         if self.asked:
-            return max(0.0, min(period, self.policy.max_ms - now_ms))
+            return max(0.0, min(period, self.cap_ms - now_ms))
         settled_at = max(self.last_change_ms + self.quiet_ms, self.policy.min_ms)
-        return max(0.0, min(period, settled_at - now_ms, self.policy.max_ms - now_ms))
+        return max(0.0, min(period, settled_at - now_ms, self.cap_ms - now_ms))
+
+
+@dataclass(slots=True)
+class Work:
+    """Whether new processes work behind a screen that stands still; lives as long as the desktop.
+
+    A process is new until a rest in which the new ones hardly ran: one reading is all that a step costs which starts
+    none.
+
+    Attributes:
+        processes: reads by process whether it runs at this moment.
+        known: those that are not new.
+        held: how many waits in a row reached the cap; after `_MAX_HELD` the new ones are known.
+    """
+
+    processes: Callable[[], Mapping[str, bool]]
+    known: set[str]
+    held: int = 0
+
+    def judge(self, verdict: bool | None, now_ms: float, state: Settling) -> bool | None:
+        """The verdict on a look at the screen, or None where the rest does not count."""
+        if verdict is False:
+            self.held += state.held
+        if verdict is False or not (verdict or state.held):
+            return verdict
+        found = self.processes()
+        new = found.keys() - self.known
+        state.looks, state.working = state.looks + 1, state.working + any(found[pid] for pid in new)
+        works = not state.held or state.working >= _WORKING_SHARE * state.looks
+        if verdict and new and self.held < _MAX_HELD and works:
+            state.hold(now_ms)
+            return None
+        if verdict:
+            self.known, self.held = set(found), 0
+        return verdict
 
 
 async def settle(
-    framebuffer: Framebuffer, policy: SettlePolicy, handled: Callable[[float], Awaitable[bool]] | None = None
+    framebuffer: Framebuffer,
+    policy: SettlePolicy,
+    handled: Callable[[float], Awaitable[bool]] | None = None,
+    work: Work | None = None,
 ) -> SettleResult:
     """Wait until the screen stands still or the cap is reached.
 
     `handled` waits so many seconds for the focused program to say that it has handled its input; False if it cannot.
     """
+    work = work if policy.busy_ms > 0 else None  # whose time is looked at
     if handled is None or policy.reply_quiet_ms is None:
-        return await _settle(framebuffer, policy, None)
+        return await _settle(framebuffer, policy, None, work)
     answer = asyncio.ensure_future(handled(policy.max_ms / 1e3))
     try:
-        return await _settle(framebuffer, policy, answer)
+        return await _settle(framebuffer, policy, answer, work)
     finally:
         answer.cancel()
         await asyncio.wait([answer])
 
 
-async def _settle(framebuffer: Framebuffer, policy: SettlePolicy, answer: asyncio.Future[bool] | None) -> SettleResult:
+async def _settle(
+    framebuffer: Framebuffer, policy: SettlePolicy, answer: asyncio.Future[bool] | None, work: Work | None
+) -> SettleResult:
     state = Settling(policy, asked=answer is not None)
     previous = framebuffer.raw.copy()
     frames, start = 1, time.perf_counter()
@@ -90,6 +148,8 @@ async def _settle(framebuffer: Framebuffer, policy: SettlePolicy, answer: asynci
         changed = frames > 1 and differs(framebuffer.raw, previous)
         now = time.perf_counter()
         verdict = state.observe(1e3 * (now - start), changed)
+        if work is not None:
+            verdict = work.judge(verdict, 1e3 * (now - start), state)
         if verdict is not None:
             return SettleResult(verdict, time.perf_counter() - start, frames)
         pause = 1e-3 * state.next_look_ms(1e3 * (now - start), 1e3 * (now - looked))

@@ -23,6 +23,7 @@ SECCOMP = "/proc/sys/kernel/seccomp/actions_avail"
 _NEEDED_OPTIONS = ("--disable-userns", "--size", "--as-pid-1", "--info-fd")
 _OLDEST = "0.8"
 STAGE = Path("/run/dart-gym/stage")
+WORKSPACE = "/tmp_workspace"  # where newer bundles of CUA-Gym have their files; a link into /tmp
 _BINDS = ("--bind", "--ro-bind", "--ro-bind-try")
 _SMALL = 64 << 20  # bytes of a directory in memory that little belongs into
 _OOM_SCORE = 500  # of -1000 to 1000: when the machine is short of memory, desktops go before servers
@@ -107,6 +108,7 @@ def desktop_skeleton(settings: Path, storage: int) -> list[str]:
         *(*memory_directory("/run", _SMALL), "--perms", "0700", "--dir", "/run/user/1000"),
         *(*memory_directory("/var/tmp", _SMALL, "1777"), *memory_directory("/home/user", storage)),
         *("--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"),
+        *("--symlink", "/tmp/tmp_workspace", WORKSPACE),
     ]
 
 

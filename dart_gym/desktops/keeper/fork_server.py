@@ -93,6 +93,8 @@ class ForkServer:
             self._reply({"status": self._ends.get(request["pid"])})
             return True
         channel, frame = fds
+        if request["spec"]["sites"]:
+            importlib.import_module("dart_gym.sites.site_server")  # once, for all keepers that need it
         try:
             pidfd = self._fork(channel, lambda: keeper_process.main(channel, frame, request["spec"]))
             self._reply({"pid": self._children[pidfd].pid}, pidfd)

@@ -28,4 +28,4 @@ def of_action(action: Action) -> float:
 
 def of_settling(policy: SettlePolicy) -> float:
     """Seconds for a wait until the screen stands still."""
-    return ANSWER_S + 1e-3 * max(policy.max_ms, policy.min_ms)
+    return ANSWER_S + 1e-3 * max(policy.max_ms, policy.min_ms, policy.busy_ms)

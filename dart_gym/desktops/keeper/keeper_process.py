@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from dart_gym.core.actions import action_from_dict
 from dart_gym.core.errors import DesktopError, DesktopKilledError
 from dart_gym.desktops.base.desktop import DesktopSpec, SettlePolicy
@@ -48,7 +50,11 @@ def main(channel: int, frame: int, spec: dict[str, Any]) -> int:
         signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(OSError):  # not everywhere allowed
         Path("/proc/self/oom_score_adj").write_text(_VICTIM)
-    fields = {**spec, "env": tuple((str(name), str(value)) for name, value in spec["env"])}
+    fields = {
+        **spec,
+        "env": tuple((str(name), str(value)) for name, value in spec["env"]),
+        "sites": tuple(spec["sites"]),
+    }
     asyncio.run(_keep(socket.socket(fileno=channel), frame, DesktopSpec(**fields)))
     return 0
 
@@ -132,7 +138,7 @@ class DesktopKeeper:
         """Boot the desktop, by what the server's environment says now."""
         os.environ.clear()
         os.environ.update(args["environment"])
-        await self._desktop.start(timeout=args["timeout"], prefix=args["prefix"])
+        await self._desktop.start(timeout=args["timeout"], prefix=args["prefix"], sites=args["sites"])
         self._watch = asyncio.create_task(self._tell_end())
         return _NOTHING
 
@@ -187,6 +193,15 @@ class DesktopKeeper:
         """The accessibility tree."""
         tree = await self._desktop.accessibility_tree(timeout=args["timeout"])
         return {"complete": tree.complete, "nodes": tree.nodes}, tree.xml.encode(errors="surrogatepass")
+
+    async def do_site(self, args: dict[str, Any], body: bytes) -> Result:
+        """Begin an episode of a site, seal them all, or tell the states of one: whichever is asked for."""
+        sites, name = self._desktop.sites, args.get("name", "")
+        if body:
+            await sites.set_state(name, orjson.loads(body))
+        if args.get("seal"):
+            sites.seal()
+        return {}, orjson.dumps(await sites.state(name)) if args.get("state") else b""
 
     async def do_port(self, args: dict[str, Any], body: bytes) -> Result:
         """Path of a socket that leads to a port."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from dart_gym.core.actions import Action, action_to_dict
@@ -27,6 +28,8 @@ from dart_gym.desktops.sandbox.guest import descendants
 from dart_gym.desktops.sandbox.guest_client import MAX_FILE, MAX_OUTPUT
 from dart_gym.desktops.sandbox.runtime_directory import runtime_dir
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
+from dart_gym.sites.site_catalog import find_site
+from dart_gym.sites.site_programs import program_port
 from dart_gym.utils.processes import private_memory
 
 
@@ -56,13 +59,19 @@ class KeptDesktop:
         self._started = True
 
     async def _start(self, timeout: float) -> None:
+        found = [find_site(name) for name in self.spec.sites]
+        sites = [
+            {"name": name, "host": site.host, "folder": str(site.folder), "port": port}
+            for name, site in zip(self.spec.sites, found, strict=True)
+            for port in [await program_port(site)]
+        ]
         frame = self._frame = FrameMemory.create(self.spec.height, self.spec.width)
         link = await KeeperLink.open(dataclasses.asdict(self.spec), frame.fd)
         if self._frame is not frame:
             await link.close()
             raise DesktopError(STOPPED)
         self._link = link
-        values = {"timeout": timeout, "prefix": f"{os.getpid()}-", "environment": dict(os.environ)}
+        values = {"timeout": timeout, "prefix": f"{os.getpid()}-", "environment": dict(os.environ), "sites": sites}
         await link.ask("start", values, deadline_s=timeout + keeper_deadlines.ANSWER_S)
 
     async def stop(self) -> None:
@@ -80,6 +89,11 @@ class KeptDesktop:
     def alive(self) -> bool:
         """Whether the desktop is started and its processes still run."""
         return self._started and self._link is not None and self._link.alive
+
+    @property
+    def keeper_pid(self) -> int | None:
+        """Process of its keeper; None where it is not started."""
+        return self._link.pid if self._link is not None else None
 
     @property
     def killed(self) -> bool:
@@ -192,6 +206,23 @@ class KeptDesktop:
             return AccessibilityTree(xml, field(values, "complete", bool), field(values, "nodes", int))
         except (MessageError, UnicodeDecodeError) as error:
             raise self._distrust(error) from None
+
+    async def set_site(self, name: str, state: Any) -> None:
+        """Begin an episode of a site; see `SiteHost`."""
+        await self._ask("site", {"name": name}, orjson.dumps(state), deadline_s=keeper_deadlines.FILE_S)
+
+    async def site_state(self, name: str) -> dict[str, Any]:
+        """The states of a site; see `SiteHost`."""
+        asked = {"name": name, "state": True}
+        _, body = await self._ask("site", asked, deadline_s=keeper_deadlines.FILE_S, limit=MAX_FILE)
+        try:
+            return dict(orjson.loads(body))
+        except (ValueError, TypeError) as error:
+            raise self._distrust(error) from None
+
+    async def seal_sites(self) -> None:
+        """Leave programs of the desktop what a page does; see `SiteHost`."""
+        await self._ask("site", {"seal": True})
 
     async def open_port(self, port: int) -> Path:
         """Path of a Unix socket that leads to a TCP port of the desktop; the same path for the same port."""

@@ -212,6 +212,18 @@ def compiled_defaults() -> bytes:
         return database.read_bytes()
 
 
+def chrome_texts() -> bytes | None:
+    """The real browser's texts with Chrome's names, made once for each build of it; None where there are none."""
+    chrome = _browser_program()
+    path = None if chrome is None else chrome.parent / "locales" / LANGUAGE
+    return None if path is None or not path.exists() else _renamed(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _renamed(path: Path, changed: int) -> bytes:
+    return with_chromes_name(path.read_bytes())
+
+
 def _browser_program() -> Path | None:
     """The real browser, which has its resources beside it; None when there is none."""
     if (debian := Path("/usr/lib/chromium/chromium")).exists():
@@ -240,8 +252,8 @@ def _chrome_mounts(directory: Path, chrome: Path) -> list[str]:
     place, texts = f"{_LOCAL}/lib/chrome", chrome.parent / "locales" / LANGUAGE
     args = ["--ro-bind", str(chrome), f"{place}/chrome"]
     linked = {*chrome.parent.iterdir()} - {chrome}
-    if texts.exists():
-        (directory / LANGUAGE).write_bytes(with_chromes_name(texts.read_bytes()))
+    if (renamed := chrome_texts()) is not None:
+        (directory / LANGUAGE).write_bytes(renamed)
         args += ["--ro-bind", str(directory / LANGUAGE), f"{place}/locales/{LANGUAGE}"]
         linked = (linked | {*texts.parent.iterdir()}) - {texts, texts.parent}
     for path in sorted(linked):

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dart_gym.core.errors import DesktopError, MissingDependencyError
@@ -36,16 +36,17 @@ from dart_gym.desktops.confinement.bubblewrap import (
 from dart_gym.desktops.confinement.file_removal import remove_tree
 from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import GROUPS_FILE, MIB, DesktopLimits, group_name, make_groups
+from dart_gym.desktops.confinement.running_processes import running_processes
 from dart_gym.desktops.confinement.system_calls import system_call_filter
-from dart_gym.desktops.confinement.user_ids import UserId, take_user_id
-from dart_gym.desktops.sandbox import guest
+from dart_gym.desktops.confinement.user_ids import UserId, as_user, take_user_id
+from dart_gym.desktops.sandbox import guest, loopback_port
 from dart_gym.desktops.sandbox.desktop_plan import Places, account_files, cookie_file, guest_environment, guest_plan
 from dart_gym.desktops.sandbox.log_files import read_tail, tail_of
 from dart_gym.desktops.sandbox.openbox_config import openbox_config
 from dart_gym.desktops.sandbox.osworld_profile import Machine, osworld_machine
 from dart_gym.desktops.sandbox.runtime_directory import OWNER_FILE, clean_leftovers, mark, own_directory, runtime_dir
 from dart_gym.desktops.sandbox.sandbox_check import missing_programs
-from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, refused_calls
+from dart_gym.desktops.sandbox.sandbox_end import REFUSED_FILE, Remains, destroy, inner_pid, refused_calls
 
 _PROGRAMS = (Path(first_process.__file__), Path(guest.__file__))
 _SKELETON = "/run/skeleton"
@@ -67,6 +68,7 @@ class Sandbox:
 
     Args:
         profile: "osworld" for the machine that OSWorld's tasks expect; others add nothing here.
+        hosts: names that lead to its own loopback.
 
     Raises:
         MissingDependencyError: a program or a right is missing.
@@ -83,9 +85,11 @@ class Sandbox:
         profile: str = "bare",
         limits: DesktopLimits | None = None,
         prefix: str = "",
+        hosts: Sequence[str] = (),
     ) -> None:
         self.isolated = kind == "bwrap"
         self.limits = limits or DesktopLimits()
+        self._hosts = hosts
         self._check_programs(profile)
         self.directory = make_directory(prefix)
         with contextlib.ExitStack() as undo:
@@ -143,6 +147,7 @@ class Sandbox:
         (self._settings / "openbox.xml").write_text(openbox_config(terminal_key=self._machine.terminal_key))
         for program in _PROGRAMS:
             (self._settings / program.name).write_bytes(program.read_bytes())
+        (self.directory / "hosts").write_text(f"127.0.0.1 localhost {' '.join(self._hosts)}\n")
         (self.directory / "machine-id").write_text(secrets.token_hex(16) + "\n")
         if self.isolated:
             (self._settings / "filter").write_bytes(system_call_filter(notify=True).program)
@@ -233,6 +238,7 @@ class Sandbox:
         return [
             *(*desktop_skeleton(settings_copy(), self.limits.storage), "--info-fd", str(info_fd)),
             *("--ro-bind", str(self.directory / "machine-id"), "/etc/machine-id"),
+            *(("--ro-bind", str(self.directory / "hosts"), "/etc/hosts") if self._hosts else ()),
             *memory_directory(self.places.shared, screen_bytes),
             *memory_directory(f"{self.places.shared}/log", _LOG_BYTES),
             *("--ro-bind", str(self._settings), self.places.settings, "--ro-bind", str(self.home), _SKELETON),
@@ -269,6 +275,10 @@ class Sandbox:
         """Which user of this machine its programs are."""
         return self._user.number if self._user is not None else os.getuid()
 
+    def running_processes(self) -> dict[str, bool]:
+        """Pid -> whether it runs at this moment, of each of its processes."""
+        return running_processes(self._groups.directories, self._process.pid)
+
     @property
     def shared(self) -> Path:
         """The directory of the screen, seen from this process."""
@@ -300,6 +310,18 @@ class Sandbox:
             listener.bind(str(path))
             listener.listen(128)
             yield path, listener
+
+    def listen_inside(self, port: int) -> socket.socket:
+        """A listening socket of this side on a port of the sandbox's loopback, below 1024 too. Blocks some 50 ms."""
+        source, user = Path(loopback_port.__file__).read_text(), as_user(self._user.number) if self._user else []
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            words = [str(inner_pid(self._rest)), str(port), str(theirs.fileno())]
+            command = [*user, GUEST_PYTHON, "-I", "-S", "-c", source, *words]
+            made = subprocess.run(command, pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=20)
+            if made.returncode:
+                raise DesktopError(f"port {port} of the desktop cannot be had: {made.stderr.strip()[-300:]}")
+            return socket.socket(fileno=socket.recv_fds(ours, 1, 1)[1][0])
 
     def log_tail(self, *names: str) -> str:
         """What the kernel ended for memory, and the last lines of logs, for an error message; "" without any."""

@@ -17,7 +17,7 @@ from dart_gym.desktops.confinement.machine_settings import settings_copy
 from dart_gym.desktops.confinement.resource_limits import DesktopLimits, group_places
 from dart_gym.desktops.confinement.system_calls import system_call_filter
 from dart_gym.desktops.confinement.user_ids import take_user_id
-from dart_gym.desktops.sandbox.osworld_profile import compiled_defaults
+from dart_gym.desktops.sandbox.osworld_profile import chrome_texts, compiled_defaults
 
 _PROGRAMS = {"Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus", "xkbcomp": "x11-xkb-utils"}
 
@@ -75,6 +75,7 @@ def prepare() -> None:
         missing_parts()
         settings_copy()
         group_places()
+        chrome_texts()
         compiled_defaults()
 
 

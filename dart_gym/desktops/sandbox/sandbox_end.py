@@ -35,6 +35,7 @@ class Remains:
     Attributes:
         info_fd: descriptor on which bubblewrap names its first process inside.
         handover: connection to that.
+        inner: what bubblewrap has named, once it was read.
     """
 
     process: subprocess.Popen[bytes]
@@ -44,6 +45,7 @@ class Remains:
     user: UserId | None
     groups: ControlGroups
     directories: list[int] = field(default_factory=list)
+    inner: int | None = None
 
 
 def destroy(owner: int, remains: Remains) -> None:
@@ -57,7 +59,7 @@ def destroy(owner: int, remains: Remains) -> None:
     process, directory = remains.process, remains.directory
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            if (inner := _inner_pid(remains.info_fd)) is not None:
+            if (inner := inner_pid(remains)) is not None:
                 os.kill(inner, signal.SIGKILL)
             else:
                 process.terminate()  # no sandbox: the guest kills what it started
@@ -80,14 +82,14 @@ def destroy(owner: int, remains: Remains) -> None:
         remains.user.release()
 
 
-def _inner_pid(info_fd: int) -> int | None:
+def inner_pid(remains: Remains) -> int | None:
     """Pid of the init process inside, from `bwrap --info-fd`; None without a sandbox, or when it did not get so far."""
-    data = b""
-    while select.select([info_fd], [], [], _LONGEST_END_S)[0] and (chunk := os.read(info_fd, 4096)):
+    data, fd = b"", remains.info_fd
+    while remains.inner is None and select.select([fd], [], [], _LONGEST_END_S)[0] and (chunk := os.read(fd, 4096)):
         data += chunk
         if match := re.search(rb'"child-pid": (\d+)', data):
-            return int(match[1])
-    return None
+            remains.inner = int(match[1])
+    return remains.inner
 
 
 def refused_calls(path: Path) -> list[str]:

@@ -12,8 +12,9 @@ Invariants:
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
@@ -40,6 +41,10 @@ from dart_gym.desktops.xvfb.x_connection import XConnection
 from dart_gym.desktops.xvfb.x_input import XInput
 from dart_gym.desktops.xvfb.xvfb_spec import check_spec
 
+if TYPE_CHECKING:
+    from dart_gym.sites.site_server import SiteServer
+
+SITES_PORT = 80
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
 _DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
 _PROBE_PERIOD_S = 0.004
@@ -58,12 +63,14 @@ class XvfbDesktop:
         self._connection: XConnection | None = None
         self._framebuffer: Framebuffer | None = None
         self._input: XInput | None = None
+        self._work: settling.Work | None = None
+        self._sites: SiteServer | None = None
         self._ports: dict[int, Path] = {}
         self._real_ports: dict[int, int] = {}
         self._names = itertools.count(1)
 
-    async def start(self, *, timeout: float = 60.0, prefix: str = "") -> None:
-        """Boot, and return when screen and programs are ready. `prefix` begins its directory's name."""
+    async def start(self, *, timeout: float = 60.0, prefix: str = "", sites: Sequence[dict[str, Any]] = ()) -> None:
+        """Boot, and return when all is ready. `prefix` begins its directory's name; `sites` are for `SiteServer`."""
         if self._sandbox is not None:
             raise DesktopError("the desktop is started already; stop it first")
         spec = self.spec
@@ -74,11 +81,12 @@ class XvfbDesktop:
             spec.profile,
             DesktopLimits(spec.memory_mb * MIB, spec.processes, spec.cpus, spec.storage_mb * MIB),
             prefix,
+            [site["host"] for site in sites],
         )
         try:
             with self._explained():
                 async with asyncio.timeout(timeout):
-                    await self._boot(sandbox)
+                    await asyncio.gather(self._boot(sandbox), self._serve_sites(sandbox, sites))
         except TimeoutError:
             logs = sandbox.log_tail(*_LOGS)
             await self.stop()
@@ -100,12 +108,31 @@ class XvfbDesktop:
         if not sandbox.isolated:
             connection.let_in(sandbox.uid)
         self._framebuffer = Framebuffer(sandbox.shared / "Xvfb_screen0", self.spec)
+        self._work = settling.Work(sandbox.running_processes, set(sandbox.running_processes()))
         self._input = XInput(connection, self._framebuffer.height, lambda: self.settle(_DRAG_SETTLE))
         connection.paint_root(int.from_bytes(BACKGROUND, "big"))
         await self._until(connection.has_window_manager)
         await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
+
+    async def _serve_sites(self, sandbox: Sandbox, sites: Sequence[dict[str, Any]]) -> None:
+        if not sites:
+            return
+        from dart_gym.sites.site_server import SiteServer  # its web server takes long to import, and most need none
+
+        listener = await asyncio.to_thread(sandbox.listen_inside, SITES_PORT)
+        if self._sandbox is not sandbox:  # stopped meanwhile
+            return listener.close()
+        self._sites = SiteServer(sites)
+        await self._sites.serve(listener)
+
+    @property
+    def sites(self) -> "SiteServer":
+        """What serves its sites. Raises `DesktopError`: it has none."""
+        if self._sites is None:
+            raise DesktopError("this desktop has no sites: its task must name them in dart.desktop.sites")
+        return self._sites
 
     async def _start_browser(self, sandbox: Sandbox, connection: XConnection) -> None:
         """Start Chromium; without a network of its own it takes any free port, which `open_port` knows of."""
@@ -163,7 +190,10 @@ class XvfbDesktop:
         sandbox, self._sandbox = self._sandbox, None
         connection, self._connection = self._connection, None
         framebuffer, self._framebuffer = self._framebuffer, None
+        sites, self._sites = self._sites, None
         self._input = None
+        if sites is not None:
+            await sites.close()
         self._ports, self._real_ports = {}, {}
         if connection is not None:
             connection.close()
@@ -251,7 +281,7 @@ class XvfbDesktop:
         """Wait until the screen stands still."""
         with self._explained():
             connection, framebuffer, _ = self._parts()
-            return await settling.settle(framebuffer, policy, connection.wait_for_focused_program)
+            return await settling.settle(framebuffer, policy, connection.wait_for_focused_program, self._work)
 
     async def execute(
         self, command: list[str], *, timeout: float = 60.0, stdin: bytes = b"", env: dict[str, str] | None = None

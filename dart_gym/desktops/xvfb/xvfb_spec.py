@@ -14,6 +14,8 @@ def check_spec(spec: DesktopSpec) -> None:
         raise ConfigurationError(f"unknown profile {spec.profile!r}; choose one of {', '.join(PROFILES)}")
     if spec.sandbox not in SANDBOXES:
         raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
+    if spec.sites and spec.sandbox != "bwrap":
+        raise ConfigurationError("sites need a desktop in a sandbox: without one they have no names of their own")
     sides = all(LEAST_PIXELS <= side <= MOST_PIXELS for side in (spec.width, spec.height))
     if not (sides and 0 <= spec.margin <= MOST_MARGIN):
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Steps that run programs: launch, execute, execute_with_verification, sleep."""
+"""Steps that run programs: launch, execute, execute_with_verification, run_script, sleep."""
 
 import asyncio
 import time
@@ -22,12 +22,14 @@ from dart_gym.tasks.setup.setup_step import (
 )
 
 MAX_SLEEP_S = 60.0
+MAX_SCRIPT_S = 1800.0
 KILL_TIMEOUT_S = 10.0
 LAUNCH_TIMEOUT_S = 60.0
 _UNTIL_PERIOD_S = 0.3
 _NOT_FOUND = 127
 _DRAWN_PIXELS = 1500
 _REMEDY = "`dart-gym doctor` says which package has it"
+_SCRIPT = 'log=$(mktemp) && "$@" > "$log" 2>&1 < /dev/null; status=$?; tail -c 2000 "$log"; rm "$log"; exit $status'
 _KILLERS = frozenset({"pkill", "killall"})
 
 WINDOWS_OF = {
@@ -139,6 +141,20 @@ async def execute(where: Surroundings, parameters: dict[str, Any]) -> None:
         if time.monotonic() > deadline:
             raise StepError(f"{command[0]!r} did not reach {until} within {EXECUTE_TIMEOUT_S:g} s")
         await asyncio.sleep(_UNTIL_PERIOD_S)
+
+
+async def run_script(where: Surroundings, parameters: dict[str, Any]) -> None:
+    """Run a program that came with a task, which must end well. Not OSWorld's: imported bundles bring theirs.
+
+    What it leaves running may keep its output open: that goes into a file, or the wait for its end would be for theirs.
+    """
+    limit = _number(parameters.get("seconds", EXECUTE_TIMEOUT_S), "seconds", MAX_SCRIPT_S)
+    words = command_line(parameters, where.desktop)
+    result = await where.desktop.execute(["/bin/sh", "-c", _SCRIPT, "sh", *words], timeout=limit)
+    if result.returncode:
+        said = result.stdout.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(said) if line.strip()), "it said nothing")
+        raise StepError(f"{' '.join(words)!r} ended with status {result.returncode}: {last[:300]}")
 
 
 async def run(

@@ -16,7 +16,7 @@ from typing import Any
 
 from dart_gym.core.errors import DesktopTimeoutError, TaskError
 from dart_gym.desktops.base.desktop import Desktop
-from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, window_steps
+from dart_gym.tasks.setup import chrome_steps, command_steps, file_steps, site_steps, window_steps
 from dart_gym.tasks.setup.download_cache import DownloadCache
 from dart_gym.tasks.setup.setup_step import (
     EXECUTE_TIMEOUT_S,
@@ -46,8 +46,10 @@ HANDLERS: dict[str, Handler] = {
     "upload_file": file_steps.upload_file,
     "change_wallpaper": file_steps.change_wallpaper,
     "write_file": file_steps.write_file,
+    "site": site_steps.set_site,
+    "run_script": command_steps.run_script,
 }
-"""What can be done, by OSWorld's type of step; `write_file` is our own."""
+"""What can be done, by OSWorld's type of step; `write_file`, `site` and `run_script` are our own."""
 
 UNSUPPORTED = {
     "googledrive": "needs an account at Google",

@@ -145,7 +145,9 @@ async def test_chromes_window_is_found_by_the_names_that_osworld_uses(machine, u
     await machine.launch(["google-chrome", "about:blank"])
 
     async def window():
-        return (await machine.execute(["wmctrl", "-lGx"])).stdout.decode().strip()
+        row = (await machine.execute(["wmctrl", "-lGx"])).stdout.decode().strip()
+        ready = row.endswith(" - Google Chrome") and window_size(row, "google-chrome") == (1920, 1080)
+        return row if ready else ""  # a new one has another title, and another size, for a moment
 
     row = await until(window, timeout=60)
     assert row.endswith(" - Google Chrome")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dart_gym.desktops.base.desktop import SettlePolicy
-from dart_gym.desktops.base.settling import FIRST_PERIOD_MS, LONGEST_PERIOD_MS, Settling, differs
+from dart_gym.desktops.base.settling import FIRST_PERIOD_MS, LONGEST_PERIOD_MS, Settling, Work, differs
 
 
 def watch(policy: SettlePolicy, changes: list[float], cost_ms: float = 0.0) -> tuple[bool, float]:
@@ -101,3 +101,38 @@ def test_a_program_that_never_answers_is_given_up_at_the_cap():
     state = Settling(SettlePolicy(quiet_ms=60, max_ms=500, reply_quiet_ms=40), asked=True)
     assert state.observe(499.0, False) is None and state.next_look_ms(499.0) <= 1.0
     assert state.observe(500.0, False) is False
+
+
+def watch_work(work: Work, policy: SettlePolicy, clock: list[float]) -> tuple[bool, float]:
+    """Run the state machine against a still screen; `clock[0]` is the time in ms that the work's processes see."""
+    state, clock[0] = Settling(policy), 0.0
+    while (verdict := work.judge(state.observe(clock[0], False), clock[0], state)) is None:
+        clock[0] += max(state.next_look_ms(clock[0]), 1e-3)
+    return verdict, clock[0]
+
+
+BUSY = SettlePolicy(quiet_ms=34, max_ms=2000, busy_ms=4000)
+
+
+def test_a_new_process_is_waited_for_while_it_runs_and_an_old_one_is_not():
+    clock = [0.0]
+    work = Work(lambda: {"old": True, "new": clock[0] < 1500}, {"old"})
+    stable, at = watch_work(work, BUSY, clock)
+    assert stable and 1500 <= at < 1500 + 2 * 150 + 20
+    assert watch_work(work, BUSY, clock) == (True, pytest.approx(34, abs=0.1)), "it is known now"
+
+
+def test_a_new_process_that_rests_costs_one_longer_rest_and_a_step_without_one_a_single_reading():
+    clock, readings = [0.0], []
+    work = Work(lambda: readings.append(clock[0]) or {"old": True}, {"old"})
+    assert watch_work(work, BUSY, clock) == (True, pytest.approx(34, abs=0.1)) and len(readings) == 1
+    work = Work(lambda: {"old": True, "new": False}, {"old"})
+    assert watch_work(work, BUSY, clock) == (True, pytest.approx(34 + 150, abs=0.1))
+
+
+def test_a_program_that_never_rests_holds_three_waits_at_most_each_to_its_cap():
+    clock = [0.0]
+    work = Work(lambda: {"spinner": True}, set())
+    results = [watch_work(work, BUSY, clock) for _ in range(5)]
+    assert [stable for stable, _ in results] == [False, False, False, True, True]
+    assert [at for _, at in results[:3]] == [pytest.approx(4000, abs=0.1)] * 3 and results[4][1] < 40

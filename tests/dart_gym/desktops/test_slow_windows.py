@@ -1,0 +1,51 @@
+"""Real desktops whose programs take their time: what is seen of a window that is drawn late."""
+
+import dataclasses
+
+import pytest
+
+from dart_gym.desktops.base.desktop import SettlePolicy
+
+pytestmark = pytest.mark.desktop
+POLICY = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0, busy_ms=20_000.0)
+RED = (255, 0, 0)
+SLOW = """
+import time, gi
+gi.require_version("Gtk", "3.0")
+from gi.repository import Gdk, Gtk
+window = Gtk.Window(title="slow")
+window.set_default_size(400, 300)
+window.show_all()
+while Gtk.events_pending():
+    Gtk.main_iteration()
+while time.process_time() < 1.5:
+    pass
+area = Gtk.EventBox()
+area.override_background_color(0, Gdk.RGBA(1, 0, 0, 1))
+window.add(area)
+window.show_all()
+Gtk.main()
+"""
+
+
+def red(frame) -> int:
+    return int((frame == RED).all(axis=2).sum())
+
+
+async def test_a_window_that_is_drawn_after_a_second_and_a_half_of_work_is_waited_for(start_desktop):
+    desktop = await start_desktop(width=640, height=480)
+    await desktop.write_file("slow.py", SLOW.encode())
+    await desktop.launch(["python3", "slow.py"])
+    plain = await desktop.settle(dataclasses.replace(POLICY, busy_ms=0.0))
+    assert red(await desktop.screenshot()) == 0 and plain.waited_s < 1.5, "the screen alone says nothing"
+    settled = await desktop.settle(POLICY)
+    assert settled.stable and red(await desktop.screenshot()) > 100_000
+
+
+async def test_a_program_that_never_rests_holds_no_wait_beyond_its_cap_and_few_in_all(start_desktop):
+    desktop = await start_desktop(width=640, height=480)
+    await desktop.launch(["sh", "-c", "while :; do :; done"])
+    policy = dataclasses.replace(POLICY, max_ms=200.0, busy_ms=600.0)
+    results = [await desktop.settle(policy) for _ in range(6)]
+    assert not results[0].stable and results[0].waited_s >= 0.6
+    assert results[-1].stable and results[-1].waited_s < 0.6
