@@ -47,10 +47,12 @@ def desktop(json: JsonOption = None) -> None:
 def difficulty(
     names: Annotated[list[str], typer.Argument(metavar="SUITE|TASK...", help="suites, or tasks such as drawn/menus")],
     seeds: Annotated[int, typer.Option(min=1, help="held-out seeds of every task and policy")] = 50,
+    difficulty: Annotated[str | None, typer.Option(help="also keep them with this suite, or in this file")] = None,
     json: JsonOption = None,
 ) -> None:
     """What policies reach that do not look: random actions, the best constant click, another seed's actions."""
     from benchmarks.gym.difficulty_bench import measure
+    from dart_agent.evaluation.difficulty import write_difficulty
     from dart_gym.tasks.catalog.registry import is_suite, task_ids
 
     tasks = [task for name in names for task in (task_ids(name) if is_suite(name) else [name])]
@@ -59,6 +61,10 @@ def difficulty(
     for row in rows:
         shares = " | ".join(f"{100 * row[name]:.0f} %" for name in ("random", "click", "replay"))
         typer.echo(f"| {row['task']} | {row['actions']:.1f} | {shares} |")
+    if difficulty is not None:
+        for name in ("random", "click", "replay"):
+            counts = {row["task"]: (round(seeds * row[name]), seeds) for row in rows}
+            typer.echo(f"{write_difficulty(difficulty, f'blind {name}', counts)}: blind {name}")
     if json is not None:
         json.write_text(dumps(rows, indent=1))
 
@@ -74,6 +80,28 @@ def reset(json: JsonOption = None) -> None:
     from benchmarks.gym.reset_bench import measure
 
     finish(asyncio.run(measure(progress)), json)
+
+
+@app.command()
+def sites(
+    json: JsonOption = None,
+    desktops: Annotated[int, typer.Option(min=1, help="How many play at once.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Episodes of each desktop and way.")] = 3,
+) -> None:
+    """Episodes on mock sites beside the same pages as local files, and the reset of a site (about five minutes)."""
+    from benchmarks.gym.site_bench import measure
+
+    finish(asyncio.run(measure(desktops, rounds, progress)), json)
+
+
+@app.command()
+def sources(
+    json: JsonOption = None, bundles: Annotated[int, typer.Option(min=1, help="How many are imported.")] = 10_000
+) -> None:
+    """An imported suite of 10,000 bundles: import, list, draw (about a minute)."""
+    from benchmarks.gym.sources_bench import measure
+
+    finish(measure(bundles, progress), json)
 
 
 def finish(report: Report, json: Path | None) -> None:

@@ -19,6 +19,7 @@ from dart_gym.cluster.server.orphans import clean_up
 from dart_gym.cluster.server.server_settings import DesktopSettings, ServerSettings, token_of
 from dart_gym.cluster.wire.cluster_address import parse_address
 from dart_gym.commands.bench_mount import mount_benchmarks
+from dart_gym.commands.certify_command import certify
 from dart_gym.commands.evaluator_commands import app as evaluator_app
 from dart_gym.commands.section_options import takes
 from dart_gym.commands.task_commands import app as tasks_app
@@ -54,6 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(tasks_app, name="tasks")
+app.command()(certify)
 mount_benchmarks(app, "benchmarks.gym.gym_commands")
 app.add_typer(evaluator_app, name="evaluator")
 

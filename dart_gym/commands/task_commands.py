@@ -1,23 +1,27 @@
-"""The commands `dart-gym tasks ...`: list, show, check, mirror."""
+"""The commands `dart-gym tasks ...`: list, show, check, stats, import, mirror, new."""
 
 import asyncio
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from dart_gym.core.errors import TaskError
+from dart_gym.certification.certificate import is_certified, read_badge
+from dart_gym.commands.packaged_commands import mount_package
+from dart_gym.core.errors import ConfigurationError, TaskError
 from dart_gym.tasks.catalog import registry
+from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
 from dart_gym.tasks.requirements.mirror import mirror as fill
 from dart_gym.tasks.requirements.mirror import wanted
 from dart_gym.tasks.requirements.skip_reasons import machine_has, skip_reasons
 from dart_gym.tasks.requirements.suite_check import check_suite, print_check, unnamed_parts
 from dart_gym.tasks.setup.download_cache import DownloadCache
 
-app = typer.Typer(help="List tasks, look at them, check whether they run here, fetch their files.")
+app = typer.Typer(help="List tasks, look at them, check whether they run here, fetch their files, write new ones.")
 
 CacheOption = Annotated[
     Path | None, typer.Option("--cache", help="Download cache; by default DART_GYM_CACHE or the user's own.")
@@ -33,14 +37,29 @@ def tasks(context: typer.Context, suite: Annotated[str | None, typer.Option(help
 
 @app.command("list")
 def list_tasks(
-    suite: Annotated[str | None, typer.Argument(help="A suite's name, or a directory of OSWorld tasks.")] = None,
+    suite: Annotated[
+        str | None,
+        typer.Argument(help="A suite's name, such as cua or cua[split=test], or a directory of OSWorld tasks."),
+    ] = None,
+    certified: Annotated[
+        bool, typer.Option("--certified", help="Only those that a badge certifies as they are now (dart-gym certify).")
+    ] = False,
 ) -> None:
     """Print the ids of tasks, one a line; of a directory also domain and instruction."""
     if suite is None or not Path(suite).is_dir():
-        for task_id in registry.task_ids(suite):
-            print(task_id)
+        for name in registry.suites() if suite is None and not certified else [suite]:
+            try:
+                found = _certified_ids(suite) if certified else registry.task_ids(name)
+                sys.stdout.writelines(f"{task_id}\n" for task_id in found)
+            except ConfigurationError as error:
+                if suite is not None:
+                    raise
+                print(f"{name}: {error}", file=sys.stderr)  # the others go on
         return
+    badge = read_badge(suite) if certified else None
     for path, task in registry.read_suite(Path(suite)).items():
+        if badge is not None and not is_certified(badge, task):
+            continue
         print(f"{path.parent.name}/{task.raw['id']}\t{' '.join(task.instruction.split())}")
 
 
@@ -58,12 +77,19 @@ def show(
 
 @app.command()
 def check(
-    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples).")],
+    directory: Annotated[Path, typer.Argument(help="Of OSWorld tasks (evaluation_examples), or an imported suite.")],
     cache: CacheOption = None,
     parts: Annotated[bool, typer.Option("--parts", help="Also list every step, getter and metric.")] = False,
     reasons: Annotated[bool, typer.Option("--reasons", help="Also print each skipped task's reasons.")] = False,
 ) -> None:
     """Parse all tasks and say which run here, and why the others do not."""
+    if str(directory) in imported_suites():
+        index = TaskIndex(str(directory))
+        needs = "SELECT name || ': needs ' || needs FROM tasks WHERE needs != ''"
+        said = index.rows(f"{needs} UNION SELECT name || ': ' || reason FROM problems")
+        print(f"{len(index.ids('needs='))} tasks can run here, {len(said)} cannot")
+        sys.stdout.writelines(f"{line}\n" for (line,) in said if reasons)
+        return
     checked = check_suite(directory, _cache(cache), machine_has)
     unnamed = unnamed_parts(checked)
     if unnamed:
@@ -107,6 +133,25 @@ def mirror(
         raise typer.Exit(1)
 
 
+def _certified_ids(suite: str | None) -> Iterator[str]:
+    """Ids of tasks that badges certify, of one suite, or of all that carry one; the others are named."""
+    for name in registry.suites() if suite is None else [suite]:
+        tasks = [registry.get_task(task_id) for task_id in registry.task_ids(name)]
+        try:
+            badge = read_badge(name)
+        except ConfigurationError as error:
+            if suite is not None:
+                raise
+            if tasks:
+                print(f"left out: {error}", file=sys.stderr)
+            continue
+        yield from (task.id for task in tasks if is_certified(badge, task))
+
+
 def _cache(directory: Path | None) -> DownloadCache:
     default = DownloadCache.default()
     return default if directory is None else DownloadCache(directory, default.offline)
+
+
+mount_package(app, "tasks", ("import",), "dart_gym_task_sources.source_commands", "task_sources")
+mount_package(app, "tasks", ("new",), "dart_gym_task_generator.new_task", "task_generator")

@@ -64,6 +64,10 @@ class UnknownTaskError(TaskError):
     hopeless = True
 
 
+class NoOracleError(TaskError):
+    """Nobody has written down how a task is solved."""
+
+
 class EvaluationFailure(DartGymError):
     """The evaluator itself failed: there is no score. Becomes `Evaluation(status=EVALUATION_ERROR)`, never a 0."""
 

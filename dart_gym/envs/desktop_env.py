@@ -9,8 +9,8 @@ Invariants:
     - Nothing boots before the first reset.
     - No action of the action space raises: what a desktop cannot do is `info["action_error"]`, and is seen in the
       next observation.
-    - A reward other than 0 comes only with the end of an episode. A fault of the environment is `truncated` with
-      `info["env_fault"]` and a score of nan, never a failure of the policy.
+    - A reward other than 0 comes only with the end of an episode, but for `shaped_reward`. A fault of the environment
+      is `truncated` with `info["env_fault"]` and a score of nan, never a failure of the policy.
     - `max_episode_steps` of `gymnasium.make` is the step limit of episodes, which are scored when they reach it.
 """
 
@@ -29,7 +29,7 @@ from dart_gym.core.actions import Action, as_action
 from dart_gym.core.errors import DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
-from dart_gym.envs.episode_info import ending, make_info, make_observation
+from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of
 from dart_gym.sessions.reset_request import MAX_SEED, ResetRequest, pacing_named
 
 RESET_ATTEMPTS = 2  # the second one gets a fresh desktop
@@ -105,7 +105,8 @@ class DesktopEnv(gymnasium.Env[dict[str, Any], Action | dict[str, Any]], EzPickl
         if self._session is None:
             raise EpisodeStateError("no episode is running: call reset first")
         result = self._link.loop.run(self._session.step, typed, deadline_s=self._settings.deadline_s)
-        return self._observe(result), result.reward, *ending(result), make_info(result)
+        reward = reward_of(result, shaped=self._settings.shaped_reward)
+        return self._observe(result), reward, *ending(result), make_info(result)
 
     def _observe(self, result: StepResult) -> dict[str, Any]:
         self._frame = result.observation.screenshot

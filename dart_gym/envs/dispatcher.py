@@ -23,7 +23,7 @@ from dart_gym.core.actions import Action
 from dart_gym.core.errors import ClusterError, DesktopError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.cluster_link import ClusterLink
-from dart_gym.envs.episode_info import ending, make_info, make_observation
+from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of
 
 Operation = Callable[[ClientSession], Coroutine[Any, Any, StepResult]]
 FAULTS = (*SESSION_OVER, ErrorCode.TIMEOUT, ErrorCode.SHUTDOWN, ErrorCode.INTERNAL)
@@ -42,6 +42,7 @@ class Transition:
     is_reset: bool
     result: StepResult
     accessibility: bool = False
+    shaped: bool = False
 
     @property
     def observation(self) -> dict[str, Any]:
@@ -50,8 +51,8 @@ class Transition:
 
     @property
     def reward(self) -> float:
-        """The score at the end of an episode that has one, else 0."""
-        return self.result.reward
+        """The score at the end of an episode that has one, else 0; with `shaped_reward` see `reward_of`."""
+        return reward_of(self.result, shaped=self.shaped)
 
     @property
     def terminated(self) -> bool:
@@ -119,9 +120,16 @@ class Mailbox:
 class Dispatcher:
     """One session per environment, opened with its first request; `latest` results, None before and if abandoned."""
 
-    def __init__(self, link: ClusterLink, num_envs: int, size: tuple[int, int], accessibility: bool = False) -> None:
+    def __init__(
+        self,
+        link: ClusterLink,
+        num_envs: int,
+        size: tuple[int, int],
+        accessibility: bool = False,
+        shaped: bool = False,
+    ) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs
-        self._link, self._size, self._accessibility = link, size, accessibility
+        self._link, self._size, self._accessibility, self._shaped = link, size, accessibility, shaped
         self._sessions: list[ClientSession | None] = [None] * num_envs
         self._request_ids = itertools.count(1)
         self._in_flight: dict[int, int] = {}
@@ -185,7 +193,7 @@ class Dispatcher:
                 self._ready.put(_Failure(env_id, request_id, error))
                 return
             result = StepResult.lost(self._size, f"{type(error).__name__}: {error}", evaluator="cluster")
-        self._ready.put(Transition(env_id, request_id, submission.is_reset, result, self._accessibility))
+        self._ready.put(Transition(env_id, request_id, submission.is_reset, result, self._accessibility, self._shaped))
 
     def swap(self, env_id: int, session: ClientSession, result: StepResult) -> ClientSession | None:
         """Give an environment a session whose episode has been started; returns the one that it had."""

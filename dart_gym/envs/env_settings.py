@@ -69,7 +69,7 @@ class TaskChoice:
             raise ConfigurationError("the list of tasks is empty")
         names = [name or DEFAULT_TASK for name in task_ids]
         sizes: dict[tuple[int, int], str] = {}
-        for name in names:
+        for name in names if suite is None else registry.samples(suite):
             spec = resolve_task(name, override).desktop
             sizes.setdefault((spec.height, spec.width), name)
         if len(sizes) > 1:
@@ -124,6 +124,7 @@ class EnvOptions(TypedDict, total=False):
     time_limit_s: float | None
     pacing: str
     accessibility: bool
+    shaped_reward: bool
     deadline_s: float
 
 
@@ -151,6 +152,7 @@ class EnvSettings:
         pacing: "settle" (wait until the screen stands still) or "osworld" (its fixed pauses, for comparable scores).
         accessibility: whether observations hold `accessibility_tree` (OSWorld's XML), which programs of the profile
             "osworld" tell.
+        shaped_reward: whether each step is rewarded for its progress (`dart_gym.envs.episode_info.reward_of`).
         deadline_s: seconds that one operation may take; what takes longer is a fault of the environment.
     """
 
@@ -168,6 +170,7 @@ class EnvSettings:
     time_limit_s: float | None = None
     pacing: str = "settle"
     accessibility: bool = False
+    shaped_reward: bool = False
     deadline_s: float = 120.0
 
     def __post_init__(self) -> None:

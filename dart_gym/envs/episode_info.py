@@ -41,6 +41,7 @@ def make_info(result: StepResult) -> dict[str, Any]:
         "osworld_api": json.dumps(api) if (api := result.info.get("osworld_api")) else "",
         "settle_s": float(result.info.get("settle_s", 0.0)),  # type: ignore[arg-type]  # a number on every path
         "step_index": result.step_index,
+        "progress": float(result.info.get("progress", "nan")),  # type: ignore[arg-type]  # a number where there is one
         "terminal": str(result.terminal or ""),
         "score": float("nan") if score is None else float(score),
         "evaluation_status": str(evaluation.status) if evaluation else "",
@@ -49,6 +50,19 @@ def make_info(result: StepResult) -> dict[str, Any]:
         "env_fault": result.terminal is TerminalState.ENV_ERROR,
         **{f"timing/{phase}": float(timings.get(phase, 0.0)) for phase in TIMINGS},
     }
+
+
+def reward_of(result: StepResult, *, shaped: bool = False) -> float:
+    """The score at the end of an episode, else 0; where `shaped`, what a step brought: its part of progress and score.
+
+    Shaped rewards add up to the score less what was reached before the first action; where a task has no progress
+    they are the others.
+    """
+    before, score = result.info.get("progress_before"), result.evaluation.score if result.evaluation else None
+    reached = result.info.get("progress") if result.terminal is None else score
+    if not shaped or not isinstance(before, float):
+        return result.reward
+    return reached - before if isinstance(reached, float) else 0.0  # an episode that is lost brings nothing more
 
 
 def stack_infos(infos: Mapping[int, dict[str, Any]], num_envs: int) -> dict[str, Any]:

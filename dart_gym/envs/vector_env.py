@@ -35,7 +35,7 @@ from dart_gym.core.errors import ConfigurationError, EpisodeStateError
 from dart_gym.core.outcomes import StepResult
 from dart_gym.envs.dispatcher import Dispatcher, Operation, Submission, Transition
 from dart_gym.envs.env_settings import RENDER_MODES, EnvOptions, EnvSettings, check_options, osworld_options
-from dart_gym.envs.episode_info import ending, make_info, make_observation, stack_infos
+from dart_gym.envs.episode_info import ending, make_info, make_observation, reward_of, stack_infos
 from dart_gym.envs.prefetch import Draw, Prefetch
 from dart_gym.sessions.reset_request import MAX_SEED
 
@@ -91,7 +91,7 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.action_space = batch_space(self.single_action_space, num_envs)
         link = settings.link()
         size = self._choice.height, self._choice.width
-        self._dispatcher = Dispatcher(link, num_envs, size, settings.accessibility)
+        self._dispatcher = Dispatcher(link, num_envs, size, settings.accessibility, settings.shaped_reward)
         self._automatic: np.random.Generator | None = None  # draws the episodes of autoreset
         self._prefetch = Prefetch(link, prefetch, self._draw_automatic, self._start_ahead, settings.deadline_s)
 
@@ -226,14 +226,14 @@ class DesktopVectorEnv(VectorEnv[dict[str, Any], Sequence[Action], NDArray[Any]]
         self.send([actions[i] for i in stepped], stepped)
         self._restart(resets)
         self.recv(min_ready=self.num_envs)
-        results = [self._result(i) for i in everyone]
+        results, settings = [self._result(i) for i in everyone], self._settings
         endings = [ending(result) for result in results]  # a reset that failed is truncated at once
         finals: dict[str, Any] = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             finals = self._finish([i for i in stepped if results[i].terminal is not None])
         return (
             self._observations(),
-            np.array([result.reward for result in results], np.float64),
+            np.array([reward_of(result, shaped=settings.shaped_reward) for result in results], np.float64),
             np.array([terminated for terminated, _ in endings], np.bool_),
             np.array([truncated for _, truncated in endings], np.bool_),
             {**finals, **stack_infos({i: make_info(self._result(i)) for i in everyone}, self.num_envs)},

@@ -25,7 +25,7 @@ from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, St
 from dart_gym.desktops.base.desktop import ActionError, Desktop, Endable
 from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
-from dart_gym.tasks.catalog.scenario import Prepared, Scenario
+from dart_gym.tasks.catalog.scenario import Measurable, Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
@@ -109,6 +109,7 @@ class Session:
         try:
             async with asyncio.timeout(deadline_s):
                 episode = await self._start(resolved, request, info, timer)
+                await self._measure(episode, timer.phase("prepare"))
                 observation = await self._look(episode, "", timer)
         except _ENVIRONMENT_TROUBLE as error:
             self._slot.discard()
@@ -178,11 +179,21 @@ class Session:
     async def _observe(
         self, episode: _Episode, error: str, terminal: TerminalState | None, timer: PhaseTimer
     ) -> _Outcome:
+        await self._measure(episode, timer.phase("watch"))
         observation = await self._look(episode, error, timer)
         if terminal is None:
             return observation, None, None
         with timer.phase("evaluate"):
             return observation, terminal, await self._evaluate(episode, terminal)
+
+    async def _measure(self, episode: _Episode, phase: contextlib.AbstractContextManager[None]) -> None:
+        """Note how far the task is and was, where its scenario knows."""
+        if isinstance(episode.scenario, Measurable):
+            with phase:
+                progress = await episode.scenario.progress(episode.desktop)
+            if progress is not None:
+                episode.info["progress_before"] = episode.info.get("progress", progress)
+                episode.info["progress"] = progress
 
     async def _look(self, episode: _Episode, error: str, timer: PhaseTimer) -> Observation:
         tree = None
@@ -236,6 +247,12 @@ class Session:
         episode = self._running()
         async with asyncio.timeout(deadline_s):
             return await episode.scenario.oracle(episode.desktop)
+
+    async def golden(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
+        """Bring about the solved state without actions. Raises `EpisodeStateError`; `AttributeError`: no such way."""
+        episode = self._running()
+        async with asyncio.timeout(deadline_s):
+            await episode.scenario.golden(episode.desktop)  # type: ignore[attr-defined]  # of few scenarios
 
     @property
     def running(self) -> bool:

@@ -1,7 +1,8 @@
 """Where tasks come from: suites by name, tasks by id, and OSWorld's JSON as it is.
 
 Invariants:
-    - A suite's module is imported, and its tasks are read, when they are first asked for.
+    - A suite's module is imported, and its tasks are read, when they are first asked for; those of an imported suite
+      (`task_index`) one by one.
     - A task's id is "<suite>/<name>", the suite being named as it was asked for: "miniwob/click-tab", or
       "my_package.birds:Birds/robin". Tasks given as JSON from outside belong to the suite "osworld".
     - JSON from outside cannot choose how its desktop is isolated: only what is in `_DESKTOP_KEYS`.
@@ -9,6 +10,7 @@ Invariants:
 
 import dataclasses
 import functools
+import importlib.resources
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,10 +21,12 @@ from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.tasks.catalog.scenario import Scenario
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
 from dart_gym.utils.plugins import Registry, has
 
 OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
-_DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile"})
+_DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile", "sites"})
+_IMPORTED = "dart_gym.tasks.osworld.imported_scenario"
 _MAX_SCREEN = 7680
 _LONGEST_NAME = 500
 
@@ -43,6 +47,7 @@ SUITES: Registry[Suite] = Registry(
     {
         "miniwob": "dart_gym.tasks.suites.miniwob",
         "dialogs": "dart_gym.tasks.suites.dialogs",
+        "sites": "dart_gym.tasks.suites.sites",
         "debian-basics": "dart_gym.tasks.suites.debian_basics",
         "fake": "dart_gym.tasks.suites.fake_suite",
         "drawn": "dart_gym.tasks.suites.drawn",
@@ -53,19 +58,28 @@ SUITES: Registry[Suite] = Registry(
 
 
 def suites() -> list[str]:
-    """Names of all suites, those of installed packages included, sorted."""
-    return sorted(SUITES.names())
+    """Names of all suites, those of installed packages and imported ones included, sorted."""
+    return sorted({*SUITES.names(), *imported_suites()})
 
 
 def is_suite(name: str) -> bool:
-    """Whether a name is that of a suite, `module:Class` included, and not a task's or a file's."""
-    return name in SUITES.names() or (":" in name and "/" not in name and not name.endswith(".json"))
+    """Whether a name is that of a suite, `module:Class` included, and not a task's or a file's.
+
+    Of an imported suite a part is one too: "cua[split=train,app!=vlc]"; its tasks' ids are the suite's.
+    """
+    return name.partition("[")[0] in suites() or (":" in name and "/" not in name and not name.endswith(".json"))
 
 
 def task_ids(suite: str | None = None) -> list[str]:
     """Ids of all tasks, or of one suite's, sorted. Raises `UnknownTaskError` for an unknown suite."""
     names = suites() if suite is None else [suite]
-    return sorted(task_id for name in names for task_id in _tasks(name))
+    return sorted(task_id for name in names for task_id in _ids(name))
+
+
+def samples(suite: str) -> list[str]:
+    """Ids of tasks among which are all sizes of screen of a suite: of an imported one few, else all."""
+    index = _index(suite)
+    return task_ids(suite) if index is None else index.samples()
 
 
 def get_task(task: str | Path | dict[str, Any]) -> Task:
@@ -82,9 +96,10 @@ def get_task(task: str | Path | dict[str, Any]) -> Task:
         return task_from_dict(task)
     if isinstance(task, Path) or task.endswith(".json"):
         return task_from_file(Path(task))
-    suite, slash, _ = task.partition("/")
+    suite, slash, rest = task.partition("/")
     if slash and is_suite(suite):
-        found = _tasks(suite).get(task)
+        index = _index(suite)
+        found = _tasks(suite).get(task) if index is None else _imported(index, rest)
         if found is not None:
             return found
     known = [task_id for name in (*SUITES.built_in, suite) for task_id in _tasks_if_any(name)]
@@ -94,6 +109,9 @@ def get_task(task: str | Path | dict[str, Any]) -> Task:
 
 def make_scenario(suite: str) -> Scenario:
     """Return a fresh scenario that runs a suite's tasks on one desktop, episode after episode."""
+    if _index(suite) is not None:
+        scenario: Scenario = importlib.import_module(_IMPORTED).ImportedScenario()
+        return scenario
     return _suite(suite).make_scenario()
 
 
@@ -109,9 +127,12 @@ def task_from_file(path: Path, suite: str = "osworld") -> Task:
 
 
 def read_suite(directory: Path) -> dict[Path, Task]:
-    """All tasks below a directory, by file, sorted. Raises `UnknownTaskError`: none there; `TaskError`: no task."""
+    """All tasks below a directory, by file, sorted; names that begin with "_" are no tasks.
+
+    Raises `UnknownTaskError`: none there; `TaskError`: no task.
+    """
     examples = directory / "examples"
-    found = sorted((examples if examples.is_dir() else directory).rglob("*.json"))
+    found = sorted((examples if examples.is_dir() else directory).rglob("[!_]*.json"))
     if not found:
         raise UnknownTaskError(f"there are no task files (*.json) in {directory}")
     tasks = {}
@@ -125,10 +146,27 @@ def read_suite(directory: Path) -> dict[Path, Task]:
     return tasks
 
 
+def bundled_tasks(package: str, suite: str) -> list[Task]:
+    """The tasks of a suite that are JSONs beside its module, but for those whose names begin with "_".
+
+    `_setup.json` holds set-up steps by application, which come before a task's own: those of "all", then those of each
+    that the task names in `related_apps`.
+    """
+    folder = importlib.resources.files(package)
+    texts = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir() if file.name.endswith(".json")}
+    shared: dict[str, list[dict[str, Any]]] = json.loads(texts["_setup.json"])
+    tasks = []
+    for name in sorted(name for name in texts if not name.startswith("_")):
+        raw = json.loads(texts[name])
+        steps = [step for app in ("all", *raw["related_apps"]) for step in shared.get(app.split("_")[0], [])]
+        tasks.append(task_from_dict({**raw, "config": [*steps, *raw["config"]]}, suite=suite))
+    return tasks
+
+
 def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     """Return the task that an OSWorld JSON stands for.
 
-    The optional key "dart" holds what OSWorld's format lacks: `desktop` (kind, width, height, profile),
+    The optional key "dart" holds what OSWorld's format lacks: `desktop` (kind, width, height, profile, sites),
     `max_steps`, `parameters`, `ready` and `oracle` (see `dart_gym.tasks.osworld.osworld_scenario`).
 
     Raises:
@@ -165,13 +203,16 @@ def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
         if key in ("width", "height"):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_SCREEN:
                 raise TaskError(f"task {name!r}: dart.desktop.{key} must be in [1, {_MAX_SCREEN}], got {value!r}")
+        elif key == "sites":
+            if not isinstance(value, list) or not all(isinstance(site, str) for site in value):
+                raise TaskError(f"task {name!r}: dart.desktop.sites must be a list of names, got {value!r}")
         elif not isinstance(value, str):
             raise TaskError(f"task {name!r}: dart.desktop.{key} must be a string, got {value!r}")
         elif key == "kind" and value == "osworld":
             raise TaskError(f"task {name!r}: a task cannot name a machine: give the option osworld_url instead")
         elif key == "kind" and ":" in value:
             raise TaskError(f"task {name!r}: a task's JSON cannot name a class: use the name of an installed one")
-    return DesktopSpec(**{"profile": profile, **fields})
+    return DesktopSpec(**{"profile": profile, **fields, "sites": tuple(fields.get("sites", ()))})
 
 
 @functools.cache
@@ -195,9 +236,27 @@ def _tasks(name: str) -> dict[str, Task]:
     return tasks
 
 
+def _ids(suite: str) -> Iterable[str]:
+    index = _index(suite)
+    return _tasks(suite) if index is None else index.ids(suite.partition("[")[2].removesuffix("]"))
+
+
+def _index(suite: str) -> TaskIndex | None:
+    """The index of an imported suite; None for others, whose names go first."""
+    name = suite.partition("[")[0]
+    return TaskIndex(name) if name in imported_suites() and name not in SUITES.names() else None
+
+
+def _imported(index: TaskIndex, name: str) -> Task | None:
+    for raw, kind in index.rows("SELECT raw, kind FROM tasks WHERE name = ?", (name,)):
+        values = json.loads(raw)
+        return get_task(values["task"]) if kind == "suite" else task_from_dict(values, index.suite)
+    return None
+
+
 def _tasks_if_any(name: str) -> Iterable[str]:
     """Ids for a suggestion, for which a plug-in that cannot be used is no reason to fail."""
     try:
-        return _tasks(name)
+        return _ids(name)
     except (PluginError, TaskError):
         return ()

@@ -10,7 +10,7 @@ Invariants:
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dart_gym.core.actions import Action
 from dart_gym.core.outcomes import Evaluation, TerminalState
@@ -45,3 +45,11 @@ class Scenario(Protocol):
 
     async def close(self) -> None:
         """Let go of connections (not of the desktop)."""
+
+
+@runtime_checkable
+class Measurable(Protocol):
+    """What a scenario has besides that can tell how far a task is."""
+
+    async def progress(self, desktop: Desktop) -> float | None:
+        """The part of the task that is done, in [0, 1]; None where this task has no checkpoints."""

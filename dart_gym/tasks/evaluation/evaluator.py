@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError
+from dart_gym.core.errors import DartGymError, DesktopError, EvaluationFailure, MissingDependencyError, TaskError
 from dart_gym.core.outcomes import Evaluation, EvaluationStatus, TerminalState
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.file_removal import remove_tree
@@ -50,7 +50,7 @@ async def evaluate(
         foreign = not_built_in(plan)
         if official or foreign:
             name = evaluator_environment.EVALUATOR
-        with _cache_directory() as cache:
+        with cache_directory() as cache:
             async with _scorer(desktop, plan, cache, name, fetch, timeout) as scorer:
                 score, detail = await _run(desktop, evaluator, plan, terminal, cache, scorer)
     except DesktopError as error:
@@ -61,6 +61,26 @@ async def evaluate(
     except DartGymError as error:
         return Evaluation(EvaluationStatus.EVALUATION_ERROR, None, name, str(error))
     return Evaluation(EvaluationStatus.OK, score, name, detail)
+
+
+def read_checkpoints(task_id: str, checkpoints: Any) -> list[Plan]:
+    """The plans of a task's checkpoints. Raises `TaskError`: one is none, or needs more than what is built in. Pure."""
+    try:
+        plans = [read_evaluator(checkpoint) for checkpoint in checkpoints]
+    except (EvaluationFailure, AttributeError, TypeError) as error:
+        raise TaskError(f"task {task_id}: dart.checkpoints: {error}") from error
+    for foreign in map(not_built_in, plans):
+        if foreign:
+            raise TaskError(f"task {task_id}: dart.checkpoints: {', '.join(foreign)} is not built in")
+    return plans
+
+
+async def holds(desktop: Desktop, plan: Plan) -> bool:
+    """Whether all checks of a checkpoint give 1 now; one that cannot be computed, such as of no file yet, does not."""
+    with cache_directory() as cache, contextlib.suppress(EvaluationFailure):
+        scores = [(await _BuiltIn(desktop, cache).check(check, plan.conj))[0] for check in plan.checks]
+        return combine(plan.conj, scores) == 1.0
+    return False
 
 
 def not_built_in(plan: Plan) -> list[str]:
@@ -92,7 +112,8 @@ async def _scorer(
 
 
 @contextlib.contextmanager
-def _cache_directory() -> Iterator[Path]:
+def cache_directory() -> Iterator[Path]:
+    """The directory of one evaluation, whose path is short enough for sockets beside it."""
     folder = tempfile.gettempdir()
     short = folder if len(folder) <= _LONGEST_SOCKET_FOLDER else "/tmp"  # a socket's path has 107 bytes
     directory = Path(tempfile.mkdtemp(prefix="dart-evaluation-", dir=short))

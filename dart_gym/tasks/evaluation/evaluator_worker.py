@@ -27,6 +27,7 @@ from typing import Any
 from dart_gym.core.errors import EvaluationFailure, MissingDependencyError
 from dart_gym.desktops.base.desktop import Desktop
 from dart_gym.desktops.confinement.bubblewrap import (
+    WORKSPACE,
     Stage,
     kernel_directories,
     launcher,
@@ -48,7 +49,7 @@ MEMORY_BYTES = 3 << 30
 FILE_BYTES = 1 << 30
 SCRATCH_BYTES = 1 << 30
 LIMITS = DesktopLimits(memory=MEMORY_BYTES + SCRATCH_BYTES, processes=512)
-_SERVER_PORT = 5000
+_SERVER_PORT, SITES_PORT = 5000, 5080
 _MAIN = Path(__file__).with_name("evaluator_worker_main.py")
 _INSIDE, _CACHE, _SCRATCH = "/run/evaluator", "/cache", "/tmp"
 # Getters that ask nothing but the server; others may need DevTools or VLC's web interface.
@@ -162,6 +163,8 @@ class EvaluatorWorker:
             "numba_cache": str(self._environment.numba_cache if inside else seen(self._environment.numba_cache)),
             "memory_bytes": MEMORY_BYTES,
             "file_bytes": FILE_BYTES,
+            "processes": LIMITS.processes,
+            "sites_port": SITES_PORT,
         }
         main = f"{_INSIDE}/worker_main.py" if inside else str(seen(_MAIN))
         python = root / "bin" / "python"
@@ -193,6 +196,12 @@ class EvaluatorWorker:
         where = f"metric {check.func}: "
         reply = self._require_ok(await self._receive(f"metric {check.func}"), where)
         return float(reply["score"]), str(reply["state"])
+
+    async def run(self, name: str, **request: object) -> dict[str, Any]:
+        """Run a program (see the worker's `do_program`). Raises `EvaluationFailure`: it came to no end of its own."""
+        self._require_ok(await self._receive("its imports"), "")
+        self._send({"op": "program", **request})
+        return self._require_ok(await self._receive(name), f"{name}: ")
 
     @staticmethod
     def _require_ok(reply: dict[str, Any], where: str) -> dict[str, Any]:
@@ -283,7 +292,8 @@ def _variables(scratch: str) -> dict[str, str]:
 def _sandbox(environment: EvaluatorEnvironment) -> list[str]:
     args = [*namespaces("evaluator"), *system_directories(settings_copy()), *kernel_directories(SCRATCH_BYTES)]
     args += [*memory_directory(_SCRATCH, SCRATCH_BYTES, "1777"), *memory_directory("/run", SCRATCH_BYTES)]
-    args += ["--dir", _INSIDE]
+    args += ["--dir", _INSIDE, *memory_directory("/home/user", SCRATCH_BYTES)]
+    args += ["--symlink", "/tmp/tmp_workspace", WORKSPACE]
     if not environment.base.is_relative_to("/usr"):
         args += ["--ro-bind", str(environment.base), str(environment.base)]
     return [*args, "--ro-bind", str(environment.root), str(environment.root)]

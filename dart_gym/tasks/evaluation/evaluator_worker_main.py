@@ -10,6 +10,8 @@ Invariants:
 """
 
 import ast
+import functools
+import http.server
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -19,7 +21,9 @@ import os
 import resource
 import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import types
 
@@ -29,6 +33,8 @@ WITHOUT = {"compare_image_text": ABSENT["easyocr"], "get_googledrive_file": ABSE
 RETRY_INTERVAL_S = 0.05  # a missing file is asked for three times
 CHUNK = 1 << 16
 LONGEST_STATE = 300
+LONGEST_OUTPUT, LONGEST_ERRORS = 1 << 20, 2000  # bytes of a program's
+HOME = "/home/user"
 
 
 class Unavailable(Exception):
@@ -120,7 +126,7 @@ class Worker:
     """Answers requests about one evaluation."""
 
     def __init__(self, settings):
-        self.env = Environment(settings)
+        self.env, self.sites_port = Environment(settings), settings["sites_port"]
         self.states = []  # what result getters gave so far
 
     def answer(self, request):
@@ -157,6 +163,32 @@ class Worker:
             arguments.append(self.get(request["expected"]))
         value = metric(*arguments, **request["options"])
         return {"score": number(value), "state": repr(state)[:LONGEST_STATE]}
+
+    def do_program(self, request):
+        """Run a program that came with a task, beside a copy of the desktop's files at their paths."""
+        for archive, fresh in request["archives"]:
+            for path in fresh:  # whatever the agent made of it
+                subprocess.run(["rm", "-rf", path], check=True)
+            unpack = ["tar", "-xf", archive, "-C", "/", "--no-same-owner", "--no-overwrite-dir"]
+            said = subprocess.run(unpack, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE).stderr
+            if b"No space" in said:
+                return {"error": "Unavailable", "message": "the desktop's files are larger than the evaluator's memory"}
+        folder = os.path.join(self.env.cache_dir, "sites")  # /<site>/go is a file of it
+        handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+        sites = http.server.ThreadingHTTPServer(("127.0.0.1", self.sites_port), handler)
+        threading.Thread(target=sites.serve_forever, daemon=True).start()
+        pipe, environment = subprocess.PIPE, {**os.environ, **request["variables"]}
+        with tempfile.TemporaryFile(dir=self.env.cache_dir) as errors:
+            program = subprocess.Popen(
+                request["command"], stdin=subprocess.DEVNULL, stdout=pipe, stderr=errors, env=environment, cwd=HOME
+            )
+            output = program.stdout.read(LONGEST_OUTPUT + 1)  # type: ignore[union-attr]  # it is a pipe
+            if len(output) > LONGEST_OUTPUT:
+                return {"error": "Unavailable", "message": f"it printed more than {LONGEST_OUTPUT >> 20} MiB"}
+            status = program.wait()
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - LONGEST_ERRORS))
+            last = errors.read().decode(errors="replace")
+        return {"status": status, "output": output.decode(errors="replace"), "errors": last}
 
     def get(self, config):
         """Fetch a state."""
@@ -204,17 +236,17 @@ def pump(source, sink):
                 pass  # it is closed already
 
 
-def limit(memory_bytes, file_bytes):
+def limit(memory_bytes, file_bytes, processes):
     """Limits that hold for this process and each of its children."""
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limits = {"DATA": memory_bytes, "FSIZE": file_bytes, "NPROC": processes, "CORE": 0}
+    for name, value in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
 
 
 def main():
     """Answer requests until standard input ends."""
     settings = json.loads(sys.argv[1])
-    limit(settings["memory_bytes"], settings["file_bytes"])
+    limit(settings["memory_bytes"], settings["file_bytes"], settings["processes"])
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     sys.meta_path.append(AbsentModules())

@@ -4,13 +4,16 @@ Names and meanings are those of desktop-env 1.0.2 (`evaluators/getters`). Files 
 directory, and metrics get their paths, as upstream.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from dart_gym.core.errors import EvaluationFailure
 from dart_gym.desktops.base.desktop import Desktop
+from dart_gym.sites.site_state import changes
 from dart_gym.tasks.setup.setup_runner import EXECUTE_TIMEOUT_S, HOME, cached_path, command_line
+from dart_gym.tasks.setup.site_steps import site_host
 
 Getter = Callable[[Desktop, dict[str, Any], Path], Awaitable[Any]]
 
@@ -62,6 +65,22 @@ async def get_cache_file(desktop: Desktop, config: dict[str, Any], cache: Path) 
     return path
 
 
+async def get_site_state(desktop: Desktop, config: dict[str, Any], cache: Path) -> Any:
+    """The current state of a mock site, or the `part` of it that a path such as "cart.p1" names; None: it lacks it."""
+    value = (await site_host(desktop).site_state(config["site"]))["current_state"]
+    for key in filter(None, config.get("part", "").split(".")):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+async def get_site_changes(desktop: Desktop, config: dict[str, Any], cache: Path) -> str:
+    """All that the episode has changed of a site but what is only shown (`ui`), in lines such as `cart.p1 = 2`."""
+    found = await site_host(desktop).site_state(config["site"])
+    changed = changes(found["initial_state"], found["current_state"])
+    kept = sorted(path for path in changed if path.partition(".")[0] != "ui")
+    return "".join(f"{path} = {json.dumps(changed[path], sort_keys=True, ensure_ascii=False)}\n" for path in kept)
+
+
 async def _copy(desktop: Desktop, path: str, target: Path) -> Path | None:
     try:
         data = await desktop.read_file(HOME + path[1:] if path.startswith("~/") else path)
@@ -77,4 +96,6 @@ GETTERS: dict[str, Getter] = {
     "vm_command_error": get_vm_command_error,
     "vm_file": get_vm_file,
     "cache_file": get_cache_file,
+    "site_state": get_site_state,
+    "site_changes": get_site_changes,
 }

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from dart_gym.core.actions import Action, Done, action_from_dict
-from dart_gym.core.errors import TaskError
+from dart_gym.core.errors import NoOracleError, TaskError
 from dart_gym.desktops.base.desktop import Desktop, SettlePolicy
 from dart_gym.tasks.screen.idleness import wait_until_idle
 from dart_gym.tasks.screen.windows import Geometry, find_windows, geometry
@@ -49,7 +49,7 @@ class Script:
     async def action(self, desktop: Desktop, taken: int) -> Action:
         """The action after `taken` others; waits for its condition. Raises `TaskError`: no oracle, or it never held."""
         if not self._entries:
-            raise TaskError(f"task {self._task_id} has no oracle: its JSON lacks dart.oracle")
+            raise NoOracleError(f"task {self._task_id} has no oracle: its JSON lacks dart.oracle")
         if taken >= len(self._entries):
             return Done()
         fields = dict(self._entries[taken])

@@ -5,7 +5,10 @@ The optional key "dart" of a task's JSON holds:
         evaluator, ready and oracle is replaced.
     ready: when the task has begun (`dart_gym.tasks.screen.readiness`).
     oracle: the actions of a perfect user (`oracle_script`); for some of OSWorld's own tasks, which lack the key,
-        they are in `dart_gym.tasks.osworld.solutions`.
+        they are in `dart_gym.tasks.osworld.solutions`. An infeasible task is solved by saying so.
+    checkpoints: what is reached on the way, each written as an evaluator with built-in metrics and getters; looked at
+        after every action, and once reached for good.
+    golden: set-up steps that bring about a solved state without a user's actions, to certify the evaluator with.
 
 Invariants:
     - Equal (task, seed) give equal instructions, set-up and scores.
@@ -21,12 +24,13 @@ from typing import Any
 from dart_gym.core.actions import Action
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.core.outcomes import Evaluation, TerminalState
-from dart_gym.desktops.base.desktop import Desktop, SettlePolicy
+from dart_gym.desktops.base.desktop import Desktop, SettlePolicy, SiteHost
 from dart_gym.tasks.catalog.parameters import draw, fill
 from dart_gym.tasks.catalog.registry import read_suite
 from dart_gym.tasks.catalog.scenario import Prepared
 from dart_gym.tasks.catalog.task import Task
-from dart_gym.tasks.evaluation.evaluator import evaluate
+from dart_gym.tasks.evaluation.evaluator import evaluate, holds, read_checkpoints
+from dart_gym.tasks.evaluation.score_rules import INFEASIBLE, Plan
 from dart_gym.tasks.osworld.oracle_script import Script
 from dart_gym.tasks.osworld.solutions import solution
 from dart_gym.tasks.screen.readiness import wait_until_ready
@@ -35,7 +39,7 @@ from dart_gym.tasks.setup.setup_runner import run_steps
 
 FOLDER_VARIABLE = "DART_GYM_OSWORLD"
 # Toolkits draw at the next frame after they have handled their input: two frames at 60 Hz are 33 ms.
-SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0)
+SETTLE = SettlePolicy(quiet_ms=60.0, max_ms=2000.0, reply_quiet_ms=34.0, busy_ms=4000.0)
 
 
 class OSWorldScenario:
@@ -46,6 +50,9 @@ class OSWorldScenario:
         self._official = True
         self._oracle = Script("", [])
         self._taken = 0
+        self._golden: list[dict[str, Any]] = []
+        self._downloads: DownloadCache | None = None  # None: this user's own
+        self._checkpoints, self._reached = list[Plan](), set[int]()
 
     async def prepare(self, desktop: Desktop, task: Task, seed: int) -> Prepared:
         """Run the set-up steps and wait until the task's window stands still."""
@@ -53,8 +60,12 @@ class OSWorldScenario:
         self._evaluator = instance["evaluator"]
         self._official = "dart" not in task.raw  # OSWorld's own: scored by its own metrics
         self._oracle, self._taken = Script(task.id, instance["oracle"]), 0
-        await run_steps(desktop, instance["config"])
+        self._golden = instance["golden"]
+        self._checkpoints, self._reached = read_checkpoints(task.id, instance["checkpoints"]), set()
+        await run_steps(desktop, instance["config"], downloads=self._downloads)
         settled = await wait_until_ready(desktop, instance["ready"])
+        if desktop.spec.sites and isinstance(desktop, SiteHost):
+            await desktop.seal_sites()
         return Prepared(instance["instruction"], SETTLE, frame_ready=True, settled=settled)
 
     async def after_action(self, desktop: Desktop, action: Action) -> bool:
@@ -69,6 +80,17 @@ class OSWorldScenario:
     async def oracle(self, desktop: Desktop) -> Action:
         """The next action of the script: the n-th after n actions, whatever they were."""
         return await self._oracle.action(desktop, self._taken)
+
+    async def progress(self, desktop: Desktop) -> float | None:
+        """The share of `dart.checkpoints` that have been reached so far; None without any."""
+        for number, plan in enumerate(self._checkpoints):
+            if number not in self._reached and await holds(desktop, plan):
+                self._reached.add(number)
+        return len(self._reached) / len(self._checkpoints) if self._checkpoints else None
+
+    async def golden(self, desktop: Desktop) -> None:
+        """Carry out the steps of `dart.golden`. Raises `TaskError`, `DesktopError`: one failed."""
+        await run_steps(desktop, self._golden, downloads=self._downloads)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -89,8 +111,14 @@ def instantiate(task: Task, seed: int) -> dict[str, Any]:
         "config": fill(task.config, values),
         "evaluator": fill(task.evaluator, values),
         "ready": fill(extra.get("ready") or {}, values),
-        "oracle": fill(extra.get("oracle") or [], values, typed=True) or solution(str(task.raw.get("id"))),
+        "oracle": fill(extra.get("oracle") or [], values, typed=True) or _known_solution(task),
+        "checkpoints": fill(extra.get("checkpoints") or [], values),
+        "golden": fill(extra.get("golden") or [], values),
     }
+
+
+def _known_solution(task: Task) -> list[dict[str, Any]]:
+    return [{"kind": "fail"}] if task.evaluator.get("func") == INFEASIBLE else solution(str(task.raw.get("id")))
 
 
 def load_tasks() -> list[Task]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from dart_gym.sites.site_catalog import RESERVED
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.setup.chrome_steps import HISTORY_URL
 from dart_gym.tasks.setup.command_steps import program_of
@@ -113,6 +114,7 @@ def _host(url: str) -> str:
         url = f"https://{url}"
     parts = urlsplit(url)
     local = parts.scheme not in ("http", "https") or parts.hostname in ("localhost", "127.0.0.1", None)
+    local = local or str(parts.hostname).rpartition(".")[2] in RESERVED  # a mock site
     return "" if local else str(parts.hostname)
 
 

@@ -98,5 +98,5 @@ async def _demands(desktop: Desktop) -> dict[str, float]:
     spec = desktop.spec
     script = _READ_OWN if (spec.kind, spec.sandbox) == ("xvfb", "none") else _READ_ALL
     # threads end while they are read: what cannot be read is left out
-    result = await desktop.execute(["/bin/sh", "-c", f"exec 2>/dev/null; {script}"], timeout=10.0)
+    result = await desktop.execute(["/bin/sh", "-c", f"exec 2>/dev/null; {script}"], timeout=30.0)
     return parse(result.stdout.decode())

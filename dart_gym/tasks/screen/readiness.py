@@ -6,6 +6,7 @@ OSWorld's own tasks name no window; the programs that their set-up starts are id
     window: a title, or a part of one.
     colours: how many different colours the window shows at least once it is painted (24). A program that shows a
         sign of its own while it loads needs more.
+    idle: true; then no program may work any more. For one that shows what it has found without a sign before.
     still: for how many seconds the screen must not change (0.15). A program that fills its window later needs more.
 
 A program maps its window and sets the title before it draws, on a busy machine long before; an observation of that
@@ -44,6 +45,8 @@ async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: 
             if time.monotonic() > deadline:
                 raise DesktopTimeoutError(f"the window titled {title!r} was not painted within {timeout:g} s")
             await asyncio.sleep(_POLL_S)
+    if ready.get("idle"):
+        return await wait_until_idle(desktop, timeout=timeout)
     return await desktop.settle(SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS))
 
 

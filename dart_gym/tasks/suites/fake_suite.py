@@ -69,6 +69,11 @@ class FakeScenario:
         detail = f"clicked {', '.join(clicked) or 'nothing'}; asked for {', '.join(self._targets)}"
         return Evaluation(EvaluationStatus.OK, float(success), EVALUATOR, detail)
 
+    async def progress(self, desktop: Desktop) -> float:
+        """The share of the clicks asked for that were made, in order; 0 after a wrong one."""
+        clicked = _clicked(desktop)
+        return len(clicked) / len(self._targets) if clicked == self._targets[: len(clicked)] else 0.0
+
     async def oracle(self, desktop: Desktop) -> Action:
         """A click in the middle of the next button asked for."""
         done = len(_clicked(desktop))
