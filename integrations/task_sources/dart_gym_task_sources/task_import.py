@@ -118,7 +118,7 @@ class _Import:
             raise TaskError(f"no task of {source} could be imported; the first: {first[0]}")
         for path, problem in self._bad:  # those of bundles have their row
             name = path.strip("/").split("/")[0]
-            put("INSERT INTO problems SELECT ?1, ?2 WHERE ?1 NOT IN (SELECT name FROM problems)", (name, problem))
+            put("INSERT INTO problems SELECT ?, ? WHERE ? NOT IN (SELECT name FROM problems)", (name, problem, name))
         where, values = conditions(chosen)
         put(f"DELETE FROM tasks WHERE NOT ({where})", values)
         licence = licence or _licence(files) or UNSTATED
