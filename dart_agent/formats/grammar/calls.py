@@ -20,7 +20,8 @@ _SPACE = re.compile(r"[\s;]*")
 _AFTER_VALUE = re.compile(r"[\s;]*([,)]?)[\s;]*")
 _END_OF_ARGUMENT = r"\s*+(?:\)|,\s*+(?:[A-Za-z_]\w*+\s*+=|\)))"
 _QUOTED = {  # one expression: a loop over the quotes of a hostile text takes ten times as long
-    mark: re.compile(rf"{mark}((?:[^{mark}\\]++|\\.|{mark}(?!{_END_OF_ARGUMENT}))*+){mark}", re.DOTALL) for mark in "'\""
+    mark: re.compile(rf"{mark}((?:[^{mark}\\]++|\\.|{mark}(?!{_END_OF_ARGUMENT}))*+){mark}", re.DOTALL)
+    for mark in "'\""
 }
 _BARE_PIECE = re.compile(r"[^,()\[\]{}]+|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
