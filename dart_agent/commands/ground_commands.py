@@ -14,7 +14,8 @@ from rich.table import Table
 from dart_agent.engines.base.engine import ModelEngine
 from dart_agent.grounding.attention_regions import JUDGED, THRESHOLD
 from dart_agent.grounding.candidate import Grounder
-from dart_agent.grounding.grounding_scores import Accuracy, evaluate_grounder
+from dart_agent.grounding.grounding_scores import Answer, accuracies, answers_of
+from dart_agent.grounding.hits_page import hits_page
 from dart_agent.grounding.screenspot import GroundingItem, read_screenspot
 from dart_agent.grounding.text_grounder import EngineGrounder
 from dart_agent.grounding.verifier import VerifiedGrounder, Verifier
@@ -85,11 +86,12 @@ def evaluate_command(
     verifier: Annotated[Path | None, typer.Option(help="Model directory that judges candidates.")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Most candidates that are judged.")] = 20,
     output: Annotated[Path | None, typer.Option("--json", help="Also write the numbers to this file.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Also show hits and misses in this HTML file.")] = None,
 ) -> None:
     """Accuracy by application, platform, kind and size, with 95 % intervals."""
     items = _usable(path)
 
-    async def score() -> list[Accuracy]:
+    async def ask() -> list[Answer]:
         async with contextlib.AsyncExitStack() as stack:
 
             def opened(directory: Path, url: str | None) -> ModelEngine:
@@ -107,16 +109,18 @@ def evaluate_command(
             if verifier:
                 judge = Verifier.from_dir(opened(verifier, None), verifier)
                 grounder = VerifiedGrounder(grounder, judge, candidates=candidates)
-            return await evaluate_grounder(grounder, items, k)
+            return await answers_of(grounder, items, k)
 
-    found = asyncio.run(score())
+    answers = asyncio.run(ask())
+    found = accuracies(answers)
     table = Table("", "", "items", "accuracy", "95 %", f"any of {k}", box=None)
     for row in found:
-        shares = f"{row.rate:.3f}", f"{row.low:.3f} to {row.high:.3f}", f"{row.hits_of_k / row.items:.3f}"
-        table.add_row(row.group, row.value, str(row.items), *shares)
+        table.add_row(*row.cells)
     console.print(table)
     if output is not None:
         output.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+    if picture is not None:
+        picture.write_text(hits_page(f"{model.name} on {path.name}", answers), encoding="utf-8")
 
 
 mount_package(app, "ground", ("collect", "explore"), "dart_gym_grounding_data.data_commands", "grounding_data")

@@ -24,6 +24,12 @@ class Accuracy:
     low: float
     high: float
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As a row of a table: group, value, items, accuracy, interval, any candidate right."""
+        shares = f"{self.rate:.3f}", f"{self.low:.3f} to {self.high:.3f}", f"{self.hits_of_k / self.items:.3f}"
+        return (self.group, self.value, str(self.items), *shares)
+
 
 def size_of(item: GroundingItem) -> str:
     """Small, medium or large: its smallest box covers less than 0.1 %, less than 1 % or more of the screen."""
@@ -40,26 +46,40 @@ _GROUPS: dict[str, Callable[[GroundingItem], str]] = {
 }
 
 
-def accuracies(answers: Sequence[tuple[GroundingItem, Sequence[Candidate]]]) -> list[Accuracy]:
+Answer = tuple[GroundingItem, Sequence[Candidate]]
+
+
+def is_hit(answer: Answer) -> bool:
+    """Whether the first candidate lies in one of the item's boxes. Pure."""
+    item, places = answer
+    return bool(places) and any(box.contains(places[0].x, places[0].y) for box in item.boxes)
+
+
+def accuracies(answers: Sequence[Answer]) -> list[Accuracy]:
     """The accuracy on all items first, then of every group. Pure."""
     found = []
     for group, of in _GROUPS.items():
         for value in sorted({of(item) for item, _ in answers}):
-            chosen = [(item.boxes, places) for item, places in answers if of(item) == value]
-            hits = [[any(box.contains(at.x, at.y) for box in boxes) for at in places] for boxes, places in chosen]
-            right = sum(places[:1] == [True] for places in hits)
-            interval = wilson_interval(right, len(hits))
-            found.append(Accuracy(group, value, len(hits), right, sum(map(any, hits)), right / len(hits), *interval))
+            chosen = [(item, places) for item, places in answers if of(item) == value]
+            right = sum(map(is_hit, chosen))
+            of_k = sum(any(is_hit((item, [at])) for at in places) for item, places in chosen)
+            interval = wilson_interval(right, len(chosen))
+            found.append(Accuracy(group, value, len(chosen), right, of_k, right / len(chosen), *interval))
     return found
+
+
+async def answers_of(grounder: Grounder, items: Sequence[GroundingItem], k: int = 1, batch: int = 16) -> list[Answer]:
+    """Ask about every item, some at a time. Raises `EngineError`."""
+    answers: list[Answer] = []
+    for start in range(0, len(items), batch):
+        part = items[start : start + batch]
+        found = await grounder.locate_batch([Query(item.description, item.screenshot()) for item in part], k)
+        answers += [(item, answer.candidates) for item, answer in zip(part, found, strict=True)]
+    return answers
 
 
 async def evaluate_grounder(
     grounder: Grounder, items: Sequence[GroundingItem], k: int = 1, batch: int = 16
 ) -> list[Accuracy]:
-    """Ask about every item, some at a time. Raises `EngineError`."""
-    answers: list[tuple[GroundingItem, Sequence[Candidate]]] = []
-    for start in range(0, len(items), batch):
-        part = items[start : start + batch]
-        found = await grounder.locate_batch([Query(item.description, item.screenshot()) for item in part], k)
-        answers += [(item, answer.candidates) for item, answer in zip(part, found, strict=True)]
-    return accuracies(answers)
+    """The accuracy on items that a grounder is asked about. Raises `EngineError`."""
+    return accuracies(await answers_of(grounder, items, k, batch))

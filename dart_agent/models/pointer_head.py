@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from dart_agent.models.model_tokens import POINTER_TOKENS
+from dart_agent.models.model_tokens import ModelTokens
 
 DROPOUT = 0.1  # published, as are eight heads
 FOLDER, ATTRIBUTE = "pointer_head", "multi_patch_pointer_head"
@@ -76,8 +75,8 @@ def attach_head(model: Any, model_dir: str | Path) -> PointerHead | None:
         return None
     head = PointerHead(len(weights["layer_norm.weight"]), len(weights["projection_enc.0.weight"]), dropout=0.0)
     head.load_state_dict(weights)
-    if (path := Path(model_dir) / "tokenizer.json").is_file():  # a state that training resumes from has none
-        found = Tokenizer.from_file(str(path)).token_to_id(POINTER_TOKENS[-1])
+    if (Path(model_dir) / "tokenizer.json").is_file():  # a state that training resumes from has none
+        found = ModelTokens.load(model_dir).actor_id
         head.actor_id = head.actor_id if found is None else found
     setattr(model, ATTRIBUTE, head.to(model.device).train(model.training))
     return head

@@ -84,6 +84,8 @@ def test_the_command_scores_a_head_and_text(tiny_dir: Path, tmp_path: Path):
             "2",
             "--json",
             str(out),
+            "--picture",
+            str(tmp_path / "hits.html"),
             *more,
         ]
         result = CliRunner().invoke(agent_cli.app, command, catch_exceptions=False)
@@ -91,6 +93,7 @@ def test_the_command_scores_a_head_and_text(tiny_dir: Path, tmp_path: Path):
         rows = json.loads(out.read_text())
         assert rows[0]["group"] == "all" and rows[0]["items"] == 2
         assert {row["value"] for row in rows if row["group"] == "kind"} == {"text", "icon"}
+        assert "<h1>model on set</h1>" in (tmp_path / "hits.html").read_text()
     (tmp_path / "set/annotations/files.json").write_text(json.dumps(bad[2:]))
     with pytest.raises(ConfigurationError, match="no item"):
         CliRunner().invoke(agent_cli.app, command, catch_exceptions=False)

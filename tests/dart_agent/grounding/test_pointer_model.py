@@ -17,7 +17,7 @@ from dart_agent.grounding.pointer_model import PointerGrounder, PointerModel
 from dart_agent.grounding.pointer_prompt import SETTINGS
 from dart_agent.models.model_directory import DIGESTS, FINGERPRINT, TRAINER_STATE
 from dart_agent.models.model_tokens import ModelTokens
-from dart_agent.models.pointer_head import ATTRIBUTE, FOLDER
+from dart_agent.models.pointer_head import ATTRIBUTE, FOLDER, attach_head
 from dart_agent.models.tiny_model import TinyModelConfig, build_tiny_model
 from dart_gym.core.errors import ConfigurationError
 
@@ -116,6 +116,10 @@ def test_its_directory_is_an_ordinary_one(model: PointerModel, tmp_path: Path):
     saved = model.save(tmp_path / "saved")
     backbone = AutoModelForImageTextToText.from_pretrained(saved)
     assert backbone.get_input_embeddings().weight.shape[0] >= ModelTokens.load(saved).highest_id + 1
+    loaded, own = backbone.state_dict(), model.backbone.state_dict()
+    assert loaded.keys() == own.keys() and all(torch.equal(loaded[name], own[name]) for name in own)
+    head = attach_head(backbone, saved)
+    assert head is not None and head.actor_id == ModelTokens.load(saved).actor_id == model.pointer_ids[-1]
     assert AutoTokenizer.from_pretrained(saved).convert_tokens_to_ids("<|pointer_pad|>") == (model.pointer_ids[-1])
     again = PointerModel(saved)
     assert again.asked.system == model.asked.system
