@@ -39,11 +39,27 @@ def grounding(
     seconds: Annotated[float, typer.Option(min=1, help="Processor time of each of three trainings.")] = 120.0,
     screens: Annotated[int, typer.Option(min=4, help="Drawn screens to train on, four elements each.")] = 600,
     held_out: Annotated[int, typer.Option(min=1, help="Other screens to score on, of each of three sizes.")] = 75,
+    desktops: Annotated[
+        bool, typer.Option(help="Also the explorer and a novel application, few steps of each.")
+    ] = True,
 ) -> None:
-    """GUI-Actor's head against coordinates in text, trained for the same processor time (minutes)."""
+    """GUI-Actor's head against coordinates in text for the same processor time; small, `explorer` and `novel` (minutes)."""
     from benchmarks.agent.grounding_bench import Sizes, measure
 
-    finish(measure(Sizes(seconds, screens, held_out), progress), json)
+    report = measure(Sizes(seconds, screens, held_out), progress)
+    if desktops:
+        sys.path.append(GROUNDING_DATA)
+        from benchmarks.agent import explorer_bench, novel_bench
+
+        few = novel_bench.Sizes(("mousepad", "zenity-list"), ("galculator",), 25, seconds, seconds / 2)
+        for part in (
+            explorer_bench.measure(["galculator"], 20, 2, False, progress, ["random"]),
+            novel_bench.measure(few, progress),
+        ):
+            report.keys |= part.keys
+            report.aims |= part.aims
+            report.notes += part.notes
+    finish(report, json)
 
 
 @app.command()
@@ -59,6 +75,20 @@ def explorer(
     from benchmarks.agent.explorer_bench import measure
 
     finish(measure(names or [], steps, seeds, parts, progress), json)
+
+
+@app.command()
+def novel(
+    json: JsonOption = None,
+    steps: Annotated[int, typer.Option(min=1, help="Actions and resets in each application.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, help="Processor time of the first training.")] = 900.0,
+    continued: Annotated[float, typer.Option(min=1, help="Processor time of the second.")] = 300.0,
+) -> None:
+    """A tiny grounder before and after it is continued on what was explored of novel applications (half an hour)."""
+    sys.path.append(GROUNDING_DATA)
+    from benchmarks.agent.novel_bench import Sizes, measure
+
+    finish(measure(Sizes(steps=steps, seconds=seconds, continued=continued), progress), json)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from dart_gym_grounding_data.task_place import TaskPlace
 from benchmarks.reporting.report import Aim, Report
 
 APPLICATIONS = ("galculator", "eog", "file-roller")
+RIVALS = ("random", "breadth")
 _TRIES, _RESAMPLED = 12, 2000
 Progress = Callable[[str], None]
 Found = dict[tuple[str, str], list[int]]
@@ -106,11 +107,13 @@ def report_of(found: Found, steps: int) -> Report:
     return Report("explorer", keys, aims=aims, notes=[f"{steps} actions and resets in each run"])
 
 
-def measure(names: Sequence[str], steps: int, seeds: int, parts: bool, progress: Progress) -> Report:
+def measure(
+    names: Sequence[str], steps: int, seeds: int, parts: bool, progress: Progress, rivals: Sequence[str] = RIVALS
+) -> Report:
     """Run all, one after the other."""
     found: Found = {}
     for name in names or APPLICATIONS:
-        for way in ("explorer", "random", "breadth", *(PARTS if parts else ())):
+        for way in ("explorer", *rivals, *(PARTS if parts else ())):
             counts = [asyncio.run(screens_found(name, way, steps, seed)) for seed in range(seeds)]
             found[name, way] = counts
             progress(f"{name}, {way}: {counts}")

@@ -70,11 +70,11 @@ def measure(sizes: Sizes, progress: Progress) -> Report:
             progress(f"{name}, {sizes.seconds:g} s")
             torch.manual_seed(0)
             model = PointerModel(start, begin="", dtype="float32")
-            steps[name] = _train_head(model, items, sizes.seconds, whole)
+            steps[name] = train_head(model, items, sizes.seconds, whole)
             found[name], rates[name] = asyncio.run(_score(PointerGrounder(model), held_out))
         progress(f"a head of {sizes.seconds / 8:g} s and a verifier of {2 * sizes.seconds:g} s")
         little = PointerModel(start, begin="", dtype="float32")
-        _train_head(little, items, sizes.seconds / 8, True)
+        train_head(little, items, sizes.seconds / 8, True)
         plain = PointerGrounder(little, threshold=JUDGED)
         judged = measure_verifier(start, root, plain, items, held_out[SIZE], 2 * sizes.seconds)
     keys = {"ground.locate_per_s": rates["head"], "ground.text_locate_per_s": rates["text"]}
@@ -109,17 +109,19 @@ def _train_text(start: Path, out: Path, items: Sequence[GroundingItem], seconds:
     return steps
 
 
-def _train_head(model: PointerModel, items: Sequence[GroundingItem], seconds: float, whole: bool) -> int:
+def train_head(
+    model: PointerModel, items: Sequence[GroundingItem], seconds: float, whole: bool,
+    learning_rate: float = LEARNING_RATE, most: int = UNTIL_TIME,
+) -> int:  # fmt: skip
+    """Train for so many seconds of processor time, or `most` steps; returns the steps."""
     done, end = 0, time.process_time() + seconds
 
     def told(step: int, loss: float) -> bool:
         nonlocal done
         done = step
-        return time.process_time() > end
+        return most == UNTIL_TIME and time.process_time() > end
 
-    train_pointer(
-        model, items, steps=UNTIL_TIME, batch_size=BATCH, learning_rate=LEARNING_RATE, whole=whole, on_step=told
-    )
+    train_pointer(model, items, steps=most, batch_size=BATCH, learning_rate=learning_rate, whole=whole, on_step=told)
     return done
 
 
