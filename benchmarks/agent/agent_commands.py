@@ -43,7 +43,7 @@ def grounding(
         bool, typer.Option(help="Also the explorer and a novel application, few steps of each.")
     ] = True,
 ) -> None:
-    """GUI-Actor's head against coordinates in text for the same processor time; small, `explorer` and `novel` (minutes)."""
+    """GUI-Actor's head against coordinates in text, for as long; then `explorer` and `novel`, small (minutes)."""
     from benchmarks.agent.grounding_bench import Sizes, measure
 
     report = measure(Sizes(seconds, screens, held_out), progress)
