@@ -7,10 +7,11 @@ Invariant: rows are padded on the right behind a causal mask: an answer does not
 """
 
 import asyncio
+import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,11 @@ class PointerModel(nn.Module):
             raise RequestRefused(f"a question of {longest} tokens exceeds the model's {most} positions")
         ids = pad_sequence([torch.tensor(row) for row in rows], True, padding_value=self.tokens.pad_id)
         device, sizes = self.backbone.device, [self.asked.grid(query.screenshot) for query in queries]
-        pixels = np.concatenate([self.vision.patchify(query.screenshot) for query in queries])
-        embedded: list[Tensor] = []  # the tower's answer, on its way into the language model
-        tower = self.backbone.model.visual
-        hook = tower.register_forward_hook(lambda module, arguments, answer: embedded.append(answer.pooler_output))
-        try:
+        shots = [(query.screenshot.shape, query.screenshot.tobytes()) for query in queries]
+        rows_of = [shots.index(shot) for shot in shots]  # of the first query on the same screen
+        pixels = np.concatenate([self.vision.patchify(queries[row].screenshot) for row in sorted({*rows_of})])
+        counts = [rows * columns for rows, columns in sizes]
+        with _each_once(self.backbone.model.visual, rows_of, counts) as embedded:
             hidden = self.backbone.model(
                 input_ids=ids.to(device),
                 attention_mask=(torch.arange(ids.shape[1]) < lengths[:, None]).long().to(device),
@@ -79,9 +80,7 @@ class PointerModel(nn.Module):
                 image_grid_thw=torch.tensor([self.vision.grid(query.screenshot) for query in queries]).to(device),
                 use_cache=False,
             ).last_hidden_state
-        finally:
-            hook.remove()
-        patches = embedded[0].split([rows * columns for rows, columns in sizes])
+        patches = embedded[0].split(counts)
         return self.head.choices(patches, hidden[torch.arange(len(rows)), lengths - 1]), sizes
 
     def save(self, out: str | Path) -> Path:
@@ -102,6 +101,35 @@ class PointerModel(nn.Module):
         (made / SETTINGS).write_text(json.dumps({"system": self.asked.system}) + "\n")
         durable_files.publish_directory(made, target)
         return target
+
+
+@contextlib.contextmanager
+def _each_once(tower: nn.Module, rows_of: Sequence[int], counts: Sequence[int]) -> Iterator[list[Tensor]]:
+    """Let a tower see each screen once, and the language model all: by row, the first of its screen, and its patches.
+
+    What the tower answers, on its way into the language model, is (patches of all rows, width) in the list.
+    """
+    once, embedded = sorted({*rows_of}), list[Tensor]()
+
+    def fewer(module: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
+        return arguments, named | {"grid_thw": named["grid_thw"][once]}
+
+    def all_of(features: Tensor) -> Tensor:
+        parts = dict(zip(once, features.split([counts[row] for row in once]), strict=True))
+        return torch.cat([parts[row] for row in rows_of])
+
+    def shown(module: nn.Module, arguments: Any, answer: Any) -> None:
+        answer.pooler_output = all_of(answer.pooler_output)
+        if deeper := getattr(answer, "deepstack_features", None):
+            answer.deepstack_features = [all_of(features) for features in deeper]
+        embedded.append(answer.pooler_output)
+
+    hooks = tower.register_forward_pre_hook(fewer, with_kwargs=True), tower.register_forward_hook(shown)
+    try:
+        yield embedded
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class PointerGrounder:

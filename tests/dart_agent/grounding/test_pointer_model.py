@@ -80,6 +80,19 @@ def test_an_answer_does_not_depend_on_the_batch(model: PointerModel):
     assert torch.isneginf(logprobs[1, rows * columns :]).all()
 
 
+@torch.no_grad()
+def test_a_screen_that_is_asked_about_twice_passes_through_the_tower_once(model: PointerModel):
+    one, other = screens((64, 96), (96, 64))
+    queries = [Query("x", one), Query("y", other), Query("z", one.copy()), Query("x", other)]
+    seen: list[int] = []
+    hook = model.backbone.model.visual.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    together, _ = model(queries)
+    hook.remove()
+    assert seen == [sum(len(model.vision.patchify(shot)) for shot in (one, other))]
+    for row, query in zip(together, queries, strict=True):
+        torch.testing.assert_close(row, model([query])[0][0], atol=1e-5, rtol=1e-4)
+
+
 async def test_a_grounder_answers_in_pixels_of_the_real_screen(model: PointerModel):
     grounder = PointerGrounder(model, max_batch=2)
     shots = screens((128, 160), (100, 90), (64, 64))
