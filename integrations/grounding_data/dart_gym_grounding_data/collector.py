@@ -40,12 +40,17 @@ def task_named(name: str) -> Task:
 
 @dataclass(slots=True)
 class Collected:
-    """Items of training's and of novel applications, what went wrong, and a line about each application."""
+    """Items of training's and of novel applications, what went wrong, and a line about each application.
+
+    `reading_s` and `beginning_s` are processor time as `TaskPlace` counts it.
+    """
 
     train: list[GroundingItem] = field(default_factory=list)
     novel: list[GroundingItem] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    reading_s: float = 0.0
+    beginning_s: float = 0.0
 
     def write(self, directory: Path) -> None:
         """Write `train` and `novel` below a directory, those that have items."""
@@ -72,6 +77,8 @@ async def collect(tasks: Iterable[Task], *, steps: int, seed: int = 0, check: Ch
             found.problems.append(f"{name}: {error}".splitlines()[0])
         finally:
             await place.close()
+        found.reading_s += place.reading_s
+        found.beginning_s += place.beginning_s
         pairs.add_effects(explorer.graph)
         nodes = explorer.graph.nodes
         if empty := sum(not node.screen.elements for node in nodes):

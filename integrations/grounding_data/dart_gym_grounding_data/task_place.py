@@ -7,6 +7,7 @@ answer, one that asks for a password, another program or address that was reache
 import dataclasses
 import importlib.resources
 import json
+import time
 from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,7 +41,7 @@ for window in reversed(display.Display().screen().root.query_tree().children):
         continue  # it closed meanwhile
     if told.map_state == X.IsViewable and told.win_class == X.InputOutput:
         shown.append((place.x, place.y, place.width, place.height, told.override_redirect))
-print("\\n" + json.dumps(shown))
+print("\\n" + json.dumps({"stack": shown, "spent_s": time.process_time()}))
 """
 TYPED_TEXT = "word"
 _READ_S = (6.0, 18.0)  # the second time it may take longer
@@ -49,7 +50,8 @@ _READ_S = (6.0, 18.0)  # the second time it may take longer
 class TaskPlace:
     """A `Place` on a desktop of its own, which every reset replaces; a bare one is given what accessibility needs.
 
-    `left_out` counts elements that were no use, by the reason.
+    `left_out` counts elements that were no use, by the reason; `reading_s` is the processor time of the programs that
+    read trees, `beginning_s` this process's while desktops were begun.
     """
 
     def __init__(self, task: Task, *, seed: int = 0) -> None:
@@ -58,11 +60,13 @@ class TaskPlace:
         self.desktop: Desktop | None = None
         self.page: DevTools | None = None
         self.left_out: Counter[str] = Counter()
+        self.reading_s = self.beginning_s = 0.0
         self._task, self._seed, self._home = task, seed, frozenset[str]()
         self._scenario: Scenario | None = None
 
     async def reset(self) -> Screen:
         """Begin anew on a fresh desktop. Raises `DesktopError` or `TaskError`: it cannot be begun."""
+        began = time.process_time()
         await self.close()
         desktop = self.desktop = make_desktop(self.spec)
         self._scenario = make_scenario(self._task.suite)
@@ -70,6 +74,7 @@ class TaskPlace:
         await self._scenario.prepare(desktop, self._task, self._seed)
         self.page = await DevTools.connect(desktop, DEVTOOLS_PORT) if self.spec.profile == "browser" else None
         self._home = frozenset()
+        self.beginning_s += time.process_time() - began
         return await self.look()
 
     async def act(self, deed: Deed) -> Screen:
@@ -127,19 +132,21 @@ class TaskPlace:
     async def _read(self, desktop: Desktop) -> tuple[tuple[Element, ...], frozenset[str], tuple[str, ...], str]:
         """Tree and windows, by one program, for it takes longer to start than to read; again if it was too slow."""
         tree: dict[str, Any] = {"xml": "<desktop-frame/>", "complete": False}
-        stack: list[Any] = []
+        told: dict[str, Any] = {}
         for seconds in _READ_S:
             command = ["/usr/bin/python3", "-I", "-", "tree", f"{seconds}"]
-            result = await desktop.execute(command, stdin=_TREE + _STACK, timeout=2 * seconds)
+            result = await desktop.execute(command, stdin=_TREE + _STACK, timeout=4 * seconds)
             answers = [json.loads(line) for line in result.stdout.splitlines()]
-            tree, stack = (answers + [tree, []])[:2] if len(answers) != 1 else (answers[0], [])
+            tree, told = (answers + [tree, {}])[:2] if len(answers) != 1 else (answers[0], {})
+            self.reading_s += told.get("spent_s", 0.0)
             if tree["complete"]:
                 break
+        stack: list[Any] = told.get("stack", [])
         elements, left_out = elements_of(tree["xml"], stack, (self.spec.width, self.spec.height))
         self.left_out += left_out
-        told = [application for application in ElementTree.fromstring(tree["xml"]) if len(application)]
+        shown = [application for application in ElementTree.fromstring(tree["xml"]) if len(application)]
         trouble = "" if tree["complete"] else "the application does not answer"
         if stack and all(free or width == 1 for _, _, width, _, free in stack):
             trouble = "the application closed"
-        titles = tuple(top.get("name") or "" for application in told for top in application)
-        return elements, frozenset(application.get("name") or "" for application in told), titles, trouble
+        titles = tuple(top.get("name") or "" for application in shown for top in application)
+        return elements, frozenset(application.get("name") or "" for application in shown), titles, trouble

@@ -137,3 +137,4 @@ async def test_elements_are_pressed_and_receive_it():
     check = ClickCheck(1000)
     found = await collect([bundled()["galculator"]], steps=1, check=check)
     assert check.elements["right"] >= 20 and check.elements["wrong"] == 0 and found.novel
+    assert 0 < found.reading_s < 60 and 0 < found.beginning_s < 60  # processor time of this process and of the readers
