@@ -56,6 +56,8 @@ APPLICATIONS = (
     Application("Screenshot", "gnome-screenshot", ("gnome-screenshot",), "pyautogui's screenshots"),
     Application("settings", "gsettings", ("libglib2.0-bin", "gsettings-desktop-schemas", "gnome-shell-common"),
                 "os tasks"),
+    Application("Settings", "gnome-control-center", ("gnome-control-center",), "os tasks, by mouse"),
+    Application("panel and dock", "tint2", ("tint2",), "desktops with a panel"),
     Application("dconf", "dconf", ("dconf-cli", "dconf-gsettings-backend"), _EVERY),
     Application("sound", "pulseaudio", ("pulseaudio",), "os and vlc tasks"),
     Application("sound control", "pactl", ("pulseaudio-utils",), "os tasks", ("amixer",)),

@@ -46,6 +46,7 @@ class DesktopSpec:
         cpus: how many processors they may use at once, where control groups can be made.
         storage_mb: size of the files in each of home, `/tmp` and `/dev/shm`.
         sites: names of the mock sites that it reaches (`dart_gym.sites`). Kind "xvfb" in a sandbox only.
+        panel: whether there are a bar at the top and a dock at the left, as in GNOME. Profile "osworld" only.
     """
 
     kind: str = "xvfb"
@@ -62,6 +63,7 @@ class DesktopSpec:
     cpus: float = 4.0
     storage_mb: int = 1024
     sites: tuple[str, ...] = ()
+    panel: bool = False
 
     @property
     def drawn_height(self) -> int:

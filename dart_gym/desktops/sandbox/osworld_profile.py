@@ -27,6 +27,7 @@ from dart_gym.desktops.sandbox.chrome_names import LANGUAGE, with_chromes_name
 PASSWORD = "password"
 PYTHON_VARIABLE = "DART_GYM_DESKTOP_PYTHON"
 _SHIMS = Path(__file__).with_name("shims")
+_PANELS = Path(__file__).with_name("panels")
 _LINKS = {"google-chrome-stable": "google-chrome", "apt-get": "apt"}
 _LOCAL = "/usr/local"
 _FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
@@ -103,6 +104,9 @@ toolkit-accessibility=true
 
 [org/gnome/desktop/screensaver]
 lock-enabled=false
+
+[org/gnome/control-center]
+last-panel='notifications'
 """
 
 
@@ -121,11 +125,17 @@ _REFUSED_SERVICES = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a profile adds to the bare sandbox; `terminal_key`: whether ctrl+alt+t opens a terminal."""
+    """What a profile adds to the bare sandbox.
+
+    Attributes:
+        terminal_key: whether ctrl+alt+t opens a terminal.
+        panels: where the settings of bar and dock are, seen from inside.
+    """
 
     mounts: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     terminal_key: bool = False
+    panels: tuple[str, ...] = ()
 
 
 def desktop_python() -> Path:
@@ -151,6 +161,7 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
     _write(directory / "share/applications/mimeapps.list", _DEFAULT_APPLICATIONS)
     for name in _REFUSED_SERVICES:
         _write(directory / f"share/dbus-1/services/{name}.service", f"[D-BUS Service]\nName={name}\nExec=/bin/false\n")
+    panels = tuple(f"{place}/etc/{panel.name}" for panel in sorted(_PANELS.iterdir()))
     chrome = _browser_program()
     env = _environment(place, isolated)
     if not isolated:
@@ -162,8 +173,8 @@ def osworld_machine(directory: Path, home: Path, *, isolated: bool, seen: Path) 
             shutil.copytree(packages, directory / "lib/python")
             packages = seen / "lib/python"
         env["PYTHONPATH"] = str(packages)
-        return Machine(env=env, terminal_key=True)
-    return Machine(_mounts(directory, packages, chrome), env, terminal_key=True)
+        return Machine(env=env, terminal_key=True, panels=panels)
+    return Machine(_mounts(directory, packages, chrome), env, terminal_key=True, panels=panels)
 
 
 def _make_home(home: Path) -> None:
@@ -176,8 +187,8 @@ def _make_home(home: Path) -> None:
 def _make_programs(directory: Path) -> None:
     directory.mkdir(parents=True)
     for shim in _SHIMS.iterdir():
-        if shim.name == "gnome-screenshot" and not Path("/usr/bin", shim.name).exists():
-            continue  # Pillow takes another way then
+        if shim.name.startswith("gnome-") and not Path("/usr/bin", shim.name).exists():
+            continue  # it starts that one; Pillow takes another way to a screenshot then
         shutil.copyfile(shim, directory / shim.name)
         (directory / shim.name).chmod(0o755)  # an installed package need not have kept the bit
     for name, target in _LINKS.items():
@@ -190,6 +201,8 @@ def _make_settings(directory: Path, place: str) -> None:
     _write(directory / "pulse.pa", _PULSE_SCRIPT)
     arguments = f"-n -F {place}/pulse.pa --exit-idle-time=-1 --use-pid-file=yes --log-target=stderr --disable-shm=yes"
     _write(directory / "pulse-client.conf", _PULSE_CLIENT.format(arguments=arguments))
+    for panel in _PANELS.iterdir():
+        _write(directory / panel.name, panel.read_text(encoding="utf-8").replace(_LOCAL, place.removesuffix("/etc")))
     _write(directory / "dconf-profile", f"user-db:user\nfile-db:{place}/dconf.db\n")
     (directory / "dconf.db").write_bytes(compiled_defaults())
 

@@ -271,6 +271,11 @@ class Sandbox:
             os.close(fd)
 
     @property
+    def panels(self) -> tuple[str, ...]:
+        """Where the settings of bar and dock are, seen from inside; none but on the profile "osworld"."""
+        return self._machine.panels
+
+    @property
     def uid(self) -> int:
         """Which user of this machine its programs are."""
         return self._user.number if self._user is not None else os.getuid()

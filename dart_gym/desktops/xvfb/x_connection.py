@@ -151,6 +151,12 @@ class XConnection:
             window.destroy()
             self.display.sync()
 
+    def has_panels(self) -> bool:
+        """Whether a bar at the top and a dock at the left have taken their room from windows (`_NET_WORKAREA`)."""
+        with translated_errors():
+            area = self.root.get_full_property(self._atom("_NET_WORKAREA"), Xatom.CARDINAL)
+        return area is not None and area.value[0] > 0 and area.value[1] > 0
+
     def has_active_window(self) -> bool:
         """Whether a window has the keyboard."""
         with translated_errors():

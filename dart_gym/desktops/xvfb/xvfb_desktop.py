@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 SITES_PORT = 80
 _LOGS = ("guest", "xvfb", "dbus", "openbox", browser.LOG)
+_DRAWN = SettlePolicy(busy_ms=10_000)  # panels take their room before they are seen
 _DRAG_SETTLE = SettlePolicy(quiet_ms=50, max_ms=500)
 _PROBE_PERIOD_S = 0.004
 
@@ -115,6 +116,10 @@ class XvfbDesktop:
         await connection.window_manager_answers(_PROBE_PERIOD_S)
         if self.spec.profile == "browser":
             await self._start_browser(sandbox, connection)
+        if self.spec.panel:
+            await asyncio.gather(*(self.launch(["tint2", "-c", settings]) for settings in sandbox.panels))
+            await self._until(connection.has_panels)
+            await self.settle(_DRAWN)
 
     async def _serve_sites(self, sandbox: Sandbox, sites: Sequence[dict[str, Any]]) -> None:
         if not sites:

@@ -16,6 +16,10 @@ def check_spec(spec: DesktopSpec) -> None:
         raise ConfigurationError(f"unknown sandbox {spec.sandbox!r}; choose one of {', '.join(SANDBOXES)}")
     if spec.sites and spec.sandbox != "bwrap":
         raise ConfigurationError("sites need a desktop in a sandbox: without one they have no names of their own")
+    if spec.panel and spec.profile != "osworld":
+        raise ConfigurationError(
+            f"a panel needs the profile osworld, whose applications it shows, not {spec.profile!r}"
+        )
     sides = all(LEAST_PIXELS <= side <= MOST_PIXELS for side in (spec.width, spec.height))
     if not (sides and 0 <= spec.margin <= MOST_MARGIN):
         raise ConfigurationError(

@@ -12,11 +12,12 @@ import dataclasses
 import functools
 import importlib.resources
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from dart_gym.core.errors import PluginError, TaskError, UnknownNameError, UnknownTaskError
+from dart_gym.core.errors import ConfigurationError, PluginError, TaskError, UnknownNameError, UnknownTaskError
 from dart_gym.core.suggestions import suggest
 from dart_gym.desktops.base.desktop import DesktopSpec
 from dart_gym.tasks.catalog.scenario import Scenario
@@ -24,8 +25,9 @@ from dart_gym.tasks.catalog.task import Task
 from dart_gym.tasks.catalog.task_index import TaskIndex, imported_suites
 from dart_gym.utils.plugins import Registry, has
 
+PANEL_VARIABLE = "DART_GYM_OSWORLD_PANEL"
 OSWORLD_PROFILE = "osworld"  # what OSWorld's own tasks run on, those without the key "dart"
-_DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile", "sites"})
+_DESKTOP_KEYS = frozenset({"kind", "width", "height", "profile", "sites", "panel"})
 _IMPORTED = "dart_gym.tasks.osworld.imported_scenario"
 _MAX_SCREEN = 7680
 _LONGEST_NAME = 500
@@ -166,7 +168,7 @@ def bundled_tasks(package: str, suite: str) -> list[Task]:
 def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     """Return the task that an OSWorld JSON stands for.
 
-    The optional key "dart" holds what OSWorld's format lacks: `desktop` (kind, width, height, profile, sites),
+    The optional key "dart" holds what OSWorld's format lacks: `desktop` (kind, width, height, profile, sites, panel),
     `max_steps`, `parameters`, `ready` and `oracle` (see `dart_gym.tasks.osworld.osworld_scenario`).
 
     Raises:
@@ -190,19 +192,30 @@ def task_from_dict(raw: dict[str, Any], suite: str = "osworld") -> Task:
     return Task(
         id=f"{suite}/{name}",
         instruction=instruction,
-        desktop=_desktop_spec(name, extra.get("desktop") or {}, OSWORLD_PROFILE if "dart" not in raw else "bare"),
+        desktop=_desktop_spec(name, extra.get("desktop") or {}, {"profile": "bare"} if "dart" in raw else _osworlds()),
         max_steps=max_steps,
         raw=raw,
     )
 
 
-def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
+def _osworlds() -> dict[str, Any]:
+    """What OSWorld's own tasks run on, with a panel where that is asked for; they cannot say it themselves."""
+    value = os.environ.get(PANEL_VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise ConfigurationError(f"{PANEL_VARIABLE} must be 0 or 1, got {value!r}")
+    return {"profile": OSWORLD_PROFILE, "panel": value == "1"}
+
+
+def _desktop_spec(name: str, fields: Any, defaults: dict[str, Any]) -> DesktopSpec:
     if not isinstance(fields, dict) or not fields.keys() <= _DESKTOP_KEYS:
         raise TaskError(f"task {name!r}: dart.desktop may hold {', '.join(sorted(_DESKTOP_KEYS))}, got {fields!r}")
     for key, value in fields.items():
         if key in ("width", "height"):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_SCREEN:
                 raise TaskError(f"task {name!r}: dart.desktop.{key} must be in [1, {_MAX_SCREEN}], got {value!r}")
+        elif key == "panel":
+            if not isinstance(value, bool):
+                raise TaskError(f"task {name!r}: dart.desktop.panel must be true or false, got {value!r}")
         elif key == "sites":
             if not isinstance(value, list) or not all(isinstance(site, str) for site in value):
                 raise TaskError(f"task {name!r}: dart.desktop.sites must be a list of names, got {value!r}")
@@ -212,7 +225,7 @@ def _desktop_spec(name: str, fields: Any, profile: str) -> DesktopSpec:
             raise TaskError(f"task {name!r}: a task cannot name a machine: give the option osworld_url instead")
         elif key == "kind" and ":" in value:
             raise TaskError(f"task {name!r}: a task's JSON cannot name a class: use the name of an installed one")
-    return DesktopSpec(**{"profile": profile, **fields, "sites": tuple(fields.get("sites", ()))})
+    return DesktopSpec(**{**defaults, **fields, "sites": tuple(fields.get("sites", ()))})
 
 
 @functools.cache
