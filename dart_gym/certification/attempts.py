@@ -28,10 +28,13 @@ from dart_gym.envs.spaces import ActionSpace
 from dart_gym.sessions.session import Session
 from dart_gym.sessions.slot import Slot
 from dart_gym.tasks.catalog.task import Task
+from dart_gym.utils.png import encode_png
 from dart_gym.utils.processes import private_memory, start_time
 
 NOTHING, RANDOM, ORACLE, GOLDEN = KINDS = ("nothing", "random", "oracle", "golden")
 NO_ORACLE = "no solution is known"
+SCREEN_SHARE = 0.002
+"""Share of pixels in which equal first screens may differ: more than a caret that blinks, or a clock."""
 RANDOM_STEPS = 10
 
 
@@ -66,8 +69,11 @@ class Unit:
     memory_mb: float = 0.0
 
 
-async def play_unit(task: Task, seed: int, deadline_s: float) -> Unit:
-    """Make all attempts on one slot. Raises `MissingDependencyError`: this machine has no such desktops."""
+async def play_unit(task: Task, seed: int, deadline_s: float, pictures: Path) -> Unit:
+    """Make all attempts on one slot; first screens that differ too much are written to `pictures`.
+
+    Raises `MissingDependencyError`: this machine has no such desktops.
+    """
 
     def make(spec: DesktopSpec) -> Desktop:
         made.append(make_desktop(spec))
@@ -89,7 +95,14 @@ async def play_unit(task: Task, seed: int, deadline_s: float) -> Unit:
             screens.append(screen)
     finally:
         await slot.close()
-    share = max((float(np.mean(np.any(a != b, axis=-1))) for a, b in itertools.combinations(screens, 2)), default=0.0)
+    share, *apart = max(
+        ((float(np.mean(np.any(a != b, axis=-1))), a, b) for a, b in itertools.combinations(screens, 2)),
+        key=lambda pair: pair[0],
+        default=(0.0,),
+    )
+    for number, screen in enumerate(apart if share > SCREEN_SHARE else ()):
+        pictures.mkdir(parents=True, exist_ok=True)
+        (pictures / f"{task.id.replace('/', '-')}-{seed}-{'ab'[number]}.png").write_bytes(encode_png(screen))
     pids = {pid for pid, started in keepers.items() if started is not None and start_time(pid) == started}
     pids |= set(await asyncio.to_thread(processes_of, places) if places else ())
     left = [f"directory {path.name}" for path in places if path.exists()] + [f"process {pid}" for pid in sorted(pids)]

@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dart_gym.certification.attempts import GOLDEN, NO_ORACLE, NOTHING, ORACLE, RANDOM, Attempt, Unit
+from dart_gym.certification.attempts import GOLDEN, NO_ORACLE, NOTHING, ORACLE, RANDOM, SCREEN_SHARE, Attempt, Unit
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.tasks.catalog.task import Task
 from dart_gym.utils.rates import wilson_interval
 
 CERTIFIED, QUARANTINED, UNPROVEN, SKIPPED = STATUSES = ("certified", "quarantined", "unproven", "skipped")
-SCREEN_SHARE = 0.002
-"""Share of pixels in which equal first screens may differ: more than a caret that blinks, or a clock."""
 
 
 def fault_of(attempt: Attempt) -> str:

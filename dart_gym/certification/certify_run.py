@@ -19,7 +19,7 @@ from dart_gym.certification.attempts import Attempt, Unit, play_unit
 from dart_gym.tasks.catalog.parameters import FIRST_TRAINING_SEED
 from dart_gym.tasks.catalog.task import Task
 
-RECORDS = "attempts.jsonl"
+RECORDS, PICTURES = "attempts.jsonl", "screens"
 
 
 def seeds(repeat: int) -> list[int]:
@@ -59,7 +59,7 @@ async def play_all(
 
         async def play() -> None:
             for task, seed in queue:
-                unit = units[task.id, seed] = await play_unit(task, seed, deadline_s)
+                unit = units[task.id, seed] = await play_unit(task, seed, deadline_s, path.parent / PICTURES)
                 file.write(json.dumps(dataclasses.asdict(unit)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())

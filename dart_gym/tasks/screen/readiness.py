@@ -10,7 +10,8 @@ OSWorld's own tasks name no window; the programs that their set-up starts are id
     still: for how many seconds the screen must not change (0.15). A program that fills its window later needs more.
 
 A program maps its window and sets the title before it draws, on a busy machine long before; an observation of that
-moment would show an empty frame.
+moment would show an empty frame. And it goes on starting behind what it has drawn (a shell in its terminal): while new
+processes work, no rest counts.
 """
 
 import asyncio
@@ -47,7 +48,9 @@ async def wait_until_ready(desktop: Desktop, ready: dict[str, Any], *, timeout: 
             await asyncio.sleep(_POLL_S)
     if ready.get("idle"):
         return await wait_until_idle(desktop, timeout=timeout)
-    return await desktop.settle(SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS))
+    return await desktop.settle(
+        SettlePolicy(quiet_ms=1e3 * ready.get("still", STILL_S), max_ms=_MAX_SETTLE_MS, busy_ms=_MAX_SETTLE_MS)
+    )
 
 
 def colours(screen: NDArray[np.uint8], window: Geometry) -> int:

@@ -105,8 +105,10 @@ def test_wrong_tasks_are_quarantined_by_name_and_the_others_go_on(tmp_path):
     assert found["hangs"]["attempts"] == 3  # one a seed: each would hang
     assert (badge["flakes"], found["flaky"]["flakes"], found["misses"]["flakes"]) == (1, 1, 0)
     assert run("tasks", "list", SUITE, "--certified").output.split() == [f"{SUITE}/right"]
-    page = (tmp_path / "certify").rglob("report.html")
-    assert "metric fell over" in next(page).read_text()
+    page = next((tmp_path / "certify").rglob("report.html"))
+    assert "metric fell over" in page.read_text()
+    apart = [path.name for path in sorted((page.parent / "screens").iterdir())]
+    assert apart == [f"{SUITE}-restless-{seed}-{letter}.png" for seed in (0, 1, 10000) for letter in "ab"]
 
 
 def test_some_tasks_can_be_certified_again_and_the_badge_keeps_the_others():
@@ -150,7 +152,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path):
 
 
 @pytest.mark.desktop
-async def test_a_golden_patch_is_an_attempt_and_what_is_left_behind_is_found(monkeypatch):
+async def test_a_golden_patch_is_an_attempt_and_what_is_left_behind_is_found(monkeypatch, tmp_path):
     raw = {
         "id": "make-note",
         "instruction": "Make the file note.txt.",
@@ -166,7 +168,7 @@ async def test_a_golden_patch_is_an_attempt_and_what_is_left_behind_is_found(mon
             "golden": [{"type": "execute", "parameters": {"command": "cp list.txt note.txt", "shell": True}}],
         },
     }
-    played = await play_unit(task_from_dict(raw), 0, 30.0)
+    played = await play_unit(task_from_dict(raw), 0, 30.0, tmp_path)
     scores = {attempt.kind: attempt.score for attempt in played.attempts}
     assert scores == {"nothing": 0.0, "random": 0.0, "oracle": None, "golden": 1.0}, played
     assert played.left == [] and judge([played])["status"] == "unproven"
@@ -179,7 +181,7 @@ async def test_a_golden_patch_is_an_attempt_and_what_is_left_behind_is_found(mon
     monkeypatch.setattr(
         type(make_kept()), "stop", lambda desktop: leave(desktop) if not stopped.append(desktop) else None
     )
-    played = await play_unit(task_from_dict(raw), 0, 30.0)
+    played = await play_unit(task_from_dict(raw), 0, 30.0, tmp_path)
     monkeypatch.undo()
     assert any(left.startswith("directory ") for left in played.left)
     assert any(left.startswith("process ") for left in played.left)

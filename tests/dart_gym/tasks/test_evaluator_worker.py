@@ -7,6 +7,7 @@ import io
 import math
 import os
 import struct
+import tempfile
 import threading
 import time
 import wave
@@ -215,8 +216,9 @@ async def test_a_missing_environment_names_the_command(desktop, monkeypatch, tmp
     assert "dart-gym evaluator install" in evaluation.detail
 
 
-async def test_nothing_is_left_of_an_evaluation(desktop):
-    before = set(Path("/tmp").glob("dart-evaluation-*"))
-    await score(desktop, HELLO)
-    await score_program(desktop, "import os; os._exit(7)")
-    assert set(Path("/tmp").glob("dart-evaluation-*")) == before
+async def test_nothing_is_left_of_an_evaluation(desktop, monkeypatch):
+    with tempfile.TemporaryDirectory() as folder:  # a short path, and nobody else's
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        await score(desktop, HELLO)
+        await score_program(desktop, "import os; os._exit(7)")
+        assert list(Path(folder).iterdir()) == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import http.server
 import os
 import re
+import tempfile
 import threading
 from pathlib import Path
 
@@ -163,19 +165,41 @@ async def test_a_reward_has_what_is_documented(desktop, place):
         ("with open('/tmp/big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))", "status (-25|1):|longer"),
     ],
 )  # fmt: skip
-async def test_each_way_to_break_it_is_an_error_and_never_0(desktop, place, program, match):
+async def test_each_way_to_break_it_is_an_error_and_never_0(desktop, place, program, match, evaluations):
     done = await reward(desktop, place, program, timeout=8.0)
     assert done.status is EvaluationStatus.EVALUATION_ERROR and done.score is None, done
     assert re.search(match, done.detail), done.detail
     assert (await desktop.execute(["echo", "alive"])).stdout == b"alive\n"
-    assert not [name for name in os.listdir("/proc") if name.isdigit() and b"reward.py" in _command_line(name)]
+    assert processes_in(evaluations) == []
 
 
-def _command_line(pid: str) -> bytes:
-    try:
-        return Path("/proc", pid, "cmdline").read_bytes()
-    except OSError:
-        return b""
+@pytest.fixture
+def evaluations(monkeypatch):
+    """Where evaluations have their directories: nobody else's, and short enough for sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield folder
+
+
+def processes_in(folder: str) -> list[str]:
+    """Those that have something of it mounted, as a reward has; other tests may be at theirs meanwhile."""
+
+    def mounts(pid: str) -> str:
+        try:
+            return Path("/proc", pid, "mountinfo").read_text()
+        except OSError:
+            return ""
+
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and folder in mounts(pid)]
+
+
+@pytest.mark.desktop
+async def test_a_reward_that_runs_is_found_by_its_mounts(desktop, place, evaluations):
+    running = asyncio.ensure_future(reward(desktop, place, "import time; time.sleep(2); print('REWARD: 1')"))
+    while not running.done() and not processes_in(evaluations):
+        await asyncio.sleep(0.05)
+    assert not running.done()
+    assert (await running).score == 1.0 and processes_in(evaluations) == []
 
 
 PROBE = """
