@@ -25,7 +25,7 @@ from dart_gym.core.outcomes import Evaluation, EvaluationStatus, Observation, St
 from dart_gym.desktops.base.desktop import ActionError, Desktop, Endable
 from dart_gym.sessions.reset_request import Pacing, ResetRequest, describe, pacing_named
 from dart_gym.sessions.slot import Slot
-from dart_gym.tasks.catalog.scenario import Measurable, Prepared, Scenario
+from dart_gym.tasks.catalog.scenario import Measurable, Patchable, Prepared, Scenario
 from dart_gym.tasks.catalog.task import Task
 
 DEFAULT_DEADLINE_S = 120.0
@@ -249,10 +249,12 @@ class Session:
             return await episode.scenario.oracle(episode.desktop)
 
     async def golden(self, *, deadline_s: float = DEFAULT_DEADLINE_S) -> None:
-        """Bring about the solved state without actions. Raises `EpisodeStateError`; `AttributeError`: no such way."""
+        """Bring about the solved state without actions. Raises `EpisodeStateError`; `TaskError`: no such way."""
         episode = self._running()
+        if not isinstance(episode.scenario, Patchable):
+            raise TaskError(f"{episode.task.id}: its suite has no golden patches")
         async with asyncio.timeout(deadline_s):
-            await episode.scenario.golden(episode.desktop)  # type: ignore[attr-defined]  # of few scenarios
+            await episode.scenario.golden(episode.desktop)
 
     @property
     def running(self) -> bool:

@@ -53,3 +53,11 @@ class Measurable(Protocol):
 
     async def progress(self, desktop: Desktop) -> float | None:
         """The part of the task that is done, in [0, 1]; None where this task has no checkpoints."""
+
+
+@runtime_checkable
+class Patchable(Protocol):
+    """What a scenario has besides that can bring about a solved state without a user's actions."""
+
+    async def golden(self, desktop: Desktop) -> None:
+        """Carry out the task's golden patch. Raises `TaskError`, `DesktopError`: a step of it failed."""

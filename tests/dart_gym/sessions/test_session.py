@@ -15,6 +15,7 @@ from dart_gym.core.errors import (
     EpisodeStateError,
     EvaluationFailure,
     MissingDependencyError,
+    TaskError,
     UnknownTaskError,
 )
 from dart_gym.core.outcomes import EvaluationStatus, TerminalState
@@ -127,10 +128,17 @@ async def test_finish_scores_what_the_policy_decided_and_nothing_else(session):
 
 
 async def test_operations_need_a_running_episode(session):
-    for operation in (session.step(Move(1, 1)), session.finish(TerminalState.STEP_LIMIT), session.oracle()):
+    for operation in (
+        session.step(Move(1, 1)),
+        session.finish(TerminalState.STEP_LIMIT),
+        session.oracle(),
+        session.golden(),
+    ):
         with pytest.raises(EpisodeStateError, match="call reset first"):
             await operation
     await session.reset("fake/click-button", seed=0)
+    with pytest.raises(TaskError, match="fake/click-button: its suite has no golden patches"):
+        await session.golden()
     await session.step(Done())
     with pytest.raises(EpisodeStateError):
         await session.step(Done())
