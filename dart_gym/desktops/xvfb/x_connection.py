@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import logging
 import socket
 import struct
 import time
@@ -94,6 +95,11 @@ class _FakeInput(rq.Request):
         display.send_request(self, False)
 
 
+def _noted(error: xerror.XError, request: object) -> None:
+    """A request that nobody waits for has failed: windows close while they are asked (python-xlib prints it)."""
+    logging.getLogger(__name__).debug("X protocol error: %s", error)
+
+
 class XConnection:
     """The host's connection to a desktop's X server; b"" for the cookie where it wants none."""
 
@@ -102,6 +108,7 @@ class XConnection:
         name.path, name.cookie = path, cookie
         with translated_errors():
             self.display: Any = xdisplay.Display(name)
+            self.display.set_error_handler(_noted)
             self.root: Any = self.display.screen().root
             self.display.xfixes_query_version()
         self._pings = itertools.count(1)

@@ -17,7 +17,7 @@ from dart_gym.core.errors import DesktopError, DesktopTimeoutError
 from dart_gym.desktops.base.desktop import ActionError, Desktop, DesktopSpec, SettlePolicy
 from dart_gym.desktops.factory import make_desktop
 from dart_gym.desktops.sandbox.runtime_directory import clean_leftovers, runtime_dir
-from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND
+from dart_gym.desktops.xvfb.xvfb_desktop import BACKGROUND, XvfbDesktop
 
 pytestmark = pytest.mark.desktop
 SANDBOXES = ("bwrap", "none")
@@ -257,3 +257,16 @@ async def test_an_owner_that_ends_without_stop_leaves_nothing(owner):
     assert await process.stdout.readline() == b"ready\n"
     assert await process.wait() == 0
     assert not [path for path in runtime_dir().iterdir() if path.name.startswith(f"{process.pid}-")]
+
+
+async def test_a_window_that_closed_while_it_was_asked_is_told_to_the_log_alone(capfd, caplog):
+    desktop = XvfbDesktop(DesktopSpec(width=168, height=224))
+    try:
+        await desktop.start()
+        with caplog.at_level("DEBUG"):
+            display = desktop._connection.display
+            display.create_resource_object("window", 0x1234567).map()
+            display.sync()
+    finally:
+        await desktop.stop()
+    assert "BadWindow" in caplog.text and capfd.readouterr().err == ""
