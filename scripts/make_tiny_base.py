@@ -1,6 +1,6 @@
 """Makes the shipped models anew.
 
-    .venv/bin/python scripts/make_tiny_base.py base|drawn|reader [--runs-dir runs]
+    .venv/bin/python scripts/make_tiny_base.py base|drawn|copier|reader [--runs-dir runs]
 
 base, which the quick start begins from, in two stages. `configs/tiny_base.yaml`: a fresh tiny model, clean
 demonstrations of six MiniWoB++ tasks that the quick start does not train. `configs/tiny_base_2.yaml`: pages of the
@@ -8,8 +8,11 @@ quick start's tasks, with instructions of our own that only name an element ('Fi
 find what is named, and has never seen the tasks' own instructions. All on real desktops; some twenty minutes on two
 cores.
 
-drawn, which multi-turn runs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
+drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
 programs, and a test of what it can; an hour on two cores.
+
+copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
+what its instruction names (`copying_lessons.py`), and nothing else; eight minutes of one core beside other work.
 
 reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
 to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
@@ -25,11 +28,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from copying_lessons import teach_copying
 from reading_lessons import acting_samples, pointing_samples, teach_acting, teach_reading
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_directory import DIGESTS, FINGERPRINT
 from dart_agent.models.model_tokens import ModelTokens
+from dart_agent.models.tiny_model import INSTRUCTION_WORDS
 from dart_agent.prompting.conversation import Conversation
 from dart_train.config.run_config import load_config
 from dart_train.launch import pipeline
@@ -41,6 +46,7 @@ from dart_train.trainer.supervised import train_supervised
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "dart_train" / "assets"
 READING_STEPS, POINTING_SCREENS = 600, 350
+COPYING_STEPS = 775
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
@@ -85,6 +91,18 @@ def drawn(runs_dir: Path) -> Path:
     return run.checkpoint(pipeline.WARM_VERSION)
 
 
+def copier(runs_dir: Path) -> Path:
+    """Copying, in text alone; returns the directory of the weights."""
+    config = load_config(ROOT / "configs" / "tiny_copier.yaml")
+    fresh, weights = (runs_dir / f"{config.name}-lessons" / name for name in ("fresh", "weights"))
+    if not fresh.exists():
+        place_model("tiny", config.model.tiny, fresh, seed=config.seed, pixels={"max_pixels": config.agent.max_pixels})
+    if not weights.exists():
+        words = [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
+        teach_copying(fresh, weights, COPYING_STEPS, words, say=typer.echo, seed=config.seed)
+    return weights
+
+
 def reader(runs_dir: Path) -> Path:
     """Reading, then pointing and clean demonstrations of drawn programs; returns the directory of the weights."""
     config = load_config(ROOT / "configs" / "tiny_reader.yaml")
@@ -109,14 +127,20 @@ def _say(progress: object) -> None:
 
 
 def main(
-    which: Annotated[Literal["base", "drawn", "reader"], typer.Argument(help="the model")],
+    which: Annotated[Literal["base", "drawn", "copier", "reader"], typer.Argument(help="the model")],
     runs_dir: Annotated[Path, typer.Option(help="where the runs are kept")] = ROOT / "runs",
 ) -> None:
     """Collect, train, collect, train, copy."""
     if which == "reader":
         typer.echo(f"wrote {reader(runs_dir)}")
         return
-    weights = drawn(runs_dir) if which == "drawn" else second_stage(first_stage(runs_dir), runs_dir)
+    match which:
+        case "drawn":
+            weights = drawn(runs_dir)
+        case "copier":
+            weights = copier(runs_dir)
+        case _:
+            weights = second_stage(first_stage(runs_dir), runs_dir)
     target = ASSETS / f"tiny_{which}"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(weights, target, ignore=shutil.ignore_patterns(*OF_A_RUN))

@@ -43,8 +43,9 @@ class ModelConfig(Section):
 
     path: str = Field(
         "tiny",
-        description='Where the weights come from: "tiny" is built in place, "tiny-base" and "tiny-drawn" are shipped '
-        "with the package, anything else is a directory of Hugging Face's layout.",
+        description='Where the weights come from: "tiny" is built in place, "tiny-base", "tiny-drawn" and '
+        '"tiny-copier" are shipped with the package, anything else is a directory of '
+        "Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(
         default_factory=dict, description='Fields of `dart_agent.models.tiny_model.TinyModelConfig`, for path "tiny".'

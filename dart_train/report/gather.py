@@ -66,6 +66,7 @@ NOTES_SHIPPED = {
     "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
     "they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs.",
+    "tiny-copier": SHIPPED + "lessons in typing what an instruction names, without any screen.",
 }
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",

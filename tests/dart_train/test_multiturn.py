@@ -45,6 +45,13 @@ def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name):
     assert len(config.train_tasks) >= 10 and not set(config.train_tasks) & set(config.evaluation.beside)
 
 
+def test_the_multi_turn_set_is_on_three_kinds_of_programs():
+    sites = load_config(ROOT / "configs" / "sites.yaml").train_tasks
+    config = load_config(ROOT / "configs" / "multiturn.yaml")
+    assert {task.partition("/")[0] for task in config.train_tasks} == {"miniwob", "dialogs", "sites"}
+    assert set(sites) < set(config.train_tasks)
+
+
 @pytest.mark.scale
 @pytest.mark.e2e
 def test_the_drawn_run_keeps_its_best_version_and_reports(tmp_path):
@@ -60,9 +67,11 @@ def test_the_drawn_run_keeps_its_best_version_and_reports(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.desktop
-def test_the_run_on_real_pages_works_as_it_is_shipped(tmp_path):
-    small = ("demonstrations.per_task=3", "warmup.max_steps=20", "rollout.budget_minutes=1", "rollout.workers=2",
-             "evaluation.episodes=1", "evaluation.beside_episodes=1", "controls.constant_click_seeds=1",
+@pytest.mark.parametrize("name", ["multiturn", "sites"])
+def test_the_run_on_real_programs_works_as_it_is_shipped(name, tmp_path):
+    small = ("demonstrations.per_task=3", "demonstrations.per_task_of={}", "warmup.max_steps=20", "rollout.workers=2",
+             "rollout.budget_minutes=null", "rollout.budget_rollouts=16",
+             "evaluation.episodes=1", "evaluation.beside_episodes=1",
              "evaluation.monitor={every_rollouts: 10, episodes: 1, workers: 1}")  # fmt: skip
-    figures = run("multiturn", tmp_path, *small)
+    figures = run(name, tmp_path, *small)
     assert figures["rollouts"] > 0 and figures["success_after"] is not None

@@ -12,6 +12,7 @@ from dart_agent.engines.base.engine import Generation
 from dart_agent.episodes.play_list import EpisodeKey
 from dart_agent.episodes.trajectory import Trajectory
 from dart_agent.formats.grammar.action_format import ActionFormat
+from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.policies.policy import Decision, Episode, PlayableSession
@@ -27,11 +28,19 @@ SOURCE = "oracle"
 """Of the trajectories."""
 
 
-def snapped(action: Action, grid: int) -> Action:
-    """A click moved to the nearest multiple of `grid` pixels; other actions as they are. Fewer targets are easier."""
+def snapped(action: Action, grid: int, space: CoordinateSpace | None = None) -> Action:
+    """A click moved to the nearest multiple of `grid` pixels; other actions as they are. Fewer targets are easier.
+
+    With the `space` of a model that sees less than the screen's pixels, it is moved on to the nearest place that whole
+    numbers of the model name: a fraction is several tokens more, each of which may go wrong.
+    """
     if grid <= 1 or not isinstance(action, Click) or action.x is None or action.y is None:
         return action
-    return dataclasses.replace(action, x=round(action.x / grid) * grid, y=round(action.y / grid) * grid)
+    x, y = round(action.x / grid) * grid, round(action.y / grid) * grid
+    if space is not None:
+        across, down = space.to_model(x, y)
+        x, y = space.pixel(round(across), round(down))
+    return dataclasses.replace(action, x=x, y=y)
 
 
 class DemonstratingPolicy:
@@ -60,8 +69,9 @@ class DemonstratingPolicy:
         """What the oracle would do, with the prompt that a model would have had."""
         self._conversation.observe(observation.screenshot, observation.action_error)
         prompt = self._conversation.prompt()
-        action = snapped(await self._session.oracle(), self._grid)
-        text = self._format.format((action,), self._vision.space(*observation.screenshot.shape[:2]))
+        space = self._vision.space(*observation.screenshot.shape[:2])
+        action = snapped(await self._session.oracle(), self._grid, space)
+        text = self._format.format((action,), space)
         ids = tuple(self._tokens.response(text))
         self._conversation.respond(ids)
         generation = Generation(text, ids, (), version=(0, 0), finish_reason="stop", engine="oracle")

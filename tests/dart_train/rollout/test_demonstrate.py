@@ -4,6 +4,7 @@ import pytest
 
 from dart_agent.episodes.play_list import play_list
 from dart_agent.formats import get_format
+from dart_agent.models.coordinates import CoordinateSpace
 from dart_agent.prompting.conversation import Conversation
 from dart_gym.cluster.client.cluster_client import ClusterClient
 from dart_gym.core.actions import Click, Done
@@ -23,6 +24,16 @@ TASKS = ["fake/click-button", "fake/two-steps"]
 def test_clicks_are_snapped_to_the_grid(grid, x, y):
     assert snapped(Click(43, 57, button="right"), grid) == Click(x, y, button="right")
     assert snapped(Done(), grid) == Done() and snapped(Click(), grid) == Click()
+
+
+@pytest.mark.parametrize("model", [(308, 168), (252, 196), (1280, 720), (1288, 728)])
+def test_clicks_on_a_grid_are_whole_numbers_of_the_model(model):
+    space = CoordinateSpace((1280, 720), model)
+    for x, y in ((376, 112), (1207, 112), (839, 172), (2, 717)):
+        click = snapped(Click(x, y), 4, space)
+        assert "." not in get_format("ui_tars").format((click,), space)
+        assert abs(click.x - x) <= 5 and abs(click.y - y) <= 5
+    assert snapped(Click(376, 113), 1, space) == Click(376, 113)
 
 
 def test_the_plan_uses_training_seeds_once_each():
