@@ -39,23 +39,19 @@ def grounding(
     seconds: Annotated[float, typer.Option(min=1, help="Processor time of each of three trainings.")] = 120.0,
     screens: Annotated[int, typer.Option(min=4, help="Drawn screens to train on, four elements each.")] = 600,
     held_out: Annotated[int, typer.Option(min=1, help="Other screens to score on, of each of three sizes.")] = 75,
-    desktops: Annotated[
-        bool, typer.Option(help="Also the explorer and a novel application, few steps of each.")
-    ] = True,
+    steps: Annotated[int, typer.Option(min=0, help="Actions of each run on real desktops; 0: none of these.")] = 20,
 ) -> None:
     """GUI-Actor's head against coordinates in text, for as long; then `explorer` and `novel`, small (minutes)."""
     from benchmarks.agent.grounding_bench import Sizes, measure
 
     report = measure(Sizes(seconds, screens, held_out), progress)
-    if desktops:
+    if steps:
         sys.path.append(GROUNDING_DATA)
         from benchmarks.agent import explorer_bench, novel_bench
 
-        few = novel_bench.Sizes(("mousepad", "zenity-list"), ("galculator",), 25, seconds, seconds / 2)
-        for part in (
-            explorer_bench.measure(["galculator"], 20, 2, False, progress, ["random"]),
-            novel_bench.measure(few, progress),
-        ):
+        few = novel_bench.Sizes(("mousepad", "zenity-list"), ("galculator",), steps, seconds, seconds / 2)
+        explored = explorer_bench.measure(["galculator"], steps, 2, False, progress, ["random"])
+        for part in (explored, novel_bench.measure(few, progress)):
             report.keys |= part.keys
             report.aims |= part.aims
             report.notes += part.notes

@@ -111,7 +111,7 @@ def _train_text(start: Path, out: Path, items: Sequence[GroundingItem], seconds:
 
 def train_head(
     model: PointerModel, items: Sequence[GroundingItem], seconds: float, whole: bool,
-    learning_rate: float = LEARNING_RATE, most: int = UNTIL_TIME,
+    learning_rate: float = LEARNING_RATE, most: int = UNTIL_TIME, batch: int = BATCH,
 ) -> int:  # fmt: skip
     """Train for so many seconds of processor time, or `most` steps; returns the steps."""
     done, end = 0, time.process_time() + seconds
@@ -121,7 +121,7 @@ def train_head(
         done = step
         return most == UNTIL_TIME and time.process_time() > end
 
-    train_pointer(model, items, steps=most, batch_size=BATCH, learning_rate=learning_rate, whole=whole, on_step=told)
+    train_pointer(model, items, steps=most, batch_size=batch, learning_rate=learning_rate, whole=whole, on_step=told)
     return done
 
 

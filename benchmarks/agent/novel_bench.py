@@ -35,7 +35,8 @@ from dart_agent.grounding.screenspot import GroundingItem
 from dart_agent.models.tiny_model import build_tiny_model
 from dart_gym.utils.rates import wilson_interval
 
-WIDTH, HELD = 512, 3  # pixels of the screens that the model sees, 16 patches; one state in so many is held out
+WIDTH, HELD = 448, 3  # pixels of the screens that the model sees, 14 patches; one state in so many is held out
+BATCH = 64  # the questions about a screen share the tower's work
 CONTINUED_RATE, _RESAMPLED = 5e-4, 2000
 Progress = Callable[[str], None]
 Screens = dict[str, Sequence[Screen]]
@@ -120,14 +121,14 @@ def measure(sizes: Sizes, progress: Progress, screens: Screens | None = None) ->
     with tempfile.TemporaryDirectory() as place:
         start = PointerModel(_tiny(Path(place) / "tiny", [*old, *new]), begin="", dtype="float32")
         progress(f"the grounder, {sizes.seconds:g} s")
-        steps = {"first": train_head(start, old, sizes.seconds, True)}
+        steps = {"first": train_head(start, old, sizes.seconds, True, batch=min(BATCH, len(old)))}
         hits = {"before": _ask(start, parts)}
         begun = start.save(Path(place) / "begun")
         for way, items in (("after", mixed(old, new)), ("old_only", old)):
             progress(f"{way}, {sizes.continued:g} s")
             model = PointerModel(begun, dtype="float32")
             most = steps.get("after", UNTIL_TIME)
-            steps[way] = train_head(model, items, sizes.continued, True, CONTINUED_RATE, most)
+            steps[way] = train_head(model, items, sizes.continued, True, CONTINUED_RATE, most, min(BATCH, len(items)))
             hits[way] = _ask(model, parts)
     return report_of(sizes, parts, hits, steps)
 
@@ -136,7 +137,7 @@ def _tiny(root: Path, items: Iterable[GroundingItem]) -> Path:
     """An untrained model that has a token for each word of the pairs that are trained on."""
     words = sorted({word for item in items for word in re.findall(r"[^\W\d_]{2,}", item.description)})
     extra = tuple(dict.fromkeys((*CONFIG.extra_words, *words)))
-    return build_tiny_model(root, config=replace(CONFIG, extra_words=extra))
+    return build_tiny_model(root, config=replace(CONFIG, layers=2, extra_words=extra))
 
 
 Hits = dict[str, list[bool]]

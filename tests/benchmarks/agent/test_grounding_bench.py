@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.agent.agent_commands import app
 from benchmarks.agent.drawn_screens_set import draw_items
 from benchmarks.agent.grounding_bench import Sizes, measure
 from dart_gym.tasks.suites.fake_suite import COLORS
@@ -27,3 +32,16 @@ def test_it_measures_all_three_ways():
     assert keys["ground.head_vs_text"] == keys["ground.head.168x112"] - keys["ground.text.168x112"]
     assert all(keys[f"ground.{name}.steps"] >= 1 for name in ("text", "head", "frozen", "verifier"))
     assert 0 <= keys["ground.verifier.without.low"] <= keys["ground.verifier.without"] <= 1
+
+
+@pytest.mark.desktop
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_command_gives_the_four_keys_with_real_desktops(tmp_path: Path):
+    out = tmp_path / "grounding.json"
+    sizes = ["--seconds", "1", "--screens", "4", "--held-out", "1", "--steps", "3"]
+    answer = CliRunner().invoke(app, ["grounding", *sizes, "--json", str(out)])
+    assert answer.exit_code == 0, answer.output
+    keys = json.loads(out.read_text())["keys"]
+    assert {"ground.locate_per_s", "ground.head_vs_text", "ground.explorer_vs_random", "ground.novel_gain"} <= set(keys)
