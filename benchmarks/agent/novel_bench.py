@@ -37,7 +37,7 @@ from dart_gym.utils.rates import wilson_interval
 
 WIDTH, HELD = 448, 3  # pixels of the screens that the model sees, 14 patches; one state in so many is held out
 BATCH = 64  # the questions about a screen share the tower's work
-CONTINUED_RATE, _RESAMPLED = 5e-4, 2000
+FIRST_RATE, CONTINUED_RATE, _RESAMPLED = 2e-3, 1e-3, 2000
 Progress = Callable[[str], None]
 Screens = dict[str, Sequence[Screen]]
 
@@ -121,7 +121,7 @@ def measure(sizes: Sizes, progress: Progress, screens: Screens | None = None) ->
     with tempfile.TemporaryDirectory() as place:
         start = PointerModel(_tiny(Path(place) / "tiny", [*old, *new]), begin="", dtype="float32")
         progress(f"the grounder, {sizes.seconds:g} s")
-        steps = {"first": train_head(start, old, sizes.seconds, True, batch=min(BATCH, len(old)))}
+        steps = {"first": train_head(start, old, sizes.seconds, True, FIRST_RATE, batch=min(BATCH, len(old)))}
         hits = {"before": _ask(start, parts)}
         begun = start.save(Path(place) / "begun")
         for way, items in (("after", mixed(old, new)), ("old_only", old)):
