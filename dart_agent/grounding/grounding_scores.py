@@ -37,6 +37,7 @@ def size_of(item: GroundingItem) -> str:
     return "small" if share < 0.001 else "medium" if share < 0.01 else "large"
 
 
+Answer = tuple[GroundingItem, Sequence[Candidate]]
 _GROUPS: dict[str, Callable[[GroundingItem], str]] = {
     "all": lambda item: "",
     "application": lambda item: item.application,
@@ -46,13 +47,9 @@ _GROUPS: dict[str, Callable[[GroundingItem], str]] = {
 }
 
 
-Answer = tuple[GroundingItem, Sequence[Candidate]]
-
-
 def is_hit(answer: Answer) -> bool:
     """Whether the first candidate lies in one of the item's boxes. Pure."""
-    item, places = answer
-    return bool(places) and any(box.contains(places[0].x, places[0].y) for box in item.boxes)
+    return any(box.contains(at.x, at.y) for at in answer[1][:1] for box in answer[0].boxes)
 
 
 def accuracies(answers: Sequence[Answer]) -> list[Accuracy]:
@@ -78,8 +75,6 @@ async def answers_of(grounder: Grounder, items: Sequence[GroundingItem], k: int 
     return answers
 
 
-async def evaluate_grounder(
-    grounder: Grounder, items: Sequence[GroundingItem], k: int = 1, batch: int = 16
-) -> list[Accuracy]:
+async def evaluate_grounder(grounder: Grounder, items: Sequence[GroundingItem], k: int = 1) -> list[Accuracy]:
     """The accuracy on items that a grounder is asked about. Raises `EngineError`."""
-    return accuracies(await answers_of(grounder, items, k, batch))
+    return accuracies(await answers_of(grounder, items, k))

@@ -13,24 +13,23 @@ from typing import Any
 
 from PIL import Image
 
+from dart_agent.grounding.candidate import Candidate
 from dart_agent.grounding.grounding_scores import Answer, accuracies, is_hit, size_of
 from dart_agent.grounding.screenspot import GroundingItem
 
 _WIDTH = 640  # most pixels of a thumbnail: more than is shown, for fine screens
-_HEAD = ("", "", "items", "accuracy", "95 %", "any candidate")
 _LEGEND = "".join(f'<i class="{kind}"></i> {kind}' for kind in ("meant", "hit", "miss", "later candidates"))
 
 
 def hits_page(heading: str, answers: Sequence[Answer]) -> str:
     """The page of what a grounder answered: scores, then every item with its boxes and candidates."""
-    shots: dict[Any, str] = {}  # a screen that several items share is in the page once
-    figures = []
+    shots, figures = dict[Any, str](), list[str]()  # a screen that several items share is in the page once
     for item, places in sorted(answers, key=is_hit):
         key = item.image if isinstance(item.image, Path) else id(item.image)
         if key not in shots:
             shots[key] = _shot(f"s{len(shots)}", item)
-        figures.append(_figure(f"s{list(shots).index(key)}", (item, places)))
-    rows = [_HEAD, *(row.cells for row in accuracies(answers))]
+        figures.append(_figure(f"s{list(shots).index(key)}", item, places))
+    rows = [("", "", "items", "accuracy", "95 %", "any candidate"), *(row.cells for row in accuracies(answers))]
     table = "".join("<tr><td>" + "<td>".join(map(escape, cells)) for cells in rows)
     style = files(__package__).joinpath("hits_page.css").read_text()
     return (
@@ -42,16 +41,15 @@ def hits_page(heading: str, answers: Sequence[Answer]) -> str:
 
 def _shot(name: str, item: GroundingItem) -> str:
     """A thumbnail, stretched to the size of the screen it is of."""
-    file, picture = io.BytesIO(), Image.fromarray(item.screenshot())
+    picture = Image.fromarray(item.screenshot())
     picture.thumbnail((_WIDTH, _WIDTH))
-    picture.save(file, "PNG", optimize=True)
+    picture.save(file := io.BytesIO(), "PNG", optimize=True)
     data = base64.b64encode(file.getvalue()).decode()
     return '<image id="{}" width="{}" height="{}" href="data:image/png;base64,{}"/>'.format(name, *item.screen, data)
 
 
-def _figure(shot: str, answer: Answer) -> str:
-    item, places = answer
-    said, radius = "hit" if is_hit(answer) else "miss" if places else "nothing found", max(item.screen) / 40
+def _figure(shot: str, item: GroundingItem, places: Sequence[Candidate]) -> str:
+    said, radius = "hit" if is_hit((item, places)) else "miss" if places else "nothing found", max(item.screen) / 40
     sides = [(at.left, at.top, at.right - at.left, at.bottom - at.top) for at in item.boxes]
     marks = ['<rect class="meant" x="{}" y="{}" width="{}" height="{}"/>'.format(*four) for four in sides]
     marks += [f'<circle class="later" cx="{at.x}" cy="{at.y}" r="{radius}"/>' for at in places[1:]]

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dart_agent.commands import agent_cli
 from dart_agent.grounding.candidate import Box, Candidate, Grounding
-from dart_agent.grounding.grounding_scores import accuracies, evaluate_grounder, size_of
+from dart_agent.grounding.grounding_scores import accuracies, answers_of, evaluate_grounder, size_of
 from dart_agent.grounding.screenspot import GroundingItem, write_screenspot
 from dart_gym.core.errors import ConfigurationError
 from dart_gym.utils.rates import wilson_interval
@@ -59,8 +59,9 @@ async def test_items_are_asked_in_batches():
             return [Grounding((Candidate(*map(int, query.description.split())),)) for query in queries]
 
     items = [item(f"{x} 5", Box(x, 0, x + 1, 10)) for x in range(5)]
-    rows = await evaluate_grounder(Middles(), items, batch=2)
-    assert asked == [2, 2, 1] and rows[0].rate == 1.0
+    answers = await answers_of(Middles(), items, batch=2)
+    assert asked == [2, 2, 1] and accuracies(answers)[0].rate == 1.0
+    assert (await evaluate_grounder(Middles(), items)) == accuracies(answers)
 
 
 @pytest.mark.train
