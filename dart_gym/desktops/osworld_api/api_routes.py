@@ -310,11 +310,11 @@ class APIRoutes:
 
     async def wallpaper(self, request: web.Request) -> web.Response:
         """Content of the background's image; where none was set, what is shown instead."""
-        setting = await self._helper(["gsettings", "get", "org.gnome.desktop.background", "picture-uri"])
+        setting = await self._helper(["dconf", "read", "/org/gnome/desktop/background/picture-uri"])  # not the default
         path = setting.strip().replace("file://", "").replace("'", "")
         try:
             body = await self._desktop.read_file(path or "/")
-        except OSError:  # GNOME's default is a file that belongs to a desktop of GNOME's
+        except OSError:
             spec = self._desktop.spec
             body = encode_png(np.full((spec.height, spec.width, 3), BACKGROUND, np.uint8))
         return web.Response(body=body, content_type="image/png")
