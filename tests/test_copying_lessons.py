@@ -1,9 +1,7 @@
 """`scripts/copying_lessons.py`: what is to be typed stands in the instruction, and some steps teach something."""
 
-import importlib.util
 import random
 import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,19 +13,14 @@ from dart_agent.models.model_tokens import ModelTokens
 from dart_agent.prompting.conversation import Conversation, ConversationConfig
 from dart_train.config.run_config import load_config
 from dart_train.modules.prepare import place_model
+from tests.helpers.scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def lessons() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("copying_lessons", ROOT / "scripts" / "copying_lessons.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("copying_lessons")
 
 
 @pytest.fixture(scope="module")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from dart_agent.episodes.trajectory import Step, Trajectory
+from tests.helpers.scripts import load_script
 
 pytestmark = pytest.mark.train
-ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("make_pointer_start", ROOT / "scripts" / "make_pointer_start.py")
-assert spec is not None and spec.loader is not None
-script = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(script)
+script = load_script("make_pointer_start")
 
 
 def step(shot: str, x: int, y: int) -> Step:

@@ -1,8 +1,6 @@
 """`scripts/reading_lessons.py`: what is told of a screen is what is drawn there, and a few steps teach something."""
 
-import importlib.util
 import random
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,19 +15,14 @@ from dart_gym.desktops.fake_desktop import Button, FakeDesktop
 from dart_train.config.run_config import load_config
 from dart_train.modules.prepare import place_model
 from dart_train.trainer.weights.model_loading import load_model
+from tests.helpers.scripts import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def lessons() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reading_lessons", ROOT / "scripts" / "reading_lessons.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("reading_lessons")
 
 
 @pytest.fixture(scope="module")

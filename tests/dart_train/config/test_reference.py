@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -12,13 +11,11 @@ import yaml
 
 from dart_gym.core.section import subsection
 from dart_train.config.run_config import RunConfig
+from tests.helpers.scripts import load_script
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
-spec = importlib.util.spec_from_file_location("configuration_reference", ROOT / "scripts/configuration_reference.py")
-assert spec and spec.loader
-reference = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(reference)
+reference = load_script("configuration_reference")
 
 
 def schema() -> dict:
