@@ -149,7 +149,9 @@ class DataConfig(Section):
         description="Directory or fsspec URL (s3://bucket/prefix) below which trajectories and screenshots lie, "
         "under the run's name; null is the run's directory.",
     )
-    image_format: Literal["png", "webp"] = Field("png", description="Format of new screenshots; both are lossless.")
+    image_format: Literal["auto", "png", "webp"] = Field(
+        "auto", description="Format of new screenshots, lossless; auto: WebP for those of more than a million pixels."
+    )
     retention: RetentionConfig = RetentionConfig()
     sweep_interval_s: float = Field(0.5, gt=0, description="Seconds between two rounds of the data manager's process.")
     unavailable_timeout_s: float = Field(

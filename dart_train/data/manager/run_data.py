@@ -22,7 +22,7 @@ from dart_gym.utils.lru_cache import LRUCache
 from dart_train.core.data_states import CheckpointStatus, RolloutState
 from dart_train.data.curation.rules import CurationConfig, oldest_allowed
 from dart_train.data.files import shared_directories
-from dart_train.data.files.trajectory_files import TrajectoryFiles
+from dart_train.data.files.trajectory_files import AUTO, TrajectoryFiles
 from dart_train.data.groups import checkpoint_rows, trajectory_rows
 from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.store.schema import run_state
@@ -60,7 +60,7 @@ class RunData:
         *,
         config: CurationConfig | None = None,
         clock: Callable[[], float] | None = None,
-        image_format: str = "png",
+        image_format: str = AUTO,
         unavailable_timeout_s: float = UNAVAILABLE_TIMEOUT_S,
     ) -> Self:
         """Open (and where needed make) the database and the data directory of a run.
@@ -71,7 +71,7 @@ class RunData:
             run_id: name of the run; several may share a database, each with a directory of its own.
             config: the settings of curation; the defaults if None.
             clock: returns Unix time in seconds, for tests to turn; None for the database's own clock.
-            image_format: file format of new screenshots, "png" or "webp".
+            image_format: file format of new screenshots: "png", "webp", or "auto", by their size.
             unavailable_timeout_s: seconds for which each call goes on trying while a database server is away.
 
         Raises:

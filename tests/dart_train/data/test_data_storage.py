@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
 import pytest
 from data_builders import RUN, SMALL, make_step, make_trajectory, picture
 
+from dart_gym.utils.png import encode_png
 from dart_train.core.train_errors import CorruptDataError, DataError, ReadOnlyError, StorageGoneError
 from dart_train.data import DataManager, image_hash
 from dart_train.data.files.object_storage import Storage, open_storage
@@ -119,6 +121,17 @@ def test_images_come_back_pixel_for_pixel_in_either_format(root, image_format):
     files.write_images({name: image})
     assert files.find_image(name).key.endswith(image_format)
     assert (files.read_image(name) == image).all()
+
+
+def test_large_screenshots_are_webp_and_small_ones_png_whether_packed_or_not(root):
+    files = TrajectoryFiles(root)
+    small, large = picture(3, 40, 60) // 64 * 64, np.zeros((1080, 1920, 3), np.uint8)
+    packed = np.full_like(large, 255)
+    names = [image_hash(image) for image in (small, large, packed)]
+    files.write_images(dict(zip(names, (small, large, encode_png(packed)), strict=True)))
+    assert [files.find_image(name).key.rpartition(".")[2] for name in names] == ["png", "webp", "webp"]
+    for name, image in zip(names, (small, large, packed), strict=True):
+        assert (files.read_image(name) == image).all()
 
 
 @pytest.mark.thorough

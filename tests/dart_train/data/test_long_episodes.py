@@ -1,4 +1,4 @@
-"""An episode of 500 steps on a full screen: memory stays flat, and as lossless WebP it is stored in less than 40 MB."""
+"""An episode of 500 steps on a full screen: memory stays flat, and it is stored in less than 40 MB."""
 
 from __future__ import annotations
 
@@ -97,14 +97,11 @@ async def test_an_episode_of_500_steps_keeps_memory_flat_and_the_store_small(tmp
         watched = Watched(session)
         played = await play(Writer(clicks_only=False), watched, "osworld/long", max_steps=STEPS, recorder=recorder)
     files.write_trajectory(replace(played, trajectory_id="long"))
-    images = [path.stem for path in (tmp_path / "store" / "images").rglob("*.png")]
-    as_png = size_mb(tmp_path / "store")
-    for name in images:
-        files.reencode_image(name)
-    as_webp, (early, late) = size_mb(tmp_path / "store"), (recorder.memory[99], recorder.memory[-1])
+    images = [path.stem for path in (tmp_path / "store" / "images").rglob("*.webp")]
+    stored, (early, late) = size_mb(tmp_path / "store"), (recorder.memory[99], recorder.memory[-1])
     with capsys.disabled():
-        print(f"\n{STEPS} steps at 1920x1080: {len(images)} screens, {as_png:.1f} MB as PNG, {as_webp:.1f} MB as WebP")
+        print(f"\n{STEPS} steps at 1920x1080: {len(images)} screens, {stored:.1f} MB")
         print(f"memory: {early:.0f} MB after 100 steps, {late:.0f} MB at the end; desktop {watched.memory}")
     assert played.num_actions == STEPS == len(played.steps) and len(images) > STEPS / 2
     assert late - early < GROWTH_MB and watched.memory[-1] - watched.memory[1] < 4 * GROWTH_MB
-    assert as_webp < STORE_MB
+    assert stored < STORE_MB
