@@ -12,7 +12,7 @@ drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: a fre
 programs, and a test of what it can; an hour on two cores.
 
 copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
-what its instruction names (`copying_lessons.py`), and nothing else; eight minutes of one core beside other work.
+what its instruction names (`copying_lessons.py`), and nothing else; ten minutes of two cores.
 
 reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
 to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
@@ -46,7 +46,7 @@ from dart_train.trainer.supervised import train_supervised
 ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "dart_train" / "assets"
 READING_STEPS, POINTING_SCREENS = 600, 350
-COPYING_STEPS = 775
+COPYING_STEPS = 3000
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
