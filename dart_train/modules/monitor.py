@@ -3,6 +3,7 @@
 Invariants:
     - Its seeds are neither trained on nor those of the tests before and after: choosing by it favours none of these.
     - `best/` is a whole copy of the best version so far, or is not there.
+    - What is evaluated is held: an evaluation may take longer than the trainer keeps a version.
     - A killed monitor goes on with what `metrics/held_out.jsonl` holds; an evaluation that was cut off is made anew.
 """
 
@@ -14,7 +15,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from dart_agent.episodes.trajectory import Trajectory
 from dart_gym.utils.durable_files import publish_directory
 from dart_gym.utils.processes import STOPPED_STATUS
 from dart_train.core.metrics_log import MetricsLog, read_metrics
+from dart_train.data.groups.checkpoint_rows import CheckpointRow
 from dart_train.data.insight import statistics
 from dart_train.data.manager.data_manager import DataManager
 from dart_train.modules.evaluate_version import policy_seeds, task_steps
@@ -37,6 +39,8 @@ from dart_train.rollout.fleet.weight_sync import WeightSync
 _log = logging.getLogger(__name__)
 FIRST_SEED = 9_000
 POLL_S = 0.5
+HELD = ".held"
+"""The directory in a run's own of what is being evaluated."""
 
 
 def main(context: ModuleContext) -> None:
@@ -74,11 +78,13 @@ async def _evaluate_as_it_goes(context: ModuleContext, data: DataManager, pool: 
         if rows and rollouts < rows[-1]["rollouts"] + (settings.every_rollouts or 0):
             await asyncio.sleep(POLL_S)
             continue
-        newest = await asyncio.to_thread(published, data)
-        await _serve(pool, Weights(newest.path, newest.version))
-        row = _row(newest.version, rollouts, await _play(context, pool, Path(newest.path)))
+        version, held = await asyncio.to_thread(hold, lambda: published(data), context.run.root / HELD)
+        if not await _serve(pool, Weights(str(held), version)):
+            await asyncio.sleep(POLL_S)
+            continue
+        row = _row(version, rollouts, await _play(context, pool, held))
         if best_of([*rows, row]) is row:
-            keep_best(Path(newest.path), context.run.best)
+            copy_version(held, context.run.best)
         rows.append(row)
         log.write(**row)
         if out_of_patience(rows, settings.patience):
@@ -90,15 +96,16 @@ def _task_stats(data: DataManager) -> dict[str, statistics.TaskStats]:
     return data.read(statistics.saved_task_stats)
 
 
-async def _serve(pool: EnginePool, weights: Weights) -> None:
-    """Bring a version into the engine."""
+async def _serve(pool: EnginePool, weights: Weights) -> bool:
+    """Bring a version into the engine; False if it cannot be loaded."""
     sync = WeightSync(lambda: weights, pool)
     while pool.replicas[0].version != weights.version or not pool.replicas[0].usable:
         if weights in sync.skipped:
-            return  # it says why in the log; the version before it answers
+            return False  # it says why in the log; the version before it would answer
         async with asyncio.TaskGroup() as group:
             await sync.begin(group)
         await asyncio.sleep(0.05)
+    return True
 
 
 async def _play(context: ModuleContext, pool: EnginePool, model_dir: Path) -> Sequence[Trajectory]:
@@ -139,8 +146,25 @@ def out_of_patience(rows: Sequence[dict[str, Any]], patience: int | None) -> boo
     return patience is not None and len(rows) - 1 - rows.index(best_of(rows)) >= patience
 
 
-def keep_best(version: Path, target: Path) -> None:
+def hold(newest: Callable[[], CheckpointRow], place: Path) -> tuple[int, Path]:
+    """A copy in `place` of the newest version, which stays when that is removed; the copy before it is removed."""
+    while True:
+        row = newest()
+        held = place / f"v{row.version:06d}"
+        try:
+            copy_version(Path(row.path), held)
+        except (FileNotFoundError, shutil.Error):  # removed since it was found
+            if newest().version == row.version:
+                raise
+            continue
+        for other in set(place.iterdir()) - {held}:
+            shutil.rmtree(other, ignore_errors=True)
+        return row.version, held
+
+
+def copy_version(version: Path, target: Path) -> None:
     """Let `target` be a copy of a published version, whose files it shares: versions are never changed."""
+    target.parent.mkdir(exist_ok=True)
     made, old = target.with_name(f".{target.name}.new"), target.with_name(f".{target.name}.old")
     for leftover in (made, old):
         shutil.rmtree(leftover, ignore_errors=True)

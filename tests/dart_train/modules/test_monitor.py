@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +13,7 @@ from dart_train.config.run_config import ConfigError, load_config
 from dart_train.core.metrics_log import MetricsLog
 from dart_train.modules.learn import STOP_TRAINING, EndOfData
 from dart_train.modules.module_context import ModuleContext
-from dart_train.modules.monitor import best_of, keep_best, out_of_patience
+from dart_train.modules.monitor import best_of, copy_version, hold, out_of_patience
 from dart_train.modules.rollout import seconds_left
 from dart_train.run.run_directory import RunDirectory
 
@@ -34,12 +36,30 @@ def test_the_best_version_outlives_its_original_and_is_replaced_whole(tmp_path):
         (tmp_path / f"v{number}").mkdir()
         (tmp_path / f"v{number}" / "weights").write_text(str(number))
     best = tmp_path / "best"
-    keep_best(tmp_path / "v1", best)
+    copy_version(tmp_path / "v1", best)
     assert os.path.samefile(best / "weights", tmp_path / "v1" / "weights"), "it takes no space of its own"
     (tmp_path / "v1" / "weights").unlink()
     assert (best / "weights").read_text() == "1"
-    keep_best(tmp_path / "v2", best)
+    copy_version(tmp_path / "v2", best)
     assert (best / "weights").read_text() == "2" and sorted(os.listdir(tmp_path)) == ["best", "v1", "v2"]
+
+
+def test_what_is_evaluated_stays_when_the_trainer_removes_it(tmp_path):
+    def version(number):
+        path = tmp_path / f"v{number}"
+        if number in present:
+            path.mkdir(exist_ok=True)
+            (path / "weights").write_text(str(number))
+        return SimpleNamespace(version=number, path=str(path))
+
+    present, found = {1, 3}, iter((1, 2, 3, 3))
+    number, held = hold(lambda: version(next(found)), tmp_path / ".held")
+    shutil.rmtree(tmp_path / "v1")
+    assert number == 1 and (held / "weights").read_text() == "1"
+    number, newer = hold(lambda: version(next(found)), tmp_path / ".held")  # 2 is gone before it can be copied
+    assert number == 3 and (newer / "weights").read_text() == "3" and not held.exists() and newer.parent == held.parent
+    with pytest.raises(FileNotFoundError):
+        hold(lambda: version(4), tmp_path / ".held")
 
 
 def test_training_ends_when_the_monitor_says_so(tmp_path):
