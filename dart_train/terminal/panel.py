@@ -148,7 +148,7 @@ class Panel:
         view.restarts = {name: module.restarts for name, module in supervisor.modules.items()}
         if self._live is not None:
             self._live.update(self._drawn())
-        elif view.total and time.monotonic() - self._said > PLAIN_INTERVAL_S:
+        elif (view.total or view.done) and time.monotonic() - self._said > PLAIN_INTERVAL_S:
             self._said = time.monotonic()
             self.console.print(plain_line(view), highlight=False, markup=False, soft_wrap=True)
 
@@ -202,4 +202,5 @@ def plain_line(view: View) -> str:
     success = [rate for rate in view.rollout.get("success", {}).values() if rate is not None]
     mean = f"{100 * sum(success) / len(success):.0f} %" if success else "–"
     step, speed = view.trainer.get("step", 0), view.rollout.get("actions_per_min") or 0
-    return f"  {view.done:,.0f}/{view.total:,.0f} rollouts · success {mean} · step {step} · {speed:,.0f} actions/min"
+    of = f"/{view.total:,.0f}" if view.total else ""  # a budget of minutes has no number of rollouts
+    return f"  {view.done:,.0f}{of} rollouts · success {mean} · step {step} · {speed:,.0f} actions/min"
