@@ -14,7 +14,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart multiturn ablations controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
+.PHONY: help setup apps quickstart multiturn demo ablations controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
   setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -40,6 +40,9 @@ controls: setup  ## the honest controls of the quick start: shuffled rewards, su
 
 multiturn: setup  ## train a tiny model on tasks of three to twelve actions, with all of DART's curation on
 	@$(BIN)/dart-train run configs/multiturn.yaml
+
+demo: setup  ## watch the model that `make multiturn` trained play, beside the same model before reinforcement learning
+	@$(BIN)/python scripts/demo.py
 
 ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS=5 each; hours, goes on where it was
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations $(SWITCHES)

@@ -55,7 +55,7 @@ class Slot:
     ) -> None:
         self.name = name
         self.phase, self.phase_since = "idle", time.monotonic()
-        self.owner = self.task = ""
+        self.owner = self.client = self.task = ""
         self.episodes = 0
         self.busy_s: defaultdict[str, float] = defaultdict(float)
         self.released_at = 0.0

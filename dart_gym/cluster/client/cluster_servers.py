@@ -57,7 +57,7 @@ class ClientSettings:
             name a codec there.)
         reconnect_s: how long a lost connection is tried again before the cluster counts as unreachable.
         heartbeat_s: interval of websocket pings; None for none.
-        name: shown in the server's logs.
+        name: shown to those who watch the desktops; "" for the number of the process.
     """
 
     codecs: tuple[str, ...] = ()

@@ -213,7 +213,7 @@ class Operations:
         self._refuse_when_closing()
         task = self._resolve(asked)
         session, slot, waited = await self._lend(served, task.desktop, request.deadline_ms / 1000, gone)
-        slot.task = task.id
+        slot.task, slot.client = task.id, served.client
         left = max(0.0, deadline - time.monotonic())
         async with self._prepared(served, slot, task.desktop, left, gone) as prepared_s:
             waited += prepared_s
@@ -295,7 +295,7 @@ def _episode_of(served: ServedSession) -> tuple[Session, Slot]:
 def describe(pool: Pool, principal: Principal = ANYBODY) -> dict[str, Any]:
     """What every desktop of a pool does: plain values, for the status. Of others' desktops the tasks are not told."""
     now = time.monotonic()
-    hidden = {} if principal.watches_all else {"task": ""}
+    hidden = {} if principal.watches_all else {"task": "", "client": ""}
     return {
         "desktops": [_describe(slot, now) | (hidden if slot.owner != principal.name else {}) for slot in pool.slots],
         "warm": [
@@ -323,6 +323,7 @@ def _describe(slot: Slot, now: float) -> dict[str, Any]:
         "slot": slot.name,
         "spec": _spec_text(slot.spec),
         "task": slot.task,
+        "client": slot.client,
         "phase": slot.phase,
         "phase_s": now - slot.phase_since,
         "episodes": slot.episodes,

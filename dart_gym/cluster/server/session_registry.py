@@ -36,6 +36,7 @@ class ServedSession:
     """A client's hold of one desktop, from its first reset on.
 
     Attributes:
+        client: what it calls itself.
         slot: the slot that it holds; None before its first reset, and once it has ended.
         sender: where its screens go that are shared.
         last_id: id of the last request that was executed; `last_reply` is its encoded reply.
@@ -46,6 +47,7 @@ class ServedSession:
     token: str
     codec: str
     principal: Principal = ANYBODY
+    client: str = ""
     slot: Slot | None = None
     session: Session | None = None
     sender: FrameSender = field(default_factory=FrameSender)
@@ -141,7 +143,7 @@ class Sessions:
                 f"{principal.name} has {limit} sessions open, as many as it may: close one, or ask for a larger quota",
                 ErrorCode.CAPACITY,
             )
-        served = ServedSession(secrets.token_urlsafe(18), codec, principal)
+        served = ServedSession(secrets.token_urlsafe(18), codec, principal, hello.client)
         self._sessions[served.token] = served
         self._counters["sessions"] += 1
         return served

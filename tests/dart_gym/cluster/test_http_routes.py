@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import re
 
 import httpx
@@ -15,6 +16,7 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from dart_gym.cluster.client.cluster_client import ClusterClient
+from dart_gym.cluster.client.cluster_servers import ClientSettings
 from dart_gym.cluster.server.live_view import SHOWN_TEXT, encode
 from dart_gym.cluster.server.server_metrics import BUCKETS_S, Histogram
 from dart_gym.cluster.server.watch_page import content_policy, page
@@ -120,6 +122,17 @@ async def test_the_state_tells_the_last_actions(server, client):
     assert shown[-2]["action"]["text"] == "x" * SHOWN_TEXT + "…"
     assert shown[-1]["action"]["path"] == [[1, 1], [5000, 5]] and "outside" in shown[-1]["error"]
     assert second["phase"] == "idle" and second["frame"] == 0 and second["actions"] == []
+
+
+async def test_the_state_tells_who_plays(server):
+    client = ClusterClient(server.url, settings=ClientSettings(name="after RL"))
+    async with client.session() as named, ClusterClient(server.url).session() as unnamed, http(server) as plain:
+        for session in (named, unnamed):
+            await session.reset(TWO_STEPS, seed=0)
+        assert [one["client"] for one in (await plain.get("/watch/state")).json()["desktops"]] == [
+            "after RL",
+            f"pid {os.getpid()}",
+        ]
 
 
 async def test_a_frame_is_what_the_policy_saw_last(server, client):

@@ -49,11 +49,11 @@ function makeCard(slot) {
   image.hidden = true;
   parts.word = make("span", "");
   screen.append(image, parts.word);
-  for (const name of ["chip", "seconds", "step", "task", "instruction", "use"]) parts[name] = make("span", name);
+  for (const name of ["who", "chip", "seconds", "step", "task", "instruction", "use"]) parts[name] = make("span", name);
   parts.fill = document.createElement("i");
   const top = make("div", "row"), bottom = make("div", "row"), bar = make("div", "bar"), body = make("div", "body");
   bar.append(parts.fill);
-  top.append(make("span", "slot", "#" + slot), parts.chip, parts.seconds, parts.step);
+  top.append(parts.who, parts.chip, parts.seconds, parts.step);
   bottom.append(bar, parts.use);
   bottom.title = `Share of the last ${WINDOW_S} s in which the desktop worked`;
   body.append(top, parts.task, parts.instruction, bottom);
@@ -90,9 +90,12 @@ function outcome(desktop) {
   return desktop.terminal.replace("_", " ") + (desktop.score === null ? "" : `, score ${+desktop.score.toFixed(3)}`);
 }
 
+const who = desktop => "#" + desktop.slot + (desktop.client && !desktop.private ? " " + desktop.client : "");
+
 function showCard(desktop) {
   const parts = cards.get(desktop.slot) || makeCard(desktop.slot);
   showPhase(parts.chip, parts.seconds, desktop);
+  parts.who.textContent = parts.who.title = who(desktop);
   parts.step.textContent = desktop.frame && !starting(desktop) ? outcome(desktop) || "step " + desktop.step : "";
   parts.task.textContent = desktop.task || desktop.spec;
   parts.task.title = desktop.task;
@@ -151,7 +154,7 @@ async function showBig(state) {
   const desktop = openSlot !== null && state && state.desktops.find(one => one.slot === openSlot);
   if (!desktop) return;
   showPhase(big.chip, big.seconds, desktop);
-  big.slot.textContent = "#" + desktop.slot;
+  big.slot.textContent = who(desktop);
   big.task.textContent = desktop.task || "no task yet";
   big["instruction-full"].textContent = starting(desktop) ? "" : desktop.instruction;
   big.outcome.textContent = desktop.frame && !starting(desktop) ? outcome(desktop) || "step " + desktop.step : "";
