@@ -21,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from transformers.utils.logging import disable_progress_bar
 
 from dart_agent.engines.embedded.transformers_engine import TransformersEngine
 from dart_agent.episodes.play_list import play_list
@@ -103,6 +104,7 @@ def main(
     browser: Annotated[bool, typer.Option("--open", help="Open the page in this machine's browser.")] = False,
 ) -> None:
     """Play both, and count."""
+    disable_progress_bar()
     console = Console()
     chosen = load_config(config)
     try:
