@@ -1,14 +1,15 @@
 """The verifier's share: candidates of a head that has learnt little, with and without a judge, on the same screens.
 
 The judge starts from the same backbone as the head and learns from circles that the set itself gives: in the box that
-is meant, in another one, anywhere. For a tenth of its time the tokens at the circle are taught the colour that it is
-on, and the others nothing; for another tenth the word that is asked for comes next, as in the lessons of the start;
-then it learns to say True or False.
+is meant, in another one, anywhere. It sees as little around them as the screens are small. For a tenth of its time it
+learns to read what it sees so near, for another tenth the word that is asked for comes next, both as in the lessons of
+the start; then it learns to say True or False.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,9 @@ from dart_train.trainer.policy_logprobs import response_logprobs
 from dart_train.trainer.weights import checkpoint
 from dart_train.trainer.weights.model_loading import load_model
 
+MARGIN = 28
+"""Pixels around a place that the judge sees: of these screens about as much as 500 are of a large one."""
+
 
 def train_verifier(
     start: Path, out: Path, items: Sequence[GroundingItem], seconds: float, learning_rate: float = 1e-3
@@ -39,7 +43,7 @@ def train_verifier(
     torch.manual_seed(0)
     rng, shots = random.Random(0), dict[str, NDArray[np.uint8]]()
     model, tokens = load_model(start), ModelTokens.load(start)
-    judge = Verifier.from_dir(None, start)  # type: ignore[arg-type]  # writes prompts only
+    judge = Verifier.from_dir(None, start, MARGIN)  # type: ignore[arg-type]  # writes prompts only
     samples: dict[bool, list[Sample]] = {True: [], False: []}
     named: list[tuple[Sample, int]] = []
     circled: list[tuple[str, torch.Tensor]] = []
@@ -50,7 +54,7 @@ def train_verifier(
         sample = Sample(prompt.token_ids, (str(number),), (judge.answer(right),), supervised=True)
         samples[right].append(sample)
         named.append((sample, tokens.encode(f" {item.description.split()[1]}")[0]))
-        circled.append((str(number), _under(asked, by_screen[id(item.image)], x, y)))
+        circled.append((str(number), _shown(asked, prompt.images[0], by_screen[id(item.image)], x, y)))
 
     def reading(batch: list[GroundingItem]) -> torch.Tensor:
         chosen = rng.sample(circled, len(batch))
@@ -80,12 +84,18 @@ def train_verifier(
     return steps
 
 
-def _under(asked: PointerPrompt, on_screen: Sequence[GroundingItem], x: int, y: int) -> torch.Tensor:
-    """(tokens,) of a screen: the colour of the button under a place where a token is near it, 0 elsewhere."""
-    (rows, columns), (width, height) = asked.grid(on_screen[0].screenshot()), on_screen[0].screen
-    color = sum(color_of(item) for item in on_screen if item.boxes[0].contains(x, y))
+def _shown(
+    asked: PointerPrompt, seen: NDArray[np.uint8], on_screen: Sequence[GroundingItem], x: int, y: int
+) -> torch.Tensor:
+    """(tokens,) of what is seen around a place: 1 and up for the colour under the middle of each, 0 for none."""
+    (rows, columns), (width, height) = asked.grid(seen), on_screen[0].screen
+    (left, right), (top, bottom) = (
+        (max(0, at - MARGIN), min(most, at + MARGIN)) for at, most in ((x, width), (y, height))
+    )
     found = torch.zeros(rows, columns, dtype=torch.long)
-    found[min(rows - 1, y * rows // height), min(columns - 1, x * columns // width)] = color
+    for row, column in itertools.product(range(rows), range(columns)):
+        at = left + (column + 0.5) * (right - left) / columns, top + (row + 0.5) * (bottom - top) / rows
+        found[row, column] = sum(color_of(item) for item in on_screen if item.boxes[0].contains(*at))
     return found.flatten()
 
 
@@ -95,7 +105,7 @@ async def score_verified(
     """Accuracy of the first candidate, and of the one that the verifier chooses."""
     engine = TransformersEngine(verifier, threads=1)
     try:
-        judged = VerifiedGrounder(plain, Verifier.from_dir(engine, verifier), candidates=candidates)
+        judged = VerifiedGrounder(plain, Verifier.from_dir(engine, verifier, MARGIN), candidates=candidates)
         return (await evaluate_grounder(plain, items))[0], (await evaluate_grounder(judged, items))[0]
     finally:
         await engine.close()

@@ -32,10 +32,10 @@ _QUESTION = (
 )
 
 
-def marked(screenshot: NDArray[np.uint8], x: int, y: int) -> NDArray[np.uint8]:
+def marked(screenshot: NDArray[np.uint8], x: int, y: int, margin: int = MARGIN) -> NDArray[np.uint8]:
     """What of an (H, W, 3) screenshot lies around a point, with a hollow red circle around the point. Pure."""
-    left, top = max(0, x - MARGIN), max(0, y - MARGIN)
-    image = Image.fromarray(screenshot[top : y + MARGIN, left : x + MARGIN])
+    left, top = max(0, x - margin), max(0, y - margin)
+    image = Image.fromarray(screenshot[top : y + margin, left : x + margin])
     x, y = x - left, y - top
     ImageDraw.Draw(image).ellipse((x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS), outline=(255, 0, 0), width=2)
     return np.asarray(image)
@@ -43,19 +43,25 @@ def marked(screenshot: NDArray[np.uint8], x: int, y: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class Verifier:
-    """A judge of candidates behind an engine with log-probabilities; `vocabulary`: so many ids it can say."""
+    """A judge of candidates behind an engine with log-probabilities.
+
+    Attributes:
+        vocabulary: so many ids it can say.
+        margin: pixels of the screen that it sees on every side of the place, as when it learnt.
+    """
 
     engine: Engine
     tokens: ModelTokens
     vision: VisionSpec
     vocabulary: int
+    margin: int = MARGIN
 
     @classmethod
-    def from_dir(cls, engine: Engine, model_dir: str | Path) -> Self:
+    def from_dir(cls, engine: Engine, model_dir: str | Path, margin: int = MARGIN) -> Self:
         """With tokenizer and image processing read from a model directory."""
         config = model_config(model_dir)
         ids = int((config.get("text_config") or config)["vocab_size"])
-        return cls(engine, ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), ids)
+        return cls(engine, ModelTokens.load(model_dir), VisionSpec.from_dir(model_dir), ids, margin)
 
     def answer(self, right: bool) -> int:
         """The token by which it says so."""
@@ -63,7 +69,7 @@ class Verifier:
 
     def prompt(self, description: str, screenshot: NDArray[np.uint8], x: int, y: int) -> Prompt:
         """The question about one place."""
-        image = self.vision.resize(marked(screenshot, x, y))
+        image = self.vision.resize(marked(screenshot, x, y, self.margin))
         pads = [self.tokens.image_pad_id] * self.vision.num_tokens(image)
         ids = self.tokens.encode_template(_QUESTION, {"description": description}, {"image": pads})
         return Prompt(tuple(ids), (image,))

@@ -148,6 +148,7 @@ def test_the_circle_is_around_the_place_and_what_is_far_is_cut_off():
     assert (columns.min(), columns.max()) == (500 - RADIUS, 500 + RADIUS)
     assert (rows.min(), rows.max()) == (20 - RADIUS, 20 + RADIUS)
     assert (shown[20, 500] == 255).all()
+    assert marked(screen, 700, 300, margin=28).shape == (56, 56, 3)
 
 
 def test_places_to_judge_are_right_and_wrong_ones():
