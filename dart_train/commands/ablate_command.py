@@ -40,7 +40,7 @@ def ablate(
     crashed = ablation.run_all(planned, root, side_by_side=side_by_side, say=console.print)
     outcomes = [
         ablation_table.outcome_of(
-            run.variant, run.config.seed, RunDirectory(root / run.config.name), crashed.get(run.config.name, "")
+            run.variant, run.config.seed, RunDirectory(root / run.label), crashed.get(run.label, "")
         )
         for run in planned
     ]

@@ -59,6 +59,7 @@ def run(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved configuration and end")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live panel")] = False,
+    start_only: Annotated[bool, typer.Option(help="end before the reinforcement learning")] = False,
     ray: Ray = None,
 ) -> None:
     """Run everything that CONFIG describes, or go on with it: modules as processes, watched and restarted."""
@@ -76,7 +77,10 @@ def run(
     if ray is None:
         refuse_what_cannot_fit(loaded)
     with explained_file_errors(runs_dir / loaded.name):
-        pipeline.say_result(pipeline.execute(loaded, runs_dir, plain=plain, cluster=ray), Console())
+        only = pipeline.START if start_only else None
+        finished = pipeline.execute(loaded, runs_dir, plain=plain, only=only, cluster=ray)
+    if not start_only:
+        pipeline.say_result(finished, Console())
 
 
 @app.command()

@@ -4,6 +4,7 @@ Invariants:
     - Every variant is checked before the first one starts: names, values, and what contradicts one another.
     - A run is `dart-train run` in a process of its own, with a directory of its own: one that crashes is named in the
       table and stops no other, one that is finished is not run again, one that was cut off goes on.
+    - Runs that begin alike begin once: demonstrations, warm-up and the test before are played by one and copied.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import itertools
 import re
 import subprocess
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ import yaml
 from dart_gym.core.suggestions import suggest
 from dart_gym.utils.processes import die_with_parent
 from dart_train.config.run_config import ConfigError, RunConfig, dump_config, load_config
+from dart_train.launch.shared_start import go_on_from, start_key
 from dart_train.run.run_directory import RunDirectory, write_text
 from dart_train.run.supervisor import log_tail
 
@@ -137,10 +141,20 @@ def read_budget(text: str) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One run of an ablation."""
+    """One run of an ablation; its directory is VARIANT/sSEED, so that all runs of a seed have one name."""
 
     variant: str
     config: RunConfig
+
+    @property
+    def folder(self) -> str:
+        """The variant's name as that of a directory."""
+        return re.sub("[^A-Za-z0-9._-]+", "-", self.variant)
+
+    @property
+    def label(self) -> str:
+        """What it is called in what is printed."""
+        return f"{self.folder}/{self.config.name}"
 
 
 def planned_runs(
@@ -160,8 +174,7 @@ def planned_runs(
         except ConfigError as error:
             raise ConfigError(f"variant {variant.name}: {' '.join(str(error).split())}") from error
         if known.setdefault(loaded.model_dump_json(), variant.name) == variant.name:
-            name = f"{re.sub('[^A-Za-z0-9._-]+', '-', variant.name)}-s{seed}"
-            runs.append(Planned(variant.name, loaded.model_copy(update={"name": name})))
+            runs.append(Planned(variant.name, loaded.model_copy(update={"name": f"s{seed}"})))
     return runs
 
 
@@ -183,17 +196,18 @@ def _comparable(config: RunConfig) -> RunConfig:
 def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Callable[[str], None]) -> Mapping[str, str]:
     """Run, or go on with, every run; returns why those crashed that did, by name."""
     crashed: dict[str, str] = {}
+    starts = Starts(root, runs)
 
     def one(planned: Planned) -> None:
-        name = planned.config.name
-        if RunDirectory(root / name).figures.exists():
-            say(f"{name}: done before")
+        run = RunDirectory(root / planned.label)
+        if run.figures.exists():
+            say(f"{planned.label}: done before")
             return
-        say(f"{name}: runs, log in {root / 'logs' / name}.log")
-        status, last = _run(planned.config, root)
-        if status:
-            crashed[name] = last
-        say(f"{name}: {'crashed: ' + last if status else 'done'}")
+        say(f"{planned.label}: runs, log in {run.root}.log")
+        why = starts.lay(planned, run) or _run(planned.config, run.root.parent)
+        if why:
+            crashed[planned.label] = why
+        say(f"{planned.label}: {'crashed: ' + why if why else 'done'}")
 
     with ThreadPoolExecutor(side_by_side) as threads:
         for _ in threads.map(one, runs):
@@ -201,14 +215,36 @@ def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Call
     return crashed
 
 
-def _run(config: RunConfig, root: Path) -> tuple[int, str]:
-    """Exit status and last line of one run as a process."""
-    path, log = root / "configs" / f"{config.name}.yaml", root / "logs" / f"{config.name}.log"
+class Starts:
+    """What several runs begin with, each played once, by the first that needs it."""
+
+    def __init__(self, root: Path, runs: Sequence[Planned]) -> None:
+        self._root = root / "starts"
+        self._needed = Counter(start_key(one.config) for one in runs)
+        self._first = {start_key(one.config): one.config for one in reversed(runs)}
+        self._locks = {key: threading.Lock() for key in self._needed}
+        self._outcome: dict[str, str] = {}
+
+    def lay(self, planned: Planned, run: RunDirectory) -> str:
+        """Let a run that has not begun go on from its start, if others need that too; why that crashed, or ""."""
+        key = start_key(planned.config)
+        if not key or self._needed[key] < 2 or run.root.exists():
+            return ""
+        with self._locks[key]:
+            if key not in self._outcome:
+                self._outcome[key] = _run(self._first[key], self._root / key, "--start-only")
+            if not self._outcome[key]:
+                go_on_from(RunDirectory(self._root / key / planned.config.name), planned.config, run)
+        return self._outcome[key]
+
+
+def _run(config: RunConfig, runs_dir: Path, *options: str) -> str:
+    """Go through one run as a process; the last line of one that crashed, or ""."""
+    path, log = runs_dir / f"{config.name}.yaml", runs_dir / f"{config.name}.log"
     write_text(path, dump_config(config))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "dart_train", "run", str(path), "--runs-dir", str(root), "--plain"]
+    command = [sys.executable, "-m", "dart_train", "run", str(path), "--runs-dir", str(runs_dir), "--plain", *options]
     with log.open("ab") as file:
         process = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, preexec_fn=die_with_parent())
     lines = [line for line in log_tail(log).splitlines() if line.strip()]
     said = [line for line in lines if line.startswith("error: ")] or lines or [f"ended with {process.returncode}"]
-    return process.returncode, said[-1]
+    return said[-1] if process.returncode else ""

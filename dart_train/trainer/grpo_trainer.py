@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -460,25 +460,14 @@ def _cut(args: DartGRPOConfig, ranks: Ranks) -> sharding.Cut:
 
 
 def step_settings(args: DartGRPOConfig) -> StepSettings:
-    """What the loss of a step is made of."""
-    return StepSettings(
-        objective=args.objective(),
-        batch=BatchSettings(
-            advantage=args.make_advantage(),
-            balance_trajectories=args.balance_trajectories,
-            shuffle_rewards=args.shuffle_rewards,
-            max_completion_length=args.max_completion_length,
-            pool_weights=args.pool_weights,
-            shortest_path=args.shortest_path,
-            mask_step_limit=args.mask_step_limit,
-            mini_batches=args.mini_batches,
-            max_samples=args.max_samples,
-        ),
-        selection=EntropySelection(args.top_entropy_quantile, args.entropy_mask_level, args.entropy_mask_scope),
-        old_logprobs=args.old_logprobs,
-        recorded_entropies=args.recorded_entropies,
-        supervised_coef=args.supervised_coef,
-        supervised_rows=args.supervised_rows,
-        micro_batch_tokens=args.micro_batch_tokens,
-        seed=args.seed,
-    )
+    """What the loss of a step is made of: what is named alike in the arguments, and what they make."""
+    made: dict[str, Any] = {
+        "objective": args.objective(),
+        "selection": EntropySelection(args.top_entropy_quantile, args.entropy_mask_level, args.entropy_mask_scope),
+        "batch": BatchSettings(**_named(BatchSettings, args) | {"advantage": args.make_advantage()}),
+    }
+    return StepSettings(**_named(StepSettings, args) | made)
+
+
+def _named(settings: Any, args: DartGRPOConfig) -> dict[str, Any]:
+    return {item.name: getattr(args, item.name) for item in fields(settings) if hasattr(args, item.name)}

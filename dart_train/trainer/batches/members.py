@@ -49,6 +49,7 @@ class BatchSettings:
         pool_weights: importance weight of successes from the experience pool: by what was "recorded" where it was, or
             "one" for all of them.
         shortest_path: how much less a success counts that took longer than the group's shortest, in [0, 1].
+        unreadable_advantage: highest advantage of a response that ended its episode unread; None for no such bound.
     """
 
     advantage: Advantage = StepAdvantage()
@@ -58,6 +59,7 @@ class BatchSettings:
     pool_weights: Literal["recorded", "one"] = "recorded"
     shortest_path: float = 0.0
     mask_step_limit: bool = False
+    unreadable_advantage: float | None = None
     mini_batches: int = 1
     max_samples: int | None = None
 
@@ -125,12 +127,16 @@ def samples_of(
         )
         for member, advantage in zip(group, settings.advantage(rewards), strict=True):
             weight = float(next(weights)) if settings.balance_trajectories else 1.0
+            each = np.broadcast_to(advantage, len(member.samples)).astype(np.float64)
+            if settings.unreadable_advantage is not None:
+                unread = [step.terminal == TerminalState.PARSE_ERROR for step in member.steps]
+                each = np.where(unread, np.minimum(each, settings.unreadable_advantage), each)
             found += [
                 replace(
                     sample, advantage=float(own), group=place, trajectory=number, weight=weight,
                     stale=member.version is not None and sample.version < version,
                 )
-                for sample, own in zip(member.samples, np.broadcast_to(advantage, len(member.samples)), strict=True)
+                for sample, own in zip(member.samples, each, strict=True)
             ]  # fmt: skip
             number += 1
     return found

@@ -141,6 +141,12 @@ class GRPOSettings:
         "Leave trajectories that ended at their step or time limit out of the loss; their rewards stay in the baseline "
         "(overlong filtering: DAPO, SkyRL; TRL's mask_truncated_completions, for trajectories).",
     )
+    unreadable_advantage: Annotated[float | None, Interval(ge=-10, le=0)] = setting(
+        None,
+        "Highest advantage of a response that could not be read and ended its episode, such as -0.5, whatever the "
+        "episode scored: where the task was done by then, nothing else keeps its last word in place. None for no "
+        "such bound.",
+    )
     shortest_path: Annotated[float, Interval(ge=0, le=1)] = setting(
         0.0,
         "How much less a success counts that took longer than its group's shortest: R (1 - s (T - T_min) / T) (after "

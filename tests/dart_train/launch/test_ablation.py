@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from dart_train.config.run_config import ConfigError
 from dart_train.core.metrics_log import MetricsLog
+from dart_train.data.groups.checkpoint_rows import list_checkpoints
 from dart_train.launch.ablation import BASE, SWITCHES, planned_runs, read_budget, variants_of
 from dart_train.report import ablation_table
 from dart_train.report.ablation_table import Outcome, mean_of, outcome_of, summary
@@ -79,8 +81,8 @@ def test_a_budget_is_so_many_rollouts_or_minutes(text):
 
 def test_a_variant_that_is_the_base_is_run_once_and_evaluations_are_alike():
     runs = planned_runs(CONFIG, [], variants_of(["pool=off,on"]), seeds=2, budget=BUDGET)
-    assert [(run.variant, run.config.name) for run in runs] == [
-        (BASE, "base-s0"), ("pool=on", "pool-on-s0"), (BASE, "base-s1"), ("pool=on", "pool-on-s1"),
+    assert [(run.variant, run.label) for run in runs] == [
+        (BASE, "base/s0"), ("pool=on", "pool-on/s0"), (BASE, "base/s1"), ("pool=on", "pool-on/s1"),
     ]  # fmt: skip
     for run in runs:
         assert run.config.evaluation.monitor.every_rollouts == 9 and not run.config.controls.constant_click
@@ -132,21 +134,35 @@ def test_a_run_that_lost_what_it_had_has_collapsed(tmp_path, last, collapsed):
     assert found.collapsed is collapsed and found.curve[-1][2] == last and len(found.curve) == 3
 
 
+def versions_of(run):
+    engine = sa.create_engine(run.database_url)
+    with engine.connect() as connection:
+        return list_checkpoints(connection, run.root.name)
+
+
 @pytest.mark.scale
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_an_ablation_runs_its_variants_names_the_one_that_crashes_and_goes_on_where_it_was(tmp_path):
     command = [
         sys.executable, "-m", "dart_train", "ablate", str(CONFIG), "--switch", "model.path=/no/model", "--seeds", "1",
-        "--budget", "24rollouts", "--runs-dir", str(tmp_path), "--set", "demonstrations.per_task=8",
-        "--set", "warmup.max_steps=8", "--name", "a",
+        "--switch", "trainer.learning_rate=0.0002", "--budget", "24rollouts", "--runs-dir", str(tmp_path),
+        "--set", "demonstrations.per_task=8", "--set", "warmup.max_steps=8", "--name", "a",
     ]  # fmt: skip
     first = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert first.returncode == 1 and "no model '/no/model'" in first.stdout, first.stdout + first.stderr
     values = json.loads((tmp_path / "a" / "ablation.json").read_text())
-    done, crashed = values["runs"]
-    assert done["success"] is not None and len(done["curve"]) >= 2 and not done["crashed"]
+    done, crashed, slower = values["runs"]
+    for finished in (done, slower):
+        assert finished["success"] is not None and len(finished["curve"]) >= 2 and not finished["crashed"]
+    (start,) = (tmp_path / "a" / "starts").iterdir()  # played once for both, and still as it was laid
+    runs = [start / "s0", *(tmp_path / "a" / name / "s0" for name in ("base", "trainer.learning_rate-0.0002"))]
+    before = [RunDirectory(run).scores("before").read_bytes() for run in runs]
+    assert before[0] == before[1] == before[2] and not RunDirectory(runs[0]).figures.exists()
+    for run in runs:
+        paths = [row.path for row in versions_of(RunDirectory(run))]
+        assert len(paths) >= 2 and all(path.startswith(f"{run}/checkpoints/") for path in paths)
     assert crashed["success"] is None and "no model" in crashed["crashed"]
-    assert (tmp_path / "a" / "base-s0" / "best" / "config.json").exists()
+    assert (tmp_path / "a" / "base" / "s0" / "best" / "config.json").exists()
     again = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert "base-s0: done before" in again.stdout
+    assert "base/s0: done before" in again.stdout

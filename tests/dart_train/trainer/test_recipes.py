@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,23 @@ def test_trajectories_at_the_step_limit_stay_in_the_baseline_and_leave_the_loss(
     assert part.normalizer.samples == whole.normalizer.samples == 10  # as TRL's masked completions
     assert part.normalizer.tokens == 0.4 * whole.normalizer.tokens
     assert (batch.metrics["batch/masked"], batch.metrics["batch/at_step_limit"]) == (2.0, 2.0)
+
+
+def test_a_garbled_last_word_is_not_taught_though_its_episode_succeeded(make_group, collator):
+    def unread_at_the_end(member: Trajectory) -> Trajectory:
+        return replace(member, steps=(*member.steps[:-1], replace(member.steps[-1], terminal="parse_error")))
+
+    garbled = TerminalState.PARSE_ERROR
+    whole = make_group((1.0, 3, garbled), (1.0, 2, DONE), (0.0, 2, garbled), (0.0, 1, DONE))
+    one, two, three, four = whole.trajectories
+    group = replace(whole, trajectories=(unread_at_the_end(one), two, unread_at_the_end(three), four))
+    settings = {"advantage": TrajectoryAdvantage("none")}
+    (plain,) = build(group, collator, **settings).parts
+    (held,) = build(group, collator, **settings, unreadable_advantage=-0.25).parts
+    by_trajectory = [[s.advantage for s in part.samples if s.trajectory == 0] for part in (plain, held)]
+    assert by_trajectory == [[0.5, 0.5, 0.5], [0.5, 0.5, -0.25]]  # the steps that did the task keep what they earned
+    assert [s.advantage for s in held.samples if s.trajectory == 1] == [0.5, 0.5]
+    assert [s.advantage for s in held.samples if s.trajectory == 2] == [-0.5, -0.5]  # a failure counts for more
 
 
 def test_a_lease_of_nothing_but_step_limits_changes_nothing(make_group, collator):
