@@ -24,8 +24,6 @@ class Exporter(Protocol):
 EXPORTERS: Registry[Exporter] = Registry(
     "exporter",
     "dart_gui.exporters",
-    {
-        "osworld": "dart_agent.exports.osworld_results:export_results",
-    },
+    {"osworld": "dart_agent.exports.osworld_results:export_results"},
     (called_with("episodes", "out"),),
 )

@@ -121,12 +121,7 @@ class Dispatcher:
     """One session per environment, opened with its first request; `latest` results, None before and if abandoned."""
 
     def __init__(
-        self,
-        link: ClusterLink,
-        num_envs: int,
-        size: tuple[int, int],
-        accessibility: bool = False,
-        shaped: bool = False,
+        self, link: ClusterLink, num_envs: int, size: tuple[int, int], accessibility: bool = False, shaped: bool = False
     ) -> None:
         self.latest: list[StepResult | None] = [None] * num_envs
         self._link, self._size, self._accessibility, self._shaped = link, size, accessibility, shaped

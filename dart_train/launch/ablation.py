@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +50,7 @@ SWITCHES: dict[str, dict[str, Settings] | Callable[[Any], Settings]] = {
     "entropy": _on("trainer.top_entropy_quantile", 0.8, 1.0),
     "tis": _on("trainer.tis_clip_max", 1.0, None),
     "staleness": lambda value: {"data.curation.max_staleness": value, "data.curation.batches_ahead": float(value) + 1},
+    "kl": lambda value: {"trainer.beta": value},
     "step-limit": _on("trainer.mask_step_limit", True, False),
     "credit": lambda value: {"trainer.advantage": value},
     "sampling": lambda value: {"data.curation.task_sampling": value},
@@ -141,20 +141,15 @@ def read_budget(text: str) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One run of an ablation; its directory is VARIANT/sSEED, so that all runs of a seed have one name."""
+    """One run of an ablation; all runs of a seed have one name, which their rows and files carry."""
 
     variant: str
     config: RunConfig
 
     @property
-    def folder(self) -> str:
-        """The variant's name as that of a directory."""
-        return re.sub("[^A-Za-z0-9._-]+", "-", self.variant)
-
-    @property
     def label(self) -> str:
-        """What it is called in what is printed."""
-        return f"{self.folder}/{self.config.name}"
+        """What it is called, and its directory."""
+        return f"{re.sub('[^A-Za-z0-9._-]+', '-', self.variant)}/{self.config.name}"
 
 
 def planned_runs(
@@ -195,8 +190,22 @@ def _comparable(config: RunConfig) -> RunConfig:
 
 def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Callable[[str], None]) -> Mapping[str, str]:
     """Run, or go on with, every run; returns why those crashed that did, by name."""
-    crashed: dict[str, str] = {}
-    starts = Starts(root, runs)
+    crashed, begun = dict[str, str](), dict[str, str]()
+    keys = [start_key(one.config) for one in runs]
+    first = {key: one.config for key, one in reversed([*zip(keys, runs, strict=True)])}
+    locks = {key: threading.Lock() for key in keys}
+
+    def begin(planned: Planned, run: RunDirectory) -> str:
+        """Let a run that has not begun go on from what it shares with others; why that crashed, or ""."""
+        key = start_key(planned.config)
+        if not key or keys.count(key) < 2 or run.root.exists():
+            return ""
+        with locks[key]:
+            if key not in begun:
+                begun[key] = _run(first[key], root / "starts" / key, "--start-only")
+            if not begun[key]:
+                go_on_from(RunDirectory(root / "starts" / key / planned.config.name), planned.config, run)
+        return begun[key]
 
     def one(planned: Planned) -> None:
         run = RunDirectory(root / planned.label)
@@ -204,7 +213,7 @@ def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Call
             say(f"{planned.label}: done before")
             return
         say(f"{planned.label}: runs, log in {run.root}.log")
-        why = starts.lay(planned, run) or _run(planned.config, run.root.parent)
+        why = begin(planned, run) or _run(planned.config, run.root.parent)
         if why:
             crashed[planned.label] = why
         say(f"{planned.label}: {'crashed: ' + why if why else 'done'}")
@@ -213,29 +222,6 @@ def run_all(runs: Sequence[Planned], root: Path, *, side_by_side: int, say: Call
         for _ in threads.map(one, runs):
             pass
     return crashed
-
-
-class Starts:
-    """What several runs begin with, each played once, by the first that needs it."""
-
-    def __init__(self, root: Path, runs: Sequence[Planned]) -> None:
-        self._root = root / "starts"
-        self._needed = Counter(start_key(one.config) for one in runs)
-        self._first = {start_key(one.config): one.config for one in reversed(runs)}
-        self._locks = {key: threading.Lock() for key in self._needed}
-        self._outcome: dict[str, str] = {}
-
-    def lay(self, planned: Planned, run: RunDirectory) -> str:
-        """Let a run that has not begun go on from its start, if others need that too; why that crashed, or ""."""
-        key = start_key(planned.config)
-        if not key or self._needed[key] < 2 or run.root.exists():
-            return ""
-        with self._locks[key]:
-            if key not in self._outcome:
-                self._outcome[key] = _run(self._first[key], self._root / key, "--start-only")
-            if not self._outcome[key]:
-                go_on_from(RunDirectory(self._root / key / planned.config.name), planned.config, run)
-        return self._outcome[key]
 
 
 def _run(config: RunConfig, runs_dir: Path, *options: str) -> str:

@@ -56,8 +56,7 @@ from dart_train.terminal.panel import Panel
 
 TICK_S = 0.25
 SUPERVISED = "supervised"
-START = ("prepare", "demonstrate", "warmup", "base", "before", "greedy_before")
-"""Phases before the reinforcement learning."""
+START = ("prepare", "demonstrate", "warmup", "base", "before", "greedy_before")  # before the reinforcement learning
 WARM_VERSION = 1
 """Version of the weights with which the reinforcement learning starts; 0 is the model as built or loaded."""
 

@@ -1,9 +1,8 @@
 """Runs that begin alike: one plays the demonstrations, warms up and is tested, and the others go on from copies of it.
 
 Invariants:
-    - Two runs share a start only where all that its phases read is equal, the seed and the name too (rows and files
-      carry it), and where everything lies in the run's own directory.
-    - A copy is whole or not there: it gets its name last.
+    - A start is shared where all that its phases read is equal, the name (which rows and files carry) and the seed too,
+      and where everything lies in the run's own directory. A copy is whole or not there.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from dart_train.config.run_config import RunConfig, dump_config
 from dart_train.data.store.schema import checkpoint
 from dart_train.run.run_directory import RunDirectory, write_text
 
+# Sections that only the reinforcement learning and what follows read, and the keys of `rollout` that others read too.
 LATER = {"description", "trainer", "controls", "data", "rollout"}
-"""Sections that only the reinforcement learning and what follows it read, but for a few keys of `rollout`."""
 READ = {"tasks", "max_steps", "sampling", "engine", "pacing"}
 
 
 def start_key(config: RunConfig) -> str:
-    """What two runs that begin alike have in common, as a short name; "" where a run can share nothing. Pure."""
+    """A short name for what runs that begin alike have in common; "" where a run can share nothing. Pure."""
     data = config.data
     if data.url or data.url_env or data.files or config.cluster.url:
         return ""
@@ -38,9 +37,8 @@ def go_on_from(start: RunDirectory, config: RunConfig, run: RunDirectory) -> Non
     shutil.copytree(start.root, fresh, ignore=shutil.ignore_patterns("*.sock", "*.lock"))
     copy = RunDirectory(fresh)
     write_text(copy.config, dump_config(config))
-    engine = sa.create_engine(copy.database_url)
+    engine, old, new = sa.create_engine(copy.database_url), start.root.absolute(), run.root.absolute()
     with engine.begin() as connection:  # versions are known by their place
-        old, new = (str(place.root.absolute()) for place in (start, run))
         connection.execute(checkpoint.update().values(path=sa.func.replace(checkpoint.c.path, f"{old}/", f"{new}/")))
     engine.dispose()
     fresh.rename(run.root)

@@ -15,16 +15,7 @@ from dart_train.data.groups import trajectory_rows
 from dart_train.data.groups.trajectory_rows import POLICY_SOURCE
 from dart_train.data.insight import statistics
 from dart_train.data.manager.run_insight import Insight
-from dart_train.report.report_data import (
-    Curve,
-    Rate,
-    ReportData,
-    TaskFigures,
-    TimeSeries,
-    Turns,
-    mean_rate,
-    smooth,
-)
+from dart_train.report.report_data import Curve, Rate, ReportData, TaskFigures, TimeSeries, Turns, mean_rate, smooth
 from dart_train.run.run_directory import RunDirectory, RunState, read_json
 
 CURVE_WINDOW = 160

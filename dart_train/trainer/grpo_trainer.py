@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ from dart_train.trainer.memory.step_memory import StepMemory
 from dart_train.trainer.policy_logprobs import Policy, Reference
 from dart_train.trainer.rank_agreement import check_agreement
 from dart_train.trainer.reference_sync import ReferenceSync
-from dart_train.trainer.settings.grpo_config import DartGRPOConfig
+from dart_train.trainer.settings.grpo_config import DartGRPOConfig, named
 from dart_train.trainer.states import BestMetric, States
 from dart_train.trainer.step_runner import StepRunner, StepSettings
 from dart_train.trainer.step_statistics import merge_metrics
@@ -464,10 +464,6 @@ def step_settings(args: DartGRPOConfig) -> StepSettings:
     made: dict[str, Any] = {
         "objective": args.objective(),
         "selection": EntropySelection(args.top_entropy_quantile, args.entropy_mask_level, args.entropy_mask_scope),
-        "batch": BatchSettings(**_named(BatchSettings, args) | {"advantage": args.make_advantage()}),
+        "batch": BatchSettings(**named(BatchSettings, args) | {"advantage": args.make_advantage()}),
     }
-    return StepSettings(**_named(StepSettings, args) | made)
-
-
-def _named(settings: Any, args: DartGRPOConfig) -> dict[str, Any]:
-    return {item.name: getattr(args, item.name) for item in fields(settings) if hasattr(args, item.name)}
+    return StepSettings(**named(StepSettings, args) | made)

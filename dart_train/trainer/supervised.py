@@ -100,12 +100,8 @@ class _SupervisedTrainer(Trainer):
         arguments = TrainingArguments(
             output_dir=output_dir,
             max_steps=min(config.max_steps or NO_LIMIT, NO_LIMIT),
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            adam_beta2=config.adam_beta2,
-            max_grad_norm=config.max_grad_norm,
             per_device_train_batch_size=config.batch_size,
-            seed=config.seed,
+            **config.model_dump(include={"learning_rate", "weight_decay", "adam_beta2", "max_grad_norm", "seed"}),
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             logging_strategy="no",

@@ -127,10 +127,10 @@ def samples_of(
         )
         for member, advantage in zip(group, settings.advantage(rewards), strict=True):
             weight = float(next(weights)) if settings.balance_trajectories else 1.0
-            each = np.broadcast_to(advantage, len(member.samples)).astype(np.float64)
-            if settings.unreadable_advantage is not None:
+            each = np.broadcast_to(advantage, len(member.samples))
+            if (bound := settings.unreadable_advantage) is not None:
                 unread = [step.terminal == TerminalState.PARSE_ERROR for step in member.steps]
-                each = np.where(unread, np.minimum(each, settings.unreadable_advantage), each)
+                each = np.where(unread, np.minimum(each, bound), each)
             found += [
                 replace(
                     sample, advantage=float(own), group=place, trajectory=number, weight=weight,

@@ -5,7 +5,7 @@ see `configs/`. Wrong values raise `ValueError` that names the field and what to
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +56,18 @@ class DartGRPOConfig(GRPOSettings, TrainingArguments):
     def objective(self) -> ObjectiveConfig:
         """The terms of the loss. Without a correction where pi_old is mu itself."""
         bounds = (self.geometric_clip_min, self.geometric_clip_max)
-        return ObjectiveConfig(
-            loss=self.make_loss(),
-            importance_sampling_level=self.importance_sampling_level,
-            tis_mode=self.tis_mode,
-            tis_clip_max=None if self.old_logprobs == "behaviour" else self.tis_clip_max,
-            tis_clip_min=self.tis_clip_min,
-            geometric_clip=None if bounds == (None, None) else bounds,
-            off_policy_threshold=self.off_policy_mask_threshold,
-            beta=self.beta,
-            kl_estimator=self.kl_estimator,
-            use_bias_correction_kl=self.use_bias_correction_kl,
-            entropy_coef=self.entropy_coef,
-        )
+        made: dict[str, Any] = {
+            "loss": self.make_loss(),
+            "tis_clip_max": None if self.old_logprobs == "behaviour" else self.tis_clip_max,
+            "geometric_clip": None if bounds == (None, None) else bounds,
+            "off_policy_threshold": self.off_policy_mask_threshold,
+        }
+        return ObjectiveConfig(**named(ObjectiveConfig, self) | made)
+
+
+def named(settings: Any, config: Any) -> dict[str, Any]:
+    """What a configuration says of the fields of a dataclass, as far as it has them by the same name."""
+    return {item.name: getattr(config, item.name) for item in fields(settings) if hasattr(config, item.name)}
 
 
 def _check_parts_left_alone(config: DartGRPOConfig) -> None:

@@ -143,9 +143,8 @@ class GRPOSettings:
     )
     unreadable_advantage: Annotated[float | None, Interval(ge=-10, le=0)] = setting(
         None,
-        "Highest advantage of a response that could not be read and ended its episode, such as -0.5, whatever the "
-        "episode scored: where the task was done by then, nothing else keeps its last word in place. None for no "
-        "such bound.",
+        "Highest advantage, such as -0.25, of a response that could not be read and ended its episode, whatever that "
+        "scored: nothing else keeps the last word in place where the task was done by then. None for no bound.",
     )
     shortest_path: Annotated[float, Interval(ge=0, le=1)] = setting(
         0.0,

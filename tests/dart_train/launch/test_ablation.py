@@ -33,7 +33,8 @@ def test_variants_differ_from_the_base_by_one_switch_each_or_are_all_combination
 
 
 def test_every_named_switch_makes_a_configuration():
-    values = {"staleness": "3", "credit": "trajectory", "sampling": "success", "mini-batches": "2", "mode": "task-wise"}
+    values = {"staleness": "3", "credit": "trajectory", "sampling": "success", "mini-batches": "2", "mode": "task-wise",
+              "kl": "0.5"}  # fmt: skip
     for name, switch in SWITCHES.items():
         value = values.get(name) or ",".join(switch)
         runs = planned_runs(CONFIG, [], variants_of([f"{name}={value}"]), seeds=1, budget=BUDGET)

@@ -35,6 +35,7 @@ STEP_LIMITS = {
     "enter-text": 4,
     "enter-text-dynamic": 4,
     "click-checkboxes": 8,
+    "use-spinner": 13,
 }
 
 # Of several actions, for multi-turn learning; held-out seeds show instances that no training seed ever shows.

@@ -74,6 +74,10 @@
     const option = document.querySelector(`#area input[type=radio][value="${radio}"]`);
     return option.checked ? fill([[byId('input-' + box), number]], byId('subbtn')) : click(option);
   };
+  const spin = () => {
+    const wanted = Number(/^Select (-?\d+) /.exec(query())[1]), now = Number(byId('spinner').value);
+    return click(now === wanted ? byId('subbtn') : document.querySelector(now < wanted ? '.ui-spinner-up' : '.ui-spinner-down'));
+  };
   const enterText = () => document.getElementById('tt').value === quoted()
     ? click(document.getElementById('subbtn')) : typeInto(document.getElementById('tt'), quoted());
   const select = (wanted, input) => {
@@ -116,6 +120,7 @@
     'read-table-2': readTable,
     'form-sequence-2': formSequence,
     'click-option': () => select([listed()], 'input'),
+    'use-spinner': spin,
     'click-widget': () => click(document.querySelector(`[data-type="${quoted()}"]`)),
     'click-color': () => click(document.querySelector(`#area [data-color="${/the (\w+) colored/.exec(core.getUtterance())[1]}"]`)),
   };
