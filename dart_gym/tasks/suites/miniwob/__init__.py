@@ -35,7 +35,7 @@ STEP_LIMITS = {
     "enter-text": 4,
     "enter-text-dynamic": 4,
     "click-checkboxes": 8,
-    "use-spinner": 13,
+    "use-spinner": 12,
 }
 
 # Of several actions, for multi-turn learning; held-out seeds show instances that no training seed ever shows.
