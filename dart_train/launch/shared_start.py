@@ -26,8 +26,8 @@ def start_key(config: RunConfig) -> str:
     data = config.data
     if data.url or data.url_env or data.files or config.cluster.url:
         return ""
-    texts = config.model_dump_json(exclude=LATER), config.rollout.model_dump_json(include=READ), data.image_format
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+    parts = config.model_dump_json(exclude=LATER), config.rollout.model_dump_json(include=READ)
+    return hashlib.sha256("\n".join([*parts, data.image_format, config.trainer.kind]).encode()).hexdigest()[:12]
 
 
 def go_on_from(start: RunDirectory, config: RunConfig, run: RunDirectory) -> None:
