@@ -16,7 +16,8 @@ from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectoryError
 
 OWN_TRAINER = "dart_grpo"
-SHIPPED_MODELS = {"tiny-base": "tiny_base", "tiny-drawn": "tiny_drawn", "tiny-copier": "tiny_copier"}
+_SHIPPED = ("tiny-base", "tiny-drawn", "tiny-copier", "tiny-multiturn-start")
+SHIPPED_MODELS = {name: name.replace("-", "_") for name in _SHIPPED}
 """Names of models that come with the package: directories in `dart_train/assets`."""
 
 

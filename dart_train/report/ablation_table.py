@@ -1,7 +1,7 @@
 """What the runs of an ablation came to: one table and one picture. What was not measured is None, never 0.
 
-Intervals are of the mean over seeds, by Student's t at 95 %; a difference from the base is paired by seed: runs of
-equal seeds share their model, their tasks' seeds and their evaluation. One seed has no interval.
+Intervals are of the mean over seeds, by Student's t at 95 %, and a difference from the base is paired by seed,
+whose runs share model, tasks' seeds and evaluation. How soon a success is reached is a median. One seed has none.
 """
 
 from __future__ import annotations
@@ -104,11 +104,13 @@ def summary(outcomes: Sequence[Outcome], *, base: str, by_time: bool) -> list[di
             "area": [one.area(by_time=by_time) for one in own],
             "area_difference": areas,
             "ever": [one.ever for one in own],
-            "to_60": [one.reached(0.6, by_time=by_time) for one in own],
-            "to_80": [one.reached(0.8, by_time=by_time) for one in own],
         }
         for name, values in measured.items():
             row[name], row[f"{name}_interval"] = mean_of(values)
+        for name, success in (("to_60", 0.6), ("to_80", 0.8)):  # a run that never came there is later than all others
+            reached = [one.reached(success, by_time=by_time) for one in own]
+            median = numbers.median(float("inf") if value is None else value for value in reached)
+            row[name] = median if median < float("inf") else None
         row["collapsed"] = sum(one.collapsed for one in own)
         row["crashed"] = {f"seed {one.seed}": one.crashed for one in own if one.crashed}
         rows.append(row)
@@ -123,11 +125,11 @@ def markdown(rows: Sequence[Mapping[str, Any]], *, by_time: bool) -> str:
     """The table."""
     unit = "s" if by_time else "rollouts"
     shown = {"success": "success", "difference": "against base", "area": "area", "area_difference": "against base"}
-    head = ["variant", "seeds", *shown.values(), f"{unit} to 60 %", "tasks ever", "collapsed", "crashed"]
+    head = ["variant", "seeds", *shown.values(), f"{unit} to 60 %", "to 80 %", "tasks ever", "collapsed", "crashed"]
     lines = [" | ".join(head), "|".join(["---"] * len(head))]
     for row in rows:
-        reached = "–" if row["to_60"] is None else f"{row['to_60']:,.0f}"
-        cells = [row["variant"], str(row["seeds"]), *(_percent(row, name) for name in shown), reached]
+        reached = ("–" if row[name] is None else f"{row[name]:,.0f}" for name in ("to_60", "to_80"))
+        cells = [row["variant"], str(row["seeds"]), *(_percent(row, name) for name in shown), *reached]
         cells += [_percent(row, "ever"), str(row["collapsed"]), str(len(row["crashed"]))]
         lines.append(" | ".join(cells))
     crashes = [f"- {row['variant']}, {run}: {why}" for row in rows for run, why in row["crashed"].items()]

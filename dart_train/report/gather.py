@@ -56,7 +56,9 @@ NOTES_SHIPPED = {
     "\"Cancel\".') on the pages of four of these. The tasks' own instructions it has never seen; the imperfect "
     "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
     "they score as they are.",
-    "tiny-drawn": SHIPPED + "demonstrations of drawn programs.",
+    "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
+    "tiny-multiturn-start": SHIPPED + "demonstrations of the tasks of multiturn.yaml, three in ten with another's "
+    "instruction.",
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, without any screen.",
 }
 NOTES_ON_CONTROLS = {

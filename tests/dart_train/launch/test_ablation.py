@@ -106,6 +106,9 @@ def test_means_have_students_intervals_and_differences_are_paired_by_seed():
     assert (base["area"], off["area"]) == (pytest.approx(0.4), pytest.approx(0.2))
     assert base["to_60"] == 100 and off["to_60"] is None and base["difference"] is None
     assert summary(runs, base=BASE, by_time=True)[0]["to_60"] == 200
+    late = [outcome(BASE, seed, 0.6, ((0, 0.2), (100 * seed, 0.6 if seed else 0.2))) for seed in range(4)]
+    assert summary(late, base=BASE, by_time=False)[0]["to_60"] == 250  # 100, 200, 300 and never
+    assert summary(late[:1] * 2 + late[1:2], base=BASE, by_time=False)[0]["to_60"] is None
     assert mean_of([0.3]) == (0.3, None) and mean_of([None]) == (None, None)
 
 
@@ -113,7 +116,7 @@ def test_a_run_that_crashed_or_ended_before_its_first_evaluation_is_in_the_table
     empty = outcome_of("pool=off", 0, RunDirectory(tmp_path / "none"), "error: no space left")
     assert (empty.success, empty.curve, empty.area(by_time=False)) == (None, (), None)
     table = ablation_table.write(tmp_path, [outcome(BASE, 0, 0.7), empty], base=BASE, by_time=False)
-    assert "| pool=off | 0 | – | – | – | – | – | – | 0 | 1 |" in table
+    assert "| pool=off | 0 | – | – | – | – | – | – | – | 0 | 1 |" in table
     assert "- pool=off, seed 0: error: no space left" in table and "70 %" in table
     assert json.loads((tmp_path / "ablation.json").read_text())["runs"][1]["crashed"] == "error: no space left"
     assert "<svg" in (tmp_path / "ablation.svg").read_text()

@@ -76,3 +76,5 @@ def test_a_success_of_the_runs_own_from_the_pool(collator, make_prompt, tokens, 
     batch = build_batch([group], collator, settings, version=10, rng=random.Random(0), max_tokens=4096)
     assert batch.metrics["staleness/max"] == 1.0  # not 8: the window is not for the pool
     assert sum(int(micro.behaviour_known.any(-1).sum()) for micro in batch.micro_batches) == known
+    now = build_batch([group], collator, settings, version=9, rng=random.Random(0), max_tokens=4096)
+    assert sum(int(micro.stale.sum()) for micro in now.micro_batches) == 1  # what an old version sampled: gap/behind

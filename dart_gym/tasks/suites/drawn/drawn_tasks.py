@@ -1,7 +1,8 @@
 """The tasks on drawn programs: forms, lists, menus, tabs, wizards, counters, a keypad. Each is drawn from a generator.
 
-Every task takes 3 to 12 actions. What is asked for must be read, found, entered in the right place, and submitted at
-the end; a wrong entry can be mended.
+Every task takes 3 to 12 actions. What is asked for must be found, entered in the right place, and submitted at the end;
+a wrong entry can be mended. Programs look alike each time, as real ones do; what `in-order`, the counters and the lists
+to mend or to leaf through show, and where, is drawn anew.
 """
 
 from collections.abc import Callable
@@ -20,19 +21,19 @@ FIELDS = {"name": NAMES, "city": CITIES, "color": COLORS, "day": DAYS}
 MENUS = {"File": ("Open", "Save", "Print"), "Edit": ("Copy", "Find", "Undo"), "View": ("Full", "Grid", "Zoom")}
 
 
-def _form(rng: Random, names: tuple[str, ...], row: int = 0) -> tuple[list[Widget], dict[str, str], str]:
-    """Fields in any order, what is to be entered, and that in words."""
+def _form(rng: Random, names: tuple[str, ...]) -> tuple[list[Widget], dict[str, str], str]:
+    """Fields, what is to be entered, and that in words."""
     goal = {name: rng.choice(FIELDS[name]) for name in names}
     widgets = []
-    for place, name in enumerate(rng.sample(names, len(names)), start=row):
+    for place, name in enumerate(names):
         widgets += [Widget("text", name, place, 0, 1), Widget("field", "", place, 1, 3, name)]
     return widgets, goal, " and ".join(f'{name} "{value}"' for name, value in goal.items())
 
 
-def _options(name: str, options: tuple[str, ...], rng: Random, row: int = 0) -> list[Widget]:
-    """Options of which one is set, in any order, below a title."""
-    placed = enumerate(rng.sample(options, len(options)), start=row + 1)
-    return [Widget("text", name, row), *(Widget("set", one, at, name=name, value=one) for at, one in placed)]
+def _options(name: str, options: tuple[str, ...], row: int = 0) -> list[Widget]:
+    """Options of which one is set, below a title."""
+    title = Widget("text", name, row)
+    return [title, *(Widget("set", one, at, name=name, value=one) for at, one in enumerate(options, row + 1))]
 
 
 def _end(row: int, label: str = "OK") -> Widget:
@@ -41,7 +42,7 @@ def _end(row: int, label: str = "OK") -> Widget:
 
 def _fields(*names: str) -> Callable[[Random], Instance]:
     def make(rng: Random) -> Instance:
-        widgets, goal, words = _form(rng, names, rng.randrange(2))
+        widgets, goal, words = _form(rng, names)
         return Instance(f"Enter {words}, then OK.", {"form": (*widgets, _end(6))}, {}, goal)
 
     return make
@@ -49,7 +50,7 @@ def _fields(*names: str) -> Callable[[Random], Instance]:
 
 def _ticks(*, mended: bool) -> Callable[[Random], Instance]:
     def make(rng: Random) -> Instance:
-        items = rng.sample(ITEMS, 6)
+        items = rng.sample(ITEMS, 6) if mended else ITEMS[:6]
         wanted = rng.sample(items, rng.choice((3, 4)))
         start = {wanted[0]: 1, next(item for item in items if item not in wanted): 1} if mended else {}
         widgets = [Widget("check", item, row, name=item) for row, item in enumerate(items)]
@@ -63,10 +64,11 @@ def _ticks(*, mended: bool) -> Callable[[Random], Instance]:
 def _order_form(rng: Random) -> Instance:
     widgets, goal, words = _form(rng, ("name",))
     size, gift = rng.choice(SIZES), rng.choice(ITEMS[:4])
-    widgets += _options("size", SIZES, rng, 1)
-    extras = [Widget("check", item, 4, 2 * at, 2, item) for at, item in enumerate(rng.sample((gift, "Tea"), 2))]
+    widgets += _options("size", SIZES, 1)
+    extras = [Widget("check", item, 4 + at // 2, at % 2 * 2, 2, item) for at, item in enumerate(ITEMS[:4])]
+    ticks = {item: 1 if item == gift else "" for item in ITEMS[:4]}
     asked = f'Enter {words}, size "{size}", tick "{gift}", then OK.'
-    return Instance(asked, {"form": (*widgets, *extras, _end(6))}, {}, {**goal, "size": size, gift: 1, "Tea": ""})
+    return Instance(asked, {"form": (*widgets, *extras, _end(6))}, {}, {**goal, "size": size, **ticks})
 
 
 def _menu(rng: Random) -> Instance:
@@ -89,7 +91,7 @@ def _wizard(rng: Random) -> Instance:
     for at, (name, options) in enumerate((("color", COLORS), ("day", DAYS), ("size", SIZES))):
         back = [Widget("go", "Back", 6, 0, 2, value=str(at - 1))] if at else []
         end = Widget("go", "Next", 6, 2, 2, value=str(at + 1)) if at < 2 else Widget("submit", "Finish", 6, 2, 2)
-        pages[str(at)] = (*_options(name, options, rng), *back, end)
+        pages[str(at)] = (*_options(name, options), *back, end)
     asked = " and ".join(f'{name} "{value}"' for name, value in goal.items())
     return Instance(f"Choose {asked}, then Finish.", pages, {}, goal)
 
@@ -98,10 +100,10 @@ def _wizard_form(rng: Random) -> Instance:
     """A field on the first page, an option on the second, ticks on the third."""
     first, goal, words = _form(rng, ("city",))
     day, item = rng.choice(DAYS), rng.choice(ITEMS[:4])
-    ticks = [Widget("check", one, at, name=one) for at, one in enumerate(rng.sample(ITEMS[:4], 4))]
+    ticks = [Widget("check", one, at, name=one) for at, one in enumerate(ITEMS[:4])]
     pages = {
         "0": (*first, Widget("go", "Next", 6, 2, 2, value="1")),
-        "1": (*_options("day", DAYS, rng), Widget("go", "Next", 6, 2, 2, value="2")),
+        "1": (*_options("day", DAYS), Widget("go", "Next", 6, 2, 2, value="2")),
         "2": (*ticks, Widget("submit", "Finish", 6, 2, 2)),
     }
     asked = f'Enter {words}, choose "{day}", tick "{item}", then Finish.'
@@ -130,25 +132,17 @@ def _counters(count: int, least: int, most: int) -> Callable[[Random], Instance]
 
 def _keypad(rng: Random) -> Instance:
     code = "".join(str(rng.randint(1, 9)) for _ in range(rng.choice((3, 4, 5))))
-    keys = [
-        Widget("append", str(digit), 1 + (digit - 1) // 3, (digit - 1) % 3, 1, "code", str(digit))
-        for digit in range(1, 10)
-    ]
-    clear = Widget("set", "Clear", 5, 0, 2, "code", "")
-    return Instance(
-        f'Dial "{" ".join(code)}", then OK.', {"keys": (Widget("show", "", 0, name="code"), *keys, clear, _end(6))}, {},
-        {"code": code},
-    )  # fmt: skip
+    keys = [Widget("append", str(key), 1 + (key - 1) // 3, (key - 1) % 3, 1, "code", str(key)) for key in range(1, 10)]
+    shown, clear = Widget("show", "", 0, name="code"), Widget("set", "Clear", 5, 0, 2, "code", "")
+    return Instance(f'Dial "{" ".join(code)}", then OK.', {"keys": (shown, *keys, clear, _end(6))}, {}, {"code": code})
 
 
 def _in_order(rng: Random) -> Instance:
     items = rng.sample(ITEMS, 6)
     wanted = rng.sample(items, rng.choice((3, 4)))
     places = rng.sample(range(12), 6)
-    widgets = [
-        Widget("append", item, place // 2, place % 2 * 2, 2, "order", f"{item} ")
-        for item, place in zip(items, places, strict=True)
-    ]
+    placed = zip(items, places, strict=True)
+    widgets = [Widget("append", item, at // 2, at % 2 * 2, 2, "order", f"{item} ") for item, at in placed]
     asked = ", then ".join(f'"{item}"' for item in wanted)
     clear = Widget("set", "Clear", 6, 0, 1, "order", "")
     goal = {"order": "".join(f"{item} " for item in wanted)}
@@ -160,7 +154,7 @@ def _tabs(rng: Random) -> Instance:
     tabs = {"Color": COLORS, "Day": DAYS, "Size": SIZES}
     chosen = {tab: rng.choice(tabs[tab]) for tab in rng.sample(sorted(tabs), 2)}
     bar = [Widget("go", tab, 0, at, 1, value=tab) for at, tab in enumerate(tabs)]
-    pages = {tab: (*bar, *_options(tab, options, rng, 1), _end(7)) for tab, options in tabs.items()}
+    pages = {tab: (*bar, *_options(tab, options, 1), _end(7)) for tab, options in tabs.items()}
     asked = " and ".join(f'"{tab}" to "{value}"' for tab, value in chosen.items())
     return Instance(f"Set {asked}, then OK.", pages, {}, {tab: chosen.get(tab, "") for tab in tabs})
 
