@@ -14,7 +14,7 @@ BESIDE := --dist worksteal -n $$(($$(nproc) + 1)) --maxprocesses
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE  # hundreds of processes are started: each would compile everything anew
 
-.PHONY: help setup apps quickstart multiturn demo ablations controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
+.PHONY: help setup apps quickstart multiturn demo ablations coupled controls overnight lint format test test-unit test-all test-parts test-slow test-images docs lock clean \
   setup-test setup-docs generated test-hubs $(PARTS:%=test-%)
 
 help:  ## show this list
@@ -45,9 +45,12 @@ demo: setup  ## watch the model that `make multiturn` trained play, beside the s
 	@$(BIN)/python scripts/demo.py
 
 ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS=5 each; hours, goes on where it was
-	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations $(SWITCHES)
-	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 2000rollouts --name ablations-tis --grid \
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations $(SWITCHES)
+	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations-tis --grid \
 	  --switch tis=on,off --switch staleness=1,3,8
+
+coupled: setup  ## the multi-turn tasks with parts that wait for one another, beside parts that do not; 40 minutes
+	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes --name coupled
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)
 	@$(BIN)/python -m pytest -s -k hour_of_kills tests/dart_train/test_overnight.py

@@ -126,7 +126,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], *, by_time: bool) -> str:
     unit = "s" if by_time else "rollouts"
     shown = {"success": "success", "difference": "against base", "area": "area", "area_difference": "against base"}
     head = ["variant", "seeds", *shown.values(), f"{unit} to 60 %", "to 80 %", "tasks ever", "collapsed", "crashed"]
-    lines = [" | ".join(head), "|".join(["---"] * len(head))]
+    lines = [" | ".join(head), " | ".join(["---"] * len(head))]
     for row in rows:
         reached = ("–" if row[name] is None else f"{row[name]:,.0f}" for name in ("to_60", "to_80"))
         cells = [row["variant"], str(row["seeds"]), *(_percent(row, name) for name in shown), *reached]
@@ -141,8 +141,8 @@ def _percent(row: Mapping[str, Any], name: str) -> str:
     if value is None:
         return "–"
     sign = "+" if "difference" in name else ""
-    bounds = "" if interval is None else f" ({100 * interval[0]:{sign}.0f} to {100 * interval[1]:{sign}.0f})"
-    return f"{100 * value:{sign}.0f} %{bounds}"
+    middle, *ends = (f"{round(100 * number):{sign}d}" for number in (value, *(interval or ())))
+    return f"{middle} %{f' ({ends[0]} to {ends[1]})' if ends else ''}"
 
 
 def as_values(outcomes: Sequence[Outcome], rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

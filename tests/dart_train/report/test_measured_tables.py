@@ -1,0 +1,19 @@
+"""The tables of docs/ablations.md are what `dart-train ablate` makes of the runs that are kept in docs/measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dart_train.launch.ablation import BASE
+from dart_train.report.ablation_table import Outcome, markdown, summary
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.mark.parametrize(("name", "by_time"), [("ablations", False), ("coupled", True)])
+def test_the_page_shows_what_was_measured(name, by_time):
+    runs = json.loads((DOCS / "measured" / f"{name}.json").read_text())["runs"]
+    outcomes = [Outcome(**{**run, "curve": tuple(tuple(point) for point in run["curve"])}) for run in runs]
+    table = markdown(summary(outcomes, base=BASE, by_time=by_time), by_time=by_time)
+    assert table.strip() in (DOCS / "ablations.md").read_text()
