@@ -134,7 +134,7 @@ def samples_of(
             found += [
                 replace(
                     sample, advantage=float(own), group=place, trajectory=number, weight=weight,
-                    stale=member.version is None or sample.version < version,
+                    stale=member.trajectory.source == "rollout" and sample.version < version,
                 )
                 for sample, own in zip(member.samples, each, strict=True)
             ]  # fmt: skip
