@@ -49,7 +49,7 @@ ablations: setup  ## what each idea is worth: every switch on drawn tasks, SEEDS
 	@$(BIN)/dart-train ablate configs/drawn.yaml --seeds $(SEEDS) --budget 1000rollouts --name ablations-tis --grid \
 	  --switch tis=on,off --switch staleness=1,3,8
 
-coupled: setup  ## the multi-turn tasks with parts that wait for one another, beside parts that do not; 40 minutes
+coupled: setup  ## three multi-turn forms with parts that wait for one another, beside parts that do not; 40 minutes
 	@$(BIN)/dart-train ablate configs/multiturn_short.yaml --switch mode=batch-wise --seeds 3 --budget 5minutes --name coupled
 
 overnight: setup-test  ## an hour of the quick start in which every module is killed in turn (DART_OVERNIGHT_MINUTES=60)

@@ -1,7 +1,7 @@
 """Lessons in copying, in text alone: a fresh model learns to type what its instruction names.
 
 From demonstrations alone a small model learns in minutes where things stand and in which order they are used, and not
-to type a text that it has never typed: after 1,350 supervised steps on fourteen tasks the shipped `tiny-drawn` typed
+to type a text that it has never typed: after 1,350 supervised steps on fourteen tasks a model of drawn programs typed
 other words than it was asked for, but for those that it had typed before. Here instructions are random words with
 texts among them, several of which are to be typed one after the other, with other actions in between. There are no
 screens, so that a step is cheap. Input and output share one embedding (`tied`), so that a text that was never seen can

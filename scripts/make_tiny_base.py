@@ -8,8 +8,8 @@ quick start's tasks, with instructions of our own that only name an element ('Fi
 find what is named, and has never seen the tasks' own instructions. All on real desktops; some twenty minutes on two
 cores.
 
-drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: a fresh model, clean demonstrations of drawn
-programs, and a test of what it can; an hour on two cores.
+drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the shipped copier, imperfect demonstrations
+of drawn programs, and a test of what it can; a quarter of an hour.
 
 copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
 what its instruction names (`copying_lessons.py`), and nothing else; ten minutes of two cores.
@@ -85,7 +85,7 @@ def second_stage(first: Path, runs_dir: Path) -> Path:
 
 
 def drawn(runs_dir: Path) -> Path:
-    """Clean demonstrations of drawn programs; returns the directory of the weights."""
+    """Imperfect demonstrations of drawn programs; returns the directory of the weights."""
     config = load_config(ROOT / "configs" / "tiny_drawn.yaml")
     run = pipeline.execute(config, runs_dir, only=("prepare", "demonstrate", "warmup", "before"))
     return run.checkpoint(pipeline.WARM_VERSION)
