@@ -44,7 +44,7 @@ class ModelConfig(Section):
     path: str = Field(
         "tiny",
         description='Where the weights come from: "tiny" is built in place, "tiny-base", "tiny-drawn", '
-        '"tiny-copier" and "tiny-multiturn-start" are shipped with the package, anything else is a directory of '
+        '"tiny-copier" and "tiny-forms" are shipped with the package, anything else is a directory of '
         "Hugging Face's layout.",
     )
     tiny: dict[str, Any] = Field(

@@ -16,7 +16,7 @@ from dart_train.modules.module_context import ModuleContext
 from dart_train.run.run_directory import RunDirectoryError
 
 OWN_TRAINER = "dart_grpo"
-_SHIPPED = ("tiny-base", "tiny-drawn", "tiny-copier", "tiny-multiturn-start")
+_SHIPPED = ("tiny-base", "tiny-drawn", "tiny-copier", "tiny-forms")
 SHIPPED_MODELS = {name: name.replace("-", "_") for name in _SHIPPED}
 """Names of models that come with the package: directories in `dart_train/assets`."""
 

