@@ -38,7 +38,7 @@ quickstart: setup  ## train a tiny vision-language model on real desktops, async
 controls: setup  ## the honest controls of the quick start: shuffled rewards, supervised training only
 	@$(BIN)/dart-train controls $(CONFIG)
 
-multiturn: setup  ## train a tiny model on tasks of three to twelve actions, with all of DART's curation on
+multiturn: setup  ## train a tiny model on tasks of four to eleven actions, with all of DART's curation on
 	@$(BIN)/dart-train run configs/multiturn.yaml
 
 demo: setup  ## watch the model that `make multiturn` trained play, beside the same model before reinforcement learning

@@ -57,7 +57,8 @@ NOTES_SHIPPED = {
     "demonstrations teach them, and blur what the shipped weights bring along. The column 'shipped weights' says what "
     "they score as they are.",
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
-    "tiny-forms": SHIPPED + "demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
+    "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up (docs/multiturn.md): "
+    "demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
     "tiny-copier": SHIPPED + "lessons in typing what an instruction names, without any screen.",
 }
 NOTES_ON_CONTROLS = {

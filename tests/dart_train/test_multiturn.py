@@ -35,20 +35,22 @@ def run(name: str, runs_dir: Path, *settings: str) -> dict:
     return json.loads((runs_dir / name.replace("_", "-") / "report.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["drawn", "multiturn"])
-def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name):
+@pytest.mark.parametrize(("name", "kept"), [("drawn", 0.8), ("multiturn", 0.25)])
+def test_all_of_the_curation_is_on_and_tasks_beside_are_not_trained(name, kept):
     config = load_config(ROOT / "configs" / f"{name}.yaml")
     pipeline.check(config)
     curation = config.data.curation
     assert curation.experience_pool and curation.dynamic_rollouts and curation.dynamic_length
-    assert config.trainer.top_entropy_quantile < 1.0 and config.trainer.tis_clip_max == 1.0
+    assert config.trainer.top_entropy_quantile == kept and config.trainer.tis_clip_max == 1.0
     assert len(config.train_tasks) >= (10 if name == "multiturn" else 5)
     assert not set(config.train_tasks) & set(config.evaluation.beside)
 
 
 def test_the_multi_turn_set_is_on_three_kinds_of_programs():
+    sites = load_config(ROOT / "configs" / "sites.yaml").train_tasks
     config = load_config(ROOT / "configs" / "multiturn.yaml")
     assert {task.partition("/")[0] for task in config.train_tasks} == {"miniwob", "dialogs", "sites"}
+    assert set(sites) - set(config.train_tasks) == {"sites/shop-cart"}
 
 
 @pytest.mark.scale
