@@ -84,10 +84,9 @@ class Computer13Format:
         if broken := _BROKEN.search(text):
             reading.fail("no valid JSON in this action", (offset + broken.start(), offset + len(text)))
         lines = text.split("\n")
-        words = [word for line in lines if len(line) < 20 and (word := line.strip(_MARKS)) in _WORDS]
-        reading.actions += [_WORDS[word] for word in words]
-        rest = "\n".join(line for line in lines if len(line) >= 20 or line.strip(_MARKS) not in _WORDS)
-        if rest := _FENCE.sub("", rest).strip():
+        words = {line: word for line in set(lines) if len(line) < 20 and (word := line.strip(_MARKS)) in _WORDS}
+        reading.actions += [_WORDS[words[line]] for line in lines if line in words]
+        if rest := _FENCE.sub("", "\n".join(line for line in lines if line not in words)).strip():
             pieces.append(rest)
 
     @staticmethod

@@ -10,6 +10,7 @@ starred arguments) is an error with its place.
 import ast
 import re
 import warnings
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,7 @@ def last_block(text: str) -> Block | None:
             found = Block(opened.start(), fence.end(), slice(min(opened.end() + 1, fence.start()), fence.start()))
             opened = None
     if found is None and opened is None:
-        for inline in _INLINE.finditer(text):
+        for inline in deque(_INLINE.finditer(text), maxlen=1):
             found = Block(inline.start(), inline.end(), slice(inline.start(1), inline.end(1)))
     return found
 
