@@ -141,7 +141,7 @@ def _percent(row: Mapping[str, Any], name: str) -> str:
     if value is None:
         return "–"
     sign = "+" if "difference" in name else ""
-    middle, *ends = (f"{round(100 * number):{sign}d}" for number in (value, *(interval or ())))
+    middle, *ends = (f"{round(100 * (n if sign else min(max(n, 0), 1))):{sign}d}" for n in (value, *(interval or ())))
     return f"{middle} %{f' ({ends[0]} to {ends[1]})' if ends else ''}"
 
 

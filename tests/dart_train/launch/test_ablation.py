@@ -112,6 +112,12 @@ def test_means_have_students_intervals_and_differences_are_paired_by_seed():
     assert mean_of([0.3]) == (0.3, None) and mean_of([None]) == (None, None)
 
 
+def test_the_interval_of_a_share_ends_at_none_and_all():
+    runs = [outcome(variant, seed, one) for variant in (BASE, "pool=off") for seed, one in enumerate((0.0, 1.0, 1.0))]
+    table = ablation_table.markdown(summary(runs, base=BASE, by_time=False), by_time=False)
+    assert "| pool=off | 3 | 67 % (0 to 100) | +0 % (+0 to +0) |" in table
+
+
 def test_a_run_that_crashed_or_ended_before_its_first_evaluation_is_in_the_table(tmp_path):
     empty = outcome_of("pool=off", 0, RunDirectory(tmp_path / "none"), "error: no space left")
     assert (empty.success, empty.curve, empty.area(by_time=False)) == (None, (), None)
