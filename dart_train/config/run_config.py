@@ -222,9 +222,6 @@ class ControlConfig(Section):
         False,
         description="Supervised training goes on for as long as the reinforcement learning took, as a comparison.",
     )
-    shuffled_rewards: bool = Field(
-        False, description="The same run with rewards shuffled between trajectories, which must not learn."
-    )
     constant_click: bool = Field(True, description="Measure the best constant click of every trained task.")
     constant_click_seeds: int = Field(100, ge=1, description="Seeds on which constant clicks are measured.")
 

@@ -35,6 +35,7 @@ Load: TypeAlias = Callable[[str], Awaitable[None]]
 NUM_BUFFERS = 2
 Backend = Literal["nccl", "tcp"]
 CLOSE_S = 3.0
+OTHER_SIDE_S = 2.0  # a server whose sender died tells of a broken connection, and the sender's end is known just after
 LINE_BYTES = 1 << 26  # of one reply: it names all tensors
 
 
@@ -240,11 +241,20 @@ class FromSender:
             ) from error
 
 
-async def _together(first: Coroutine[Any, Any, object], second: Coroutine[Any, Any, object]) -> None:
-    """Both sides of something that neither can do alone: where one fails, the other is not waited for."""
+async def _together(*sides: Coroutine[Any, Any, object]) -> None:
+    """Both sides of something that neither can do alone: where one fails, the other may say why for a moment."""
+    tasks = [asyncio.ensure_future(side) for side in sides]
     try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(first)
-            group.create_task(second)
-    except* EngineError as errors:
-        raise errors.exceptions[0] from None
+        _, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if waiting:
+            await asyncio.wait(waiting, timeout=OTHER_SIDE_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, Exception)]
+    for failure in failures:
+        if not isinstance(failure, EngineError):
+            raise failure
+    if failures:
+        raise type(failures[0])("; ".join(str(failure) for failure in failures)) from failures[0]

@@ -113,16 +113,6 @@ class MicroBatch:
         """(S,) weights of the demonstrations, 0 for the others."""
         return self.weights.masked_fill(~self.supervised, 0.0)
 
-    @property
-    def pixel_values(self) -> Tensor | None:
-        """(patches, patch_dim) float32 of the images; None without images. Made anew on every call."""
-        return self.patches.tensors(self.image_hashes)[0] if self.image_hashes else None
-
-    @property
-    def image_grid_thw(self) -> Tensor | None:
-        """(images, 3) grids in patches; None without images."""
-        return torch.tensor([self.patches.grid(name) for name in self.image_hashes]) if self.image_hashes else None
-
     def to(self, device: torch.device) -> MicroBatch:
         """The same on another device."""
         if self.input_ids.device == device:

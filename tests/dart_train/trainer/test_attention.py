@@ -15,6 +15,7 @@ from dart_train.trainer.attention import kernels, model_attention
 from dart_train.trainer.attention.kernels import Attention, Layout, at_hand, check_kernel
 from dart_train.trainer.attention.segments import Segment, bounds, joined
 from dart_train.trainer.policy_logprobs import response_logprobs
+from tests.helpers.batch_images import image_grid_thw, pixel_values
 
 pytestmark = pytest.mark.train
 
@@ -151,7 +152,7 @@ def test_a_model_that_was_taken_over_still_runs_as_published(model_dir, collator
         response_logprobs(model, batch, tokens.suppressed_ids)
         values = {
             "input_ids": batch.input_ids.repeat(2, 1), "mm_token_type_ids": batch.mm_token_type_ids.repeat(2, 1),
-            "pixel_values": batch.pixel_values.repeat(2, 1), "image_grid_thw": batch.image_grid_thw.repeat(2, 1),
+            "pixel_values": pixel_values(batch).repeat(2, 1), "image_grid_thw": image_grid_thw(batch).repeat(2, 1),
         }  # fmt: skip
         mask = torch.ones_like(values["input_ids"])
         mask[1, -3:] = 0  # padding is hidden here, too

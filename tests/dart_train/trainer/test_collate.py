@@ -14,6 +14,7 @@ from dart_agent.models.image_patches import VisionSpec
 from dart_train.core.train_errors import CorruptDataError
 from dart_train.trainer.batches.collator import Collator, ImageCache, Sample
 from dart_train.trainer.image_features import cut_ahead
+from tests.helpers.batch_images import image_grid_thw, pixel_values
 from tests.helpers.stored_files import image_path
 
 pytestmark = pytest.mark.train
@@ -40,7 +41,7 @@ def test_ids_are_those_of_the_record(collator, samples):
 def test_equal_prompts_share_a_row_and_images_are_cut_once(collator, samples, screens):
     batch = collator(samples)
     assert batch.input_ids.shape[0] == 4  # ten samples, four prompts
-    assert batch.image_grid_thw is not None and len(batch.image_grid_thw) == len(screens)
+    assert image_grid_thw(batch) is not None and len(image_grid_thw(batch)) == len(screens)
     assert batch.image_order is not None and batch.image_order.tolist() == [0, 1, 2, 3] or len(batch.image_order) == 4
 
 
@@ -72,7 +73,7 @@ def test_positions_are_those_of_the_model(collator, samples, model_dir, tokens):
         expected, _ = model.model.get_rope_index(
             batch.input_ids,
             mm_token_type_ids=batch.mm_token_type_ids,
-            image_grid_thw=batch.image_grid_thw,
+            image_grid_thw=image_grid_thw(batch),
             attention_mask=torch.ones_like(batch.input_ids),
         )
         assert torch.equal(batch.position_ids, expected)
@@ -167,7 +168,7 @@ def test_patches_are_cut_once_and_only_when_they_are_needed(tokens, vision, scre
     batches = Collator(tokens, vision, ImageCache(screens.__getitem__), share_prompts=False).micro_batches(samples, 60)
     assert len(batches) > 4 and not cut
     for batch in batches:
-        assert (batch.pixel_values is None) == (not batch.image_hashes)
+        assert (pixel_values(batch) is None) == (not batch.image_hashes)
     assert len(cut) == len(screens)
 
 
@@ -184,9 +185,9 @@ def test_sizes_of_images_come_from_their_files_beginnings(data, record_group, to
     collator = Collator(tokens, vision, ImageCache(load, size=data.image_size))
     assert collator.problem(sample) is None
     (batch,) = collator.micro_batches([sample], 1000)
-    assert batch.image_grid_thw.tolist() == [list(vision.grid(screens[sample.image_hashes[0]]))]
+    assert image_grid_thw(batch).tolist() == [list(vision.grid(screens[sample.image_hashes[0]]))]
     assert not read
-    assert batch.pixel_values is not None and read == [sample.image_hashes[0]]
+    assert pixel_values(batch) is not None and read == [sample.image_hashes[0]]
 
 
 def test_images_that_are_gone_or_no_images_are_named(data, record_group, tokens, vision):
@@ -239,7 +240,7 @@ def test_patches_of_the_next_micro_batch_are_cut_while_one_runs(tokens, vision, 
     assert {name for name, _ in cut} == {name for batch in batches for name in batch.image_hashes}
     assert all(thread.startswith("patches") for _, thread in cut)
     expected = torch.cat([torch.from_numpy(vision.patchify(screens[name])) for name in first.image_hashes])
-    assert torch.equal(first.pixel_values, expected)
+    assert torch.equal(pixel_values(first), expected)
     assert next(running) is batches[1] and next(running, None) is None
-    assert batches[1].pixel_values is not None
+    assert pixel_values(batches[1]) is not None
     assert len(cut) == len({name for batch in batches for name in batch.image_hashes})

@@ -13,6 +13,7 @@ from dart_train.trainer import losses, policy_logprobs
 from dart_train.trainer.batches.collator import Collator, ImageCache, MicroBatch, Sample
 from dart_train.trainer.grpo_trainer import load_model
 from dart_train.trainer.policy_logprobs import response_logprobs
+from tests.helpers.batch_images import image_grid_thw, pixel_values
 
 pytestmark = pytest.mark.train
 
@@ -49,7 +50,9 @@ def reference(model, sample: Sample, collator: Collator, suppressed) -> list[flo
     ids = torch.tensor([[*sample.prompt_ids, *sample.response_ids]])
     types = torch.zeros_like(ids)
     types[:, : plain.mm_token_type_ids.shape[1]] = plain.mm_token_type_ids
-    images = {"pixel_values": plain.pixel_values, "image_grid_thw": plain.image_grid_thw} if sample.image_hashes else {}
+    images = (
+        {"pixel_values": pixel_values(plain), "image_grid_thw": image_grid_thw(plain)} if sample.image_hashes else {}
+    )
     with torch.no_grad():
         logits = model(input_ids=ids, mm_token_type_ids=types, attention_mask=torch.ones_like(ids), **images).logits[0]
     count = len(sample.response_ids)
