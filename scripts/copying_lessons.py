@@ -102,14 +102,10 @@ def teach_copying(
     model, tokens = load_model(model_dir), ModelTokens.load(model_dir)
     agent = ConversationConfig(style="short", screenshots=1, texts=4)
     conversation = Conversation(tokens, VisionSpec.from_dir(model_dir), agent, get_format("ui_tars"))
-    embed, body = model.get_input_embeddings(), model.model.language_model
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.0)
     lessons = batches(random.Random(seed), words, conversation, tokens)
     for step, rows in zip(range(1, steps + 1), lessons, strict=False):
-        ids, attended, wanted = padded(rows, tokens.pad_id)
-        hidden = body(inputs_embeds=embed(ids), attention_mask=attended).last_hidden_state[:, :-1][wanted]
-        logits, target = model.lm_head(hidden), ids[:, 1:][wanted]
-        loss = nn.functional.cross_entropy(logits, target)
+        loss, share = copying_loss(model, rows, tokens.pad_id)
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(1.0, step / 50, max(0.05, (steps - step) / (0.3 * steps)))
         optimizer.zero_grad()
@@ -117,8 +113,19 @@ def teach_copying(
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % 50 == 0 or step == steps:
-            say(f"copying: {step} steps, {(logits.argmax(-1) == target).float().mean().item():.0%} of tokens")
+            say(f"copying: {step} steps, {share:.0%} of tokens")
     checkpoint.write_model(model, output_dir, model_dir)
+
+
+def copying_loss(model: nn.Module, rows: list[Row], pad_id: int) -> tuple[torch.Tensor, float]:
+    """Cross-entropy of the responses by the text part alone, and the share of their tokens that are right."""
+    ids, attended, wanted = padded(rows, pad_id)
+    embedded = model.get_input_embeddings()(ids)  # type: ignore[operator]
+    found = model.model.language_model(inputs_embeds=embedded, attention_mask=attended)  # type: ignore[operator, union-attr]
+    logits = model.lm_head(found.last_hidden_state[:, :-1][wanted])  # type: ignore[operator]
+    target = ids[:, 1:][wanted]
+    share = (logits.argmax(-1) == target).float().mean().item()
+    return nn.functional.cross_entropy(logits, target), share
 
 
 def padded(rows: list[Row], pad_id: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -12,7 +12,8 @@ drawn, which runs on drawn programs begin from. `configs/tiny_drawn.yaml`: the s
 of drawn programs, and a test of what it can; a quarter of an hour.
 
 copier, which `configs/multiturn.yaml` begins from. `configs/tiny_copier.yaml`: a fresh model that is taught to type
-what its instruction names (`copying_lessons.py`), and nothing else; ten minutes of two cores.
+what its instruction names (`copying_lessons.py`) and to click on a card on drawn screens (`seeing_lessons.py`), and
+nothing else; half an hour of two cores.
 
 reader, which is not shipped but stays in the runs' directory. `configs/tiny_reader.yaml`: a fresh model that is taught
 to read words and to point at them (`reading_lessons.py`) before demonstrations of drawn programs.
@@ -30,6 +31,7 @@ from typing import Annotated, Literal
 import typer
 from copying_lessons import teach_copying
 from reading_lessons import acting_samples, pointing_samples, teach_acting, teach_reading
+from seeing_lessons import teach_seeing
 
 from dart_agent.models.image_patches import VisionSpec
 from dart_agent.models.model_directory import DIGESTS, FINGERPRINT
@@ -47,6 +49,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ASSETS = ROOT / "dart_train" / "assets"
 READING_STEPS, POINTING_SCREENS = 600, 350
 COPYING_STEPS = 3000
+SEEING_STEPS = (1200, 1000)
 OF_A_RUN = (DIGESTS, FINGERPRINT)
 """What a run writes beside a version's weights, and a model does not need."""
 
@@ -92,14 +95,16 @@ def drawn(runs_dir: Path) -> Path:
 
 
 def copier(runs_dir: Path) -> Path:
-    """Copying, in text alone; returns the directory of the weights."""
+    """Copying, in text alone, then seeing; returns the directory of the weights."""
     config = load_config(ROOT / "configs" / "tiny_copier.yaml")
-    fresh, weights = (runs_dir / f"{config.name}-lessons" / name for name in ("fresh", "weights"))
+    fresh, taught, weights = (runs_dir / f"{config.name}-lessons" / name for name in ("fresh", "copier", "weights"))
+    words = [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
     if not fresh.exists():
         place_model("tiny", config.model.tiny, fresh, seed=config.seed, pixels={"max_pixels": config.agent.max_pixels})
+    if not taught.exists():
+        teach_copying(fresh, taught, COPYING_STEPS, words, say=typer.echo, seed=config.seed)
     if not weights.exists():
-        words = [*INSTRUCTION_WORDS, *config.model.tiny["extra_words"]]
-        teach_copying(fresh, weights, COPYING_STEPS, words, say=typer.echo, seed=config.seed)
+        teach_seeing(taught, weights, SEEING_STEPS, words, say=typer.echo, seed=config.seed)
     return weights
 
 

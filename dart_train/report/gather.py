@@ -59,7 +59,7 @@ NOTES_SHIPPED = {
     "tiny-drawn": SHIPPED + "demonstrations of drawn programs, three in ten with another's instruction.",
     "tiny-forms": "The model starts from shipped weights, those of an earlier multi-turn warm-up (docs/multiturn.md): "
     "demonstrations of forms, windows and mock sites, three in ten with another's instruction.",
-    "tiny-copier": SHIPPED + "lessons in typing what an instruction names, without any screen.",
+    "tiny-copier": SHIPPED + "lessons in typing what an instruction names, and in clicking on a card on drawn screens.",
 }
 NOTES_ON_CONTROLS = {
     "base": "Shipped weights: what they do on these tasks before any demonstration is seen.",
