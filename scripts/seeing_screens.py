@@ -59,7 +59,8 @@ def drawn(rng: random.Random, cards: int) -> Screen:
     for panel in panels:
         draw.rectangle(panel, fill=colour, outline=_shade(rng, colour, 60) if gap == 1 else None)
     chosen = rng.sample(panels, min(cards, len(panels)))
-    return Screen(np.asarray(image), tuple(_card(rng, draw, panel, colour) for panel in chosen))
+    placed = tuple(_card(rng, draw, panel, colour) for panel in chosen)
+    return Screen(np.asarray(image), placed)
 
 
 def _card(rng: random.Random, draw: ImageDraw.ImageDraw, panel: Box, colour: Colour) -> Box:
